@@ -18,7 +18,7 @@ A process that is started in the middle of a snapshot begins the snapshot again.
 least once* may begin before record n + 1.
 
 **Back-pressure.** The engine does not wait for the acknowledgement of one batch before it sends the next. It waits only
-while at least `Launch.in_flight_bytes` are sent and not acknowledged.
+if it would otherwise have sent more than `Launch.in_flight_bytes` that are not acknowledged.
 
 **End.** `stop` asks the engine to end. Before that, the caller should acknowledge everything that it has stored.
 Afterwards `read` returns the records that were on their way, which the caller can discard, and finally `End`, even if
@@ -50,7 +50,9 @@ from changelog.connectors.java import find_java
 from changelog.envelope.errors import ChangelogError, Kind
 
 PIPE_BYTES = 1 << 20
-"""The size of the pipe from Java: the most that Linux allows every user. With 64 KiB, a frame takes many reads."""
+"""The size of the pipe from Java: the most that Linux allows every user. With the usual 64 KiB, a frame takes many
+reads.
+"""
 
 GRACE_S = 5.0
 """`close` waits this much longer than `Launch.stop_s` before it kills the process."""

@@ -193,11 +193,11 @@ class Admin(AdminClient):
         return self._topics("asking Kafka for its topics")
 
     def await_answer(self, action: str) -> None:
-        """Returns after a broker has answered this client once. `action` is as in `error_of`.
+        """Waits until a broker has answered this client once, so that a request for offsets is sent without a delay.
 
-        The client asks for the leaders of partitions before it asks for their offsets. If it has no connection yet, it
-        does not send this question, and waits for 3 s before it tries again. It sends the question for the topics as
-        soon as it is connected. Raises the errors of `topics`.
+        For such a request, librdkafka first asks for the leaders of the partitions. If it has no connection yet, it
+        tries again only after 3 s. But it sends a request for the topics as soon as it is connected; so this method
+        sends one. `action` is as in `error_of`. Raises the errors of `topics`.
         """
         if not self._answered:
             self._topics(action)

@@ -42,7 +42,9 @@ LAG_SAMPLES_MAX = 17_280  # one day of samples
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
 LOG_AGAIN_S = (SAMPLE_S, 300.0)
-"""The first and the longest interval between log lines about the same wait. Each interval is longer than the last."""
+"""The first and the longest interval between log lines about the same wait. Each interval is longer than the one
+before.
+"""
 
 
 _UPDATE = pa.scalar(Op.UPDATE.value)

@@ -125,7 +125,8 @@ class Log(Protocol):
     def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
         """Yields about `count` of the newest rows of all entities, in any order, from what can be read fast.
 
-        Leaves out an archive. The number of rows may be lower, or as much higher as the parts of the store are large.
+        Leaves out an archive. There may be fewer rows; there may also be more, because complete parts of the store are
+        read.
         """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:

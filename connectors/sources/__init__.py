@@ -7,9 +7,9 @@ fence (`changelog.connectors.sources.fences`). The executors receive the scan pi
 module and what that module imports.
 
 The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches. Its `through` is a log
-position in a format that only the source can read. An *entity* is a published table. An *epoch* is the number of a
-history of the log: for example, a promoted standby begins a new history. A *gap* is a part of the log that the
-changelog lacks and that can no longer be read.
+position in a format that only the source can read. An *entity* is a published table. The log can begin a new history,
+for example when a standby is promoted; an *epoch* is the number of such a history. A *gap* is a part of the log that
+the changelog lacks and that can no longer be read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class Piece:
     rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
     database's log lies between the checkpoint of the previous piece and that of this piece. `urgent` says that the
     database waits for the confirmation of this piece, or that a comparison waits for its checkpoint. The service stores
-    an urgent piece at once, or together with the rows that it is gathering.
+    an urgent piece at once, unless it is gathering rows: then it stores the piece together with these rows.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -78,10 +78,10 @@ class ChangeSource(Protocol):
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """Returns the next piece, or None if the timeout passes without one.
 
-        To put many small transactions into one piece, a source may go on receiving data until `gather_s` seconds after
-        the piece's first data arrived. Such a piece costs little more than a piece with a single transaction. Raises
-        ChangelogError. If the log causes an error at some position, and would cause it again after every restart, the
-        error is raised only after all rows before that position were returned.
+        To put many small transactions into one piece, a source may continue to receive data until `gather_s` seconds
+        after the piece's first data arrived. Such a piece costs little more than a piece with a single transaction.
+        Raises ChangelogError. If the log causes an error at some position, and would cause it again after every
+        restart, the error is raised only after all rows before that position were returned.
         """
 
     def end(self) -> str:
@@ -124,10 +124,10 @@ class ColumnInfo(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trait:
-    """The property of a table that decides how much of its changes the log contains, in the database's own words.
+    """The property of a table that decides how much of its changes the log contains.
 
-    `name` is what the database calls the property, such as `replica identity`, and `value` is what this table has.
-    `suffices` says that the log has the whole row before and after each change.
+    `name` is what the database calls the property, such as `replica identity`, and `value` is the table's setting of
+    it. `suffices` says that the log has the whole row before and after each change.
     """
 
     name: str
@@ -178,7 +178,7 @@ class Retained:
     """The log that the server keeps for us: how much, and why.
 
     `nbytes` is the size of that log. `holder` names what makes the server keep it, as fields for our own log events.
-    `note` says until when the server keeps the log, and how a person can end that.
+    `note` says until when the server keeps the log, and how a person can make the server discard it.
     """
 
     nbytes: int
@@ -190,7 +190,8 @@ class Retained:
 class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
-    `kind` says in one word what it is, such as `slot`. If the server keeps log for a fixed time, the log is the hold.
+    `kind` says in one word what it is, such as `slot`. If the server keeps its log for a fixed time, the log itself is
+    this object.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
@@ -388,7 +389,8 @@ class Database(Protocol):
         """Returns what a person should know about the log before `cross_gap`, as pairs of a heading and a text.
 
         A heading is one word. If `checkpoint` is not None, the first pair has an empty heading and says where that
-        checkpoint is in the log. The others describe the database now. Raises ChangelogError if it cannot be reached.
+        checkpoint is in the log. The other pairs describe the database now. Raises ChangelogError if it cannot be
+        reached.
         """
 
     def cross_gap(
@@ -412,8 +414,8 @@ class Database(Protocol):
         shuts the previous writer out of the sink and returns where the changelog ends. Inside the block, the caller
         stores the yielded checkpoint and rows in one commit. Until that commit, every start finds the gap again.
 
-        The hold (`Hold`) is kept if `keep_hold` is set, the log is the same as before, and the hold can be read but
-        starts after the changelog's end. In every other case a new hold replaces it.
+        The hold (`Hold`) is kept if `keep_hold` is set, the log is the same as before, and the hold still has log, but
+        only from a position after the changelog's end. In every other case a new hold replaces it.
 
         Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
         """
@@ -439,7 +441,7 @@ class Database(Protocol):
     def remnants(self) -> Sequence[Remnant]:
         """Returns the things that the service creates in the database, including those that do not exist now.
 
-        People are shown them in this order. Raises ChangelogError if the database cannot be reached.
+        Commands list them in this order. Raises ChangelogError if the database cannot be reached.
         """
 
     def drop(self, kind: str) -> None:

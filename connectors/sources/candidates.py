@@ -22,7 +22,7 @@ class Candidate(Protocol):
 
     @property
     def usual_tables(self) -> str:
-        """The pattern, in the form of `[tables] include`, of the tables to configure if nobody chooses any."""
+        """The tables to configure if the user chooses none, as a pattern of `[tables] include`."""
 
     def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
         """Returns the tables that can be published and that `includes` accepts, sorted by schema and name, with sizes.

@@ -11,7 +11,7 @@ from msgspec import Raw
 from changelog.envelope.versions import Version
 
 UNKNOWN: Final = 0
-"""Stands for the version of a row that is older than the first known version. No value of such a row can be used."""
+"""The version of a row that is older than the first known version. No value of such a row can be used."""
 
 _FACT = "versions/"
 
@@ -82,8 +82,8 @@ class ColumnVersions:
     def usable(self, entity: str, number: int) -> frozenset[str]:
         """Returns the present columns whose values in a row of version `number` are still those of the table.
 
-        Every later version must have the column with the same type. No later version may have *restated* it: changed
-        the stored values of old rows.
+        Every later version must have the column with the same type. No later version may have *restated* the column,
+        which means that the change of the table gave it new values in old rows.
         """
         usable = self._usable.get((entity, number))
         if usable is None:

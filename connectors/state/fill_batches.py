@@ -123,7 +123,9 @@ class _Fast:
         pending.put(dict(zip(last, values.to_pylist(), strict=True)))
 
     def _taken(self, column: str, numbers: Ints) -> pa.StringArray:
-        """Returns the values that these rows have in a column. Each row is there at most once; if all are, in order."""
+        """Returns the values of the rows `numbers` in a column. No number is there twice; if all are there, they are in
+        order.
+        """
         values = self._rows.column(column)
         return values if len(numbers) == len(values) else values.take(pa.array(numbers))
 

@@ -110,7 +110,8 @@ def _read_changelog(settings: Config, problems: list[str], *, counted: bool) -> 
 
 
 def read_shares(settings: Config, log: Log, entities: Collection[str]) -> Sequence[StampShare]:
-    """Counts the stamps of the newest changes. Envelopes of other products have no stamps of ours.
+    """Counts the stamps of the newest changes. The result is empty if the envelope is not our own: it then has no
+    stamps.
 
     `entities` are the entities of the changelog.
     """
@@ -120,7 +121,7 @@ def read_shares(settings: Config, log: Log, entities: Collection[str]) -> Sequen
 
 
 def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
-    """Reads what the database reports; None if it does not answer, which is then added to `problems`."""
+    """Returns what the database reports. If it does not answer, adds a problem to `problems` and returns None."""
     checkpoint = changelog.checkpoint
     try:
         return database(settings).status("" if checkpoint is None else checkpoint.through, checkpoint)

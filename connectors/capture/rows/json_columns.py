@@ -273,7 +273,8 @@ class _Plan:
 class _Value:
     """The values of one column in the old or in the new rows.
 
-    `states` says how each value is written; None means that all are _VALUE. `texts` may set it: call `texts` first.
+    `states` says how each value is written; None means that all are _VALUE. Read `states` only after `texts`, which may
+    set it.
     """
 
     def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: TextColumns, field: Field) -> None:

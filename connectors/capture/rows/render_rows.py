@@ -223,7 +223,9 @@ def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
 
 
 def _json_texts(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns the offset at which each text begins, and the last one ends, in the joined JSON, which has no quotes."""
+    """Returns offsets, and the texts in JSON, joined and without quotes. The offsets are the start of each text in the
+    joined JSON, and the end of the last one.
+    """
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     octets = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.empty(0, np.uint8)

@@ -226,7 +226,7 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
 def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
     """Returns whether an old tuple is *whole*, that is, has the values of all columns of the row.
 
-    `kind` is O if the replica identity of the table is the whole row. A tuple without nulls is then whole.
+    `kind` is O if the replica identity of the table is the whole row. In this case, a tuple without nulls is whole.
 
     A row of a partitioned table is logged with the replica identity of the partition that holds it, and with null in
     all columns outside this identity. The tuple does not name its partition. So a tuple with nulls is whole only if it

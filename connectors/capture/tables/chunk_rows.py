@@ -72,7 +72,7 @@ class ChunkRows:
 
     @property
     def keys(self) -> pa.StringArray:
-        """The entity key of each row, the unusual ones last."""
+        """The entity key of each row. The keys of unusual rows come last."""
         unusual = pa.array(self.unusual_keys, pa.utf8())
         return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
 

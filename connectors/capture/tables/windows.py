@@ -11,8 +11,8 @@ are published there:
     snapshot         └─ the chunk ──┘
                         is read       then the message is written
 
-**What holds.** A published row is the state of its key at the place of the message: the row has every change that was
-delivered before the message, and every other change follows in the stream. A transaction that the snapshot sees was
+**The guarantee.** A published row is the state of its key at the place of the message: the row has every change that
+was delivered before the message, and every other change follows in the stream. A transaction that the snapshot sees was
 committed before the message was written. So its changes are delivered before the message, and the row has them. If a
 transaction that the snapshot does not see touched a key and was delivered before the message, the row of this key lacks
 a change, and is left out (`_untouched`).
@@ -296,7 +296,9 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops touched keys whose transactions every snapshot in use sees: later snapshots see them as well."""
+        """Drops touched keys whose transactions every snapshot in use sees, because later snapshots see these
+        transactions, too.
+        """
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]

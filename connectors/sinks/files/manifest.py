@@ -56,7 +56,7 @@ class ArchiveFile:
     def day(self) -> str:
         """The day of the rows, taken from the name of the file's folder (`2026-11-21`); empty if that has no day.
 
-        A file of a level has rows of several days, of which this is the last.
+        If the file belongs to a `level`, it has rows of several days, and this is the last one.
         """
         match = _DAY.search(self.path)
         return match[1] if match else ""

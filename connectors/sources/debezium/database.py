@@ -108,7 +108,9 @@ class DebeziumDatabase:
         return self._source
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. The lag is the number of steps that are left, times the mean size of messages."""
+        """See `Database.status`. The lag is estimated: the number of steps left (`Input.left`), times the mean size of
+        messages.
+        """
         source, hold = self._source, self._settings.origin.hold()
         if checkpoint is not None:
             steps_left = self._settings.origin.left(checkpoint)
@@ -206,7 +208,7 @@ class DebeziumDatabase:
         return ""
 
     def spell(self, through: str) -> str:
-        """See `Database.spell`: the number of steps that were read."""
+        """See `Database.spell`: how many steps (`Placed.steps`) of the input were read."""
         return str(int(through[:16] or "0", 16))
 
     def log_facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:

@@ -63,7 +63,7 @@ class Guesses:
             name = None if source is None or source.connector == DOCUMENTS else table_of(source)
             sides = [_members.decode(side) for side in (payload.before, payload.after) if side != NULL]
         except UNFIT:
-            return False  # the message has another form, or is no event; then its translation says so
+            return False  # not an event in plain JSON; the translation reports errors
         if name is None or not sides:
             return False
         types = self._types.setdefault(name, {})

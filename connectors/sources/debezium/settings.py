@@ -30,7 +30,7 @@ class Settings:
     service knows the current row of every key. With `accept_settings`, the source continues even if settings that
     decide order or content have changed. `declared` has the tables that the configuration names, because a table may
     have no event yet. Without `whole`, transactions are published as they arrive. `snapshots` identifies the properties
-    that decide what Debezium's snapshots read; empty if nothing is deleted after a snapshot that was repeated.
+    that decide what Debezium's snapshots read; it is empty if the source makes no sweeps (see the module `snapshots`).
     """
 
     name: str

@@ -59,7 +59,7 @@ class Sweeping:
 
 
 class FirstSnapshot:
-    """Notices whether Debezium repeats its first snapshot, and when that snapshot has ended.
+    """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
     The argument `progress` is what the property `progress` was in the last checkpoint. `opened_at` is the position
     before all events that are read after this opening of the source. `fresh` says whether the connector begins without
@@ -77,13 +77,13 @@ class FirstSnapshot:
 
     @property
     def progress(self) -> Mapping[str, str] | None:
-        """What the next opening has to know; None if no snapshot is under way."""
+        """What the next opening of the source needs to know; None if no snapshot is under way."""
         if not self._may_come or not (self._has_rows or self._since != self._opened_at):
             return None
         return {"since": self._since, "properties": self._properties if self._same else "changed"}
 
     def see(self, items: Sequence[Item]) -> None:
-        """Takes note of events."""
+        """Updates `progress` and `due` by these events."""
         if not self._may_come:
             return
         changed = [item for item in items if isinstance(item.event, Changed)]
@@ -122,7 +122,7 @@ class Sweep:
     def take(self, timeout_s: float) -> Mapping[str, Sequence[Ghost]] | None:
         """Returns some of the rows to delete, by entity; an empty result if there are no more, None after the timeout.
 
-        Raises whatever went wrong in the search.
+        Raises any error of the search.
         """
         try:
             result = self._results.get(timeout=timeout_s)

@@ -54,8 +54,8 @@ class DebeziumSource:
     `FAIL_POINTS`. `clock` returns seconds.
 
     The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
-    count of what was read; `open`, the transaction that may go on; `ahead`, the order of messages that were read, but
-    not published because of a stop; `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see
+    count of what was read; `open`, see `OpenEnd`; `ahead`, the order of messages that were read, but not published
+    because of a stop; `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see
     `FirstSnapshot`; and `sweep`, see `Sweeping`.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
@@ -145,7 +145,7 @@ class DebeziumSource:
             versions = Versions(read_versions(), accepted=accepted, filled=lambda *_: ())
         open_end, ended = (checkpoint.source.get(name) for name in ("open", "ended"))
         if "sweep" in checkpoint.source:
-            open_end = None  # the deletes come after it, so its rest is another transaction
+            open_end = None  # its rest comes after the deletes, so it is another transaction
         return Assembler(
             name=self._settings.name,
             epoch=checkpoint.epoch,
@@ -185,7 +185,7 @@ class DebeziumSource:
         if self._sweep is not None:
             return self._swept(self._sweep, timeout_s)
         if self._ended_snapshot:
-            raise ChangelogError(Kind.ALTERED, "a snapshot has ended that Debezium had begun again")
+            raise ChangelogError(Kind.ALTERED, "a snapshot that Debezium had repeated has ended")
         batch = self._input.read(timeout_s, 0.0 if self._hurried else gather_s)
         self._reach("debezium:read")
         is_new = self._input.identity != self._state.checkpoint.source.get("identity", {})
@@ -197,7 +197,9 @@ class DebeziumSource:
         return self._piece(batch, items, fed)
 
     def _swept(self, sweep: Sweep, timeout_s: float) -> Piece | None:
-        """Returns deletes of what an aborted snapshot published; at the end, a checkpoint without the sweep."""
+        """Returns a piece with deletes of rows that an aborted snapshot published. The last piece has only a
+        checkpoint, in which the sweep is done.
+        """
         try:
             ghosts = sweep.take(timeout_s)
         except ChangelogError as error:
@@ -286,7 +288,7 @@ class DebeziumSource:
         )
 
     def _remember(self, batch: Batch, items: Sequence[Item], consumed: int) -> None:
-        """Puts into the checkpoint how far the input is read."""
+        """Puts into the checkpoint how far the input was read."""
         assembler, state = self._assembler, self._state
         if assembler.open_end is None:
             state.reach(commit_text(assembler.place))
@@ -338,7 +340,7 @@ class DebeziumSource:
 
 
 def _next_position(checkpoint: Checkpoint, place: int) -> Position:
-    """Returns a position after every row that the changelog holds, and not after any further row."""
+    """Returns a position after every row of the changelog, and not after any row that may still be published."""
     last = checkpoint.position
     return Position(checkpoint.epoch, place, 0) if last is None else Position(last.epoch, last.commit, last.ordinal + 1)
 

@@ -24,8 +24,8 @@ class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
     `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of its topics.
-    `described` is the last description in an event; None for a table that only the configuration names. `connector`
-    and `database` are those of its events.
+    `described` is the last description in an event; None for a table that only the configuration names. `connector` and
+    `database` are what its events name.
     """
 
     schema: str
@@ -41,8 +41,8 @@ class SampledTable:
     nbytes: int = 0
 
     def key_problem(self, key: Sequence[str]) -> str | None:
-        """See `TableInfo`. The events of an entity key are in order only if the message's key is a part of the entity
-        key.
+        """See `TableInfo`. The events of one row are in order only if the columns of the messages' key are a part of
+        the entity key.
         """
         if self.partitions <= 1 or (self.primary_key and set(self.primary_key) <= set(key)):
             return None

@@ -1,9 +1,9 @@
 """Converts rows to Kafka messages and back. This module converts headers; a codec (`ValueCodec`) converts values.
 
-A message in an envelope other than our own has the headers `KEY` and `SOURCE`, and lacks some of the others. From these
-two headers alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the type of a
-header from its text, and fails if the text is JSON with values of several types, or null. So every header of a message
-in another envelope must be plain text.
+A message in another envelope than our own has the headers `KEY` and `SOURCE`, and lacks some headers of our envelope.
+From `KEY` and `SOURCE` alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the
+type of a header from its text, and fails if the text is JSON with values of several types, or null. So every header of
+a message in another envelope must be plain text.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -167,8 +167,8 @@ def other_headers(batch: pa.RecordBatch, source_names: Sequence[str]) -> list[He
 
 
 def is_row(message: Message) -> bool:
-    """Returns whether a message is a row of a changelog. If not, it is the tombstone that follows a delete. Tombstones
-    are only there for compaction, and say nothing that the delete does not say.
+    """Returns whether a message is a row of a changelog. If not, it is the tombstone that follows a delete. A tombstone
+    has no further information; it is there only for compaction.
     """
     return message.value() is not None or KEY in _headers_of(message)
 

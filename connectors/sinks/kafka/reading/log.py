@@ -230,8 +230,9 @@ class KafkaLog:
     def _is_placed_by_key(self, entity: str, count: int) -> bool:
         """Returns whether every row of the entity is in the partition that its key chooses.
 
-        A change of settings moves no stored row, but the next row begins a new version of the entity's columns, and a
-        version has a hash of the settings. So the function checks that every version has the checkpoint's settings.
+        If the settings changed, stored rows stayed where they were. But each change of the settings begins a new
+        version of the entity's columns, and a version has a hash of the settings. So the function checks that every
+        version has the settings in the checkpoint.
         """
         checkpoint = self.checkpoint() if count > 1 else None
         shape = None if checkpoint is None else checkpoint.settings.get(entity)

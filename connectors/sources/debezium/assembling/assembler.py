@@ -49,7 +49,7 @@ NO_TRANSACTION = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnd:
-    """The transaction that may go on, as a checkpoint stores it. `ordinal` is the ordinal of its next row."""
+    """A transaction of which further events may follow, as a checkpoint has it. `ordinal` is that of its next row."""
 
     transaction: Transaction
     ordinal: int
@@ -76,7 +76,9 @@ class OpenEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The last transaction that has ended, and its last stamp. Further events of the transaction may still arrive."""
+    """The transaction that ended last, and its last stamp. The stamp also applies to events of the transaction that
+    arrive later.
+    """
 
     name: str
     stamp: Stamp | None
@@ -106,8 +108,8 @@ def _stamp_from_json(value: object) -> Stamp | None:
 
 @dataclass(slots=True, kw_only=True)
 class Fed:
-    """The result of a block. Its first `consumed` items are done. `other_tables` counts, by table, the events of tables
-    that belong to no entity.
+    """The result of `Assembler.feed`. The first `consumed` items are done. `other_tables` counts, by table, the events
+    of tables that belong to no entity.
     """
 
     assembled: Assembled
@@ -170,7 +172,7 @@ class Assembler:
 
     @property
     def open_end(self) -> OpenEnd | None:
-        """The transaction that may go on; None if there is none."""
+        """The transaction of which further events may follow; None if there is none."""
         open_transaction = self._assembly.open
         if open_transaction is None:
             return self._stopped_in
@@ -182,11 +184,12 @@ class Assembler:
 
     @property
     def current(self) -> str:
-        """The id of the transaction that may go on; empty if there is none."""
+        """The id of the transaction of which further events may follow; empty if there is none."""
         return "" if self._run_of is None else self._run_of[0]
 
     def feed(self, items: Sequence[Item], *, more: bool) -> Fed:
-        """Assembles the items. Unless there are `more`, the last transaction ends.
+        """Turns the items into rows. The last transaction ends with the items, unless `more` says that further items
+        have arrived.
 
         If there is an error, it is in `stop`, and `Fed.consumed` does not include the transaction with the error.
         """

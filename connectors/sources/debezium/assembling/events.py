@@ -24,7 +24,8 @@ class OldRows:
     def __init__(self, whole: Iterable[str]) -> None:
         self.whole = set(whole)
         self._of_tables: dict[int, tuple[str, tuple[int, ...]]] = {}
-        """By the number of each table: its name as `whole` has it, and the places of its key."""
+        """For each table, by `EventTable.number`: its name, as in `whole`, and the places of its key columns in a row.
+        """
 
     def insert(self, event: Changed) -> Insert:
         """Returns the row of a create or a read."""

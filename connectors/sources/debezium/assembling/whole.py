@@ -24,10 +24,10 @@ is expected if `WAIT_S` have passed without one of its events, and each part eit
 was read to its end.
 
 **Memory is bounded.** A transaction with more than `bytes_max` of messages is an error. If all held events together
-have more, `ahead` returns parts to pause. If no END is held, only the part with the ENDs is read on. Otherwise, the
-first held END names the awaited transaction, and a part is read on only if the last event that it has belongs to this
-transaction, or if it has no event of any transaction. If more than twice `bytes_max` plus `READ_BYTES` is held even so,
-the awaited transaction is published as it arrived.
+have more than that, `ahead` returns the parts to pause. If no END is held, these are all parts except the one with the
+ENDs. Otherwise, the first held END names the awaited transaction. Then the part with the ENDs is paused, and so is each
+part whose last held event belongs to a later transaction. If more than twice `bytes_max` plus `READ_BYTES` is held even
+so, the awaited transaction is published as it arrived.
 """
 
 import heapq
@@ -110,7 +110,7 @@ class WholeTransactions:
         self._transactions: dict[str, _HeldTransaction] = {}
         self._nbytes = 0
         self._changed: dict[str, None] = {}
-        """The parts whose next event may be free to publish. A dict keeps them in a fixed order."""
+        """The parts whose next event may be ready to publish. A dict keeps them in a fixed order."""
         self._incomplete: list[Incomplete] = []
 
     def add(self, items: Sequence[Item], now: float) -> None:
@@ -140,7 +140,7 @@ class WholeTransactions:
             items += self._released(name)
 
     def incomplete(self) -> Sequence[Incomplete]:
-        """Returns the transactions that were not complete, among those that `take` has returned since the last call."""
+        """Returns the incomplete transactions that `take` has returned since the last call of this method."""
         incomplete, self._incomplete = self._incomplete, []
         return incomplete
 
@@ -271,7 +271,7 @@ class WholeTransactions:
         return [*merged(before), *_by_number(own), *end]
 
     def _run(self, queue: deque[_Waiting], name: str) -> Iterator[Item]:
-        """Yields the events of a transaction at the head of a part, with what is between them."""
+        """Yields the events of a transaction at the head of a part, and events between them without a transaction."""
         while queue and queue[0].name in (name, ""):
             yield self._popped(queue)
 
@@ -283,7 +283,9 @@ class WholeTransactions:
         return item
 
     def _forget(self, name: str) -> None:
-        """Forgets a transaction that was taken, except events still held, which Debezium has written again."""
+        """Forgets a transaction that was taken. Events of it that are still held are repetitions by Debezium, and stay
+        held.
+        """
         transaction = self._transactions.pop(name)
         parts = [part for part, count in transaction.parts.items() if count]
         if parts:

@@ -27,9 +27,9 @@ Row = tuple[Value, ...]
 class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record as it arrived.
 
-    `key` and `value` are the bytes of the record, None for a null. `key_schema` and `value_schema` are their schemas in
-    JSON (`null` if they have none), if these arrived apart from them. They are None if `key` and `value` arrived as a
-    converter wrote them. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
+    `key` and `value` are the bytes of the record, None for a null. If their schemas arrived separately, `key_schema`
+    and `value_schema` are these schemas in JSON; the JSON is `null` if there is no schema. They are None if `key` and
+    `value` arrived as a converter wrote them. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
     """
 
     topic: str

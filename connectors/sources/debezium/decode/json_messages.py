@@ -39,7 +39,7 @@ class JsonSplitter:
         self._layouts: dict[bytes, Layout] = {}
 
     def split(self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], T]) -> tuple[Layout, T]:
-        """Returns the layout of a message, and what `accept` makes of the message's payload.
+        """Returns the layout of a message, and the result of `accept` for the message's payload.
 
         `accept` raises msgspec.DecodeError if the payload is not JSON. Raises ChangelogError (MALFORMED), or what
         `accept` raises.

@@ -88,7 +88,7 @@ class KeyReader:
         return Key(names, payload, rows)
 
     def document(self, key: Key) -> Key:
-        """Returns the key of a document, with its value as JSON, because the value is a document, too."""
+        """Returns the key of a document. Its members are JSON, because documents are published as JSON."""
         if key.own is None:
             return key
         content = key.content

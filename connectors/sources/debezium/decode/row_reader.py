@@ -114,8 +114,8 @@ def compiled(
 class ValueColumn:
     """A column of values from a decoder of Avro, and their converter, which defines the result.
 
-    `type` is the base type in Kafka Connect. `passing` is as for `compiled`. `in_cell` says that the values are cells,
-    which are never null.
+    `type` is the base type in Kafka Connect. `passing` is as for `compiled`. `in_cell` says that the values are cells
+    of Cassandra, which are never null.
     """
 
     convert: ConvertValue
@@ -127,7 +127,8 @@ class ValueColumn:
 def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
     """Returns the readers of rows with these columns. `unavailable` stand for a value that was not sent."""
     scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
-    # Equal floats may be printed differently (0 and -0). So other values count as the same only if they are one object.
+    # Equal floats may be printed differently (0 and -0). So without `passing`, two values are the same only if they are
+    # one object.
     same = ["is" if column.passing is None else "==" for column in columns]
     row, change = _functions(
         [_expression(column) for column in columns], [column.convert for column in columns], same, scope

@@ -33,7 +33,9 @@ UNFIT: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, Ove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadColumn:
-    """A column with the schema of its values, and how they are published. `cell` says that each value is in a cell."""
+    """A column with the schema of its values, and how they are published. `cell` says that each value is in a cell of
+    Cassandra.
+    """
 
     name: str
     schema: ConnectSchema
@@ -84,13 +86,13 @@ class RowsReader:
         return None if before == NULL else self.read(before), None if after == NULL else self.read(after)
 
     def exact_change(self, before: Raw, after: Raw) -> tuple[Row | None, Row | None]:
-        """Returns what `read_change` returns, for rows in JSON, as `exact` reads them. Raises one of `UNFIT`."""
+        """The same as `read_change`, but only for rows in JSON with exactly these columns. Raises one of `UNFIT`."""
         if before == NULL or after == NULL:
             return None if before == NULL else self.exact.row(before), None if after == NULL else self.exact.row(after)
         return self.exact.change(before, after)
 
     def _change_of_values(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
-        """Returns what `read_change` returns, for rows that are tuples of values. Raises one of `UNFIT`."""
+        """The same as `read_change`, but only for rows that are tuples of values. Raises one of `UNFIT`."""
         if before is NULL or after is NULL:
             return None if before is NULL else self._values.row(*before), None if after is NULL else self._values.row(
                 *after

@@ -26,8 +26,8 @@ _OTHERS: Final = (
     frozenset({"op", "source", "message"}),
     frozenset({"ddl"}),
 )
-"""The transformation leaves some messages as they are: those about transactions, logical messages and tables. A message
-is of such a kind if it has all of the kind's members in this list.
+"""The kinds of messages that the transformation leaves as they are: those about transactions and tables, and logical
+messages. Each kind has a set of members here. A message that has all members of a set is of that kind.
 """
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])

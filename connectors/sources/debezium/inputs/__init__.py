@@ -44,9 +44,9 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Batch:
     """Messages in the order in which they arrived.
 
-    `more` says that further messages have arrived already, so that the last transaction may go on. `in_order` says that
-    the order of all messages is already fixed: the database gives it, or the service decided on it before a restart.
-    `behind` has the parts that may have further messages by now.
+    `more` says that further messages have arrived already, which may belong to the last transaction. `in_order` says
+    that the order of all messages is already fixed: the database gives it, or the service decided on it before a
+    restart. `behind` has the parts that may have further messages by now.
     """
 
     placed: Sequence[Placed]
@@ -64,7 +64,7 @@ class Input(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the checkpoint stores beside the progress, so that the next `ConfiguredInput.open` finds the same input
+        """What the checkpoint stores besides the progress, so that the next `ConfiguredInput.open` finds the same input
         again.
 
         The value may change at each `read`, and may be stored as soon as it changes.
@@ -78,7 +78,7 @@ class Input(Protocol):
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
 
     def pause(self, parts: Collection[str]) -> None:
-        """Pauses these parts, whose events wait for those of other parts, and reads on in all others."""
+        """Pauses these parts, whose events wait for the events of other parts. All other parts are read."""
 
     def settle(self) -> None:
         """Waits until it is sure that the input continues where it was opened. Raises ChangelogError if it does not."""
@@ -117,7 +117,9 @@ class ConfiguredInput(Protocol):
 
     @property
     def name(self) -> str:
-        """What the changelog is made from, in a word. The progress of an input with another name means nothing here."""
+        """The name of the input in errors and checkpoints. The source refuses a checkpoint whose input has another
+        name.
+        """
 
     @property
     def samples(self) -> bool:

@@ -2,8 +2,9 @@
 
 A declared type is a neutral type, such as `long`, `decimal(12,2)` or `array(string)`, or a semantic type of Debezium or
 Kafka Connect. A semantic type is declared by its full name or the last part of the name:
-`io.debezium.time.MicroTimestamp`, `MicroTimestamp`, `Bits(4)`, `Decimal(12,2)`. A neutral type takes values that mean
-the same with every setting of Debezium. For a number that is a time, only a semantic type says what the number counts.
+`io.debezium.time.MicroTimestamp`, `MicroTimestamp`, `Bits(4)`, `Decimal(12,2)`. A neutral type accepts only values
+whose meaning does not depend on Debezium's settings. A time in the form of a number needs a semantic type, which says
+what the number counts.
 """
 
 import re
@@ -37,7 +38,7 @@ ENCODINGS: Final[Mapping[str, Callable[[str], bytes]]] = {
     "base64-url-safe": lambda text: urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)),
     "hex": bytes.fromhex,
 }
-"""By the value of Debezium's setting `binary.handling.mode`: how the text that stands for bytes in JSON is decoded."""
+"""For each value of Debezium's setting `binary.handling.mode`: how to decode the text that JSON has for bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What Debezium's connector for PostgreSQL publishes for infinite days and timestamps.
 
-Java has no infinite day, so the driver and the connector convert it to a day that is far away. The numbers are those
-that a real Debezium writes; each lies outside PostgreSQL's range, or at the end of it.
+Java has no infinite day, so the driver and the connector convert it to a day that is far away. The numbers below are
+what a real Debezium writes. Each lies outside PostgreSQL's range, or is the last one in it.
 """
 
 from collections.abc import Mapping

@@ -33,7 +33,7 @@ _SHORT: Final = frozenset(
 
 
 def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Convert:
-    """Returns the converter of a column's tokens. The tokens in `unavailable` stand for a value that was not sent."""
+    """Returns the converter of a column's tokens. The tokens in `unavailable` mean that a value was not sent."""
     special: dict[bytes, Value] = {b"null": None, **dict.fromkeys(unavailable, UNCHANGED)}
     of_token = column.of_token or (lambda token: column.render(parsed(token)))
 
@@ -46,7 +46,7 @@ def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Conver
 def value_converter(column: Semantics, unavailable: Collection[Any]) -> ConvertValue:
     """Returns the converter of a column's values, as a decoder of Avro returns them.
 
-    The values in `unavailable` stand for a value that was not sent.
+    The values in `unavailable` mean that a value was not sent.
     """
     render = column.render
     special = frozenset(value for value in unavailable if isinstance(value, str | bytes))

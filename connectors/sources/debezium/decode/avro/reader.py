@@ -1,9 +1,9 @@
 """Compiles readers of messages in Avro: one for each schema with which messages were written.
 
-fastavro defines the correct result. But it is slow: it asks a stream for every byte, and makes a dict of each record,
-which has to be read again. The functions that are generated here read the bytes in place, for the schemas that
-Connect's converters register. For anything that they do not know, such as lengths below zero or missing bytes, they
-raise one of `UNUSUAL`; then the caller uses fastavro. Tests compare both, also for damaged messages.
+fastavro defines the correct result. But it is slow: it reads every single byte from a stream, and makes a dict of each
+record, which the caller has to read again. The functions that are generated here read the bytes in place, for the
+schemas that Connect's converters register. If they meet anything unusual, such as a length below zero or missing bytes,
+they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare both, also for damaged messages.
 
 - `values_reader` returns what fastavro returns.
 - `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
@@ -36,13 +36,14 @@ TOGETHER: Final = 4
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
 _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
-"""The times of the block `source`. Of these, the first that the block has is published."""
+"""The members of the block `source` that have the time of the change. The first of them that a block has is published.
+"""
 
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]
 _OTHER_MESSAGES: Final = frozenset({"message", "ddl", "tableChanges", "status", "id", "event_count"})
-"""The members of `SourceBlock` that no fact needs, the members of an event in their order, and those of other
-messages.
+"""The members of `SourceBlock` that `facts_of` does not need; the members of an event, in their order; and members by
+which a message that is no event is recognised.
 """
 
 _SMALL: Final = [(byte >> 1) ^ -(byte & 1) if byte < 128 else None for byte in range(256)]

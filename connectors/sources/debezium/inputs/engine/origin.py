@@ -107,7 +107,9 @@ class EngineOrigin:
         ]
 
     def remnants(self) -> Sequence[Remnant]:
-        """See `ConfiguredInput.remnants`: the publication. Debezium creates others, such as a replication slot."""
+        """See `ConfiguredInput.remnants`: the publication. Debezium itself creates the other things, such as a
+        replication slot.
+        """
         if self.publication is None or not self.publication.is_ours:
             return ()
         return [Remnant(kind="publication", name=self.publication.name, exists=self.publication.exists())]

@@ -49,8 +49,8 @@ _PARAMETERS = {
 def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConnection]:
     """Connects as Debezium does. The session ends with the block; `action` names what it does, as a gerund.
 
-    Raises ChangelogError: ACCESS if the server refuses us, CONNECTION if it cannot be reached now, and PRECONDITION for
-    most of what else it refuses.
+    Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if it cannot be reached now, and
+    PRECONDITION for most other errors of the server.
     """
     port = properties.get("database.port", "")
     if not port.isdecimal() and port:

@@ -109,7 +109,7 @@ class _State:
 class Publication:
     """The publication that Debezium reads with these properties.
 
-    `shared` says whether the configuration names the publication. If so, it may have tables that others need.
+    `shared` says whether the configuration names the publication. If so, it may have tables that other programs need.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -122,21 +122,21 @@ class Publication:
 
     @property
     def mode(self) -> str:
-        """The configured mode, of those that Debezium knows."""
+        """The configured mode; it is one that Debezium knows."""
         return self.properties[MODE].lower()
 
     @property
     def is_ours(self) -> bool:
-        """Whether the service makes it, in Debezium's place."""
+        """Whether the service, and not Debezium, makes the publication."""
         return self.mode in _MADE
 
     def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
         """Makes the publication as the mode says. Returns the tables in it that Debezium reads; None for all.
 
-        `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset from
-        which it goes on reading the log.
+        `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset, from
+        which it continues to read the log.
 
-        Call it only if `is_ours`. Raises ChangelogError: GAP if Debezium goes on and the publication or one of its
+        Call it only if `is_ours`. Raises ChangelogError: GAP if `continues` is set and the publication or one of its
         `old_tables` is missing; ACCESS or PRECONDITION if the server refuses; and the errors of connecting.
         """
         with session(self.properties, f"setting up publication {self.name}") as connection:
@@ -148,7 +148,9 @@ class Publication:
         return None if self.mode == "all_tables" else [table.text for table in state.tables]
 
     def findings(self, old_tables: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
-        """Yields whether the publication has the tables, or can be given them. `made` describes the arguments."""
+        """Yields findings: whether the publication has the tables, and if not, whether `made` could add them. `made`
+        also describes the arguments.
+        """
         try:
             with session(self.properties, f"looking for publication {self.name}") as connection:
                 state = self._read(connection)

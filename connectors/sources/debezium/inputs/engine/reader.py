@@ -27,7 +27,8 @@ STARTED_S = 20.0
 MESSAGES_MAX = 8192
 
 MOVE_S = 5.0
-"""If a row's key changed, how many seconds its delete waits for its create, so that both are published as one change.
+"""If a row's key changed, Debezium sends a delete and then a create. The delete waits this many seconds for the create,
+so that both are published as one change.
 """
 
 _HEADERS = msgspec.json.Decoder(list[tuple[str, int, msgspec.Raw]])
@@ -60,7 +61,7 @@ class EngineInput:
         _log.info("debezium started", process=self._process.pid)
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
-        """See `Input`. Debezium has put the records in order already."""
+        """See `Input.read`. Debezium sends the records of all tables in one order, which is final."""
         self._take(timeout_s)
         deadline = self._clock() + gather_s
         while self._waiting and len(self._waiting) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):

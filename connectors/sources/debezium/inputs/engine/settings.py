@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 _NAMES: Mapping[str, str] = {"postgresql": "postgres"}
-"""The names of connectors in the names of Debezium's jars, where the two differ."""
+"""The connectors whose names in the file names of Debezium's jars differ from their own names."""
 
 _TABLES = frozenset({"db2", "mariadb", "mysql", "oracle", "postgresql", "sqlserver", "informix", "ibmi", "cockroachdb"})
 """The connectors that choose tables by `table.include.list`."""
@@ -17,7 +17,7 @@ _WITH_HISTORY = frozenset({"db2", "ibmi", "informix", "mariadb", "mysql", "oracl
 
 
 _BEGINS_AGAIN = frozenset({"db2", "informix", "mariadb", "mysql", "oracle", "postgresql", "sqlserver"})
-"""The connectors that begin an aborted snapshot again, with all tables."""
+"""The connectors that repeat an aborted snapshot from its beginning, with all tables."""
 
 TABLES = "table.include.list"
 """The property that names the tables."""
@@ -47,8 +47,8 @@ class EngineSettings:
 def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
     """Returns a text that identifies what snapshots read.
 
-    It is empty if no event marks the end of all of a snapshot, because its rows come from several threads or databases,
-    and for connectors that may continue a snapshot.
+    It is empty for connectors that may continue a snapshot. It is also empty if no event marks the end of the entire
+    snapshot, because its rows come from several threads or databases.
     """
     several = properties.get("snapshot.max.threads", "1") != "1" or "," in properties.get("database.names", "")
     if several or connector not in _BEGINS_AGAIN:

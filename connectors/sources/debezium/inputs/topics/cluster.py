@@ -1,4 +1,4 @@
-"""Asks the brokers for the topics that an input reads: their ids, their partitions, and where these begin and end."""
+"""Asks the brokers about the topics that an input reads: their ids, their partitions, and the bounds of the offsets."""
 
 from changelog.connectors.kafka.client import Admin
 from changelog.connectors.kafka.offsets import begins, written_ends

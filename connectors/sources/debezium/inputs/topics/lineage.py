@@ -1,4 +1,4 @@
-"""Decides where each partition is read from, and whether the topics still continue what the changelog has.
+"""Decides at which offset the reading of each partition begins, and whether the topics still continue the changelog.
 
 A restart must continue exactly after the last stored message. This is impossible if messages after it are gone, or if
 the topic was created again. It is also impossible if the topic has more partitions than before: then the events of a

@@ -30,7 +30,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 GROUP = "group"
-"""The kind of the only remnant: the consumer group that shows tools how far the service is."""
+"""The kind of the only remnant: the consumer group, by whose offsets tools see how far the service is."""
 
 _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
 
@@ -125,7 +125,7 @@ class TopicsOrigin:
         return ok(name, "the topics have all events after the changelog")
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
-        """See `ConfiguredInput.after_gap`: a partition that lost nothing goes on at its next event."""
+        """See `ConfiguredInput.after_gap`: a partition that lost nothing continues at its next event."""
         topics = read_topics(self._settings.client.admin(), self._settings)
         source = {} if checkpoint is None or again else checkpoint.source
         offsets = offsets_over_gap(source.get("identity", {}), source.get("progress", {}), topics)

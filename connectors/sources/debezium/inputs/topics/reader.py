@@ -29,14 +29,15 @@ from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsS
 from changelog.envelope.errors import ChangelogError, Kind
 
 LOOK_S = 10.0
-"""The seconds between two looks at the topics: whether there are new ones, and whether the present ones have changed.
+"""The seconds between two checks of the topics: whether there are new topics, and whether the known topics have
+changed.
 
-Only a look shows that a topic was created again, or has more partitions. A look also shows that no broker answers: a
+Only this check shows that a topic was created again, or has more partitions. It also shows that no broker answers: a
 consumer would wait for the brokers without an error.
 """
 
 MESSAGES_MAX, BYTES_MAX = 8192, 8 << 20
-"""A batch ends at so many messages, or at so many bytes."""
+"""The most messages, and about the most bytes, of a batch."""
 
 _STEP = 512
 _SILENCE_S = 30.0
@@ -52,9 +53,9 @@ _log = structlog.get_logger("debezium")
 class TopicsInput:
     """The opened input; see `changelog.connectors.sources.debezium.inputs.Input`.
 
-    `identity`, `progress` and `ahead` are stored in the checkpoint; the first two are None for a new changelog. The
-    messages of `ahead` come first, in this order. The constructor raises ChangelogError: GAP if the topics do not
-    continue the changelog, and the errors of connecting.
+    `identity`, `progress` and `ahead` are stored in the checkpoint; `identity` and `progress` are None for a new
+    changelog. The messages of `ahead` come first, in this order. The constructor raises ChangelogError: GAP if the
+    topics do not continue the changelog, and the errors of connecting.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class TopicsInput:
         self._consumer = settings.client.reader(
             group=settings.group,
             defaults=_DEFAULTS,
-            # By default, a consumer whose offset is gone would silently go on at another offset.
+            # By default, a consumer whose offset is gone would silently continue at another offset.
             auto_offset_reset="error",
         )
         with translated("reading topics"):
@@ -131,7 +132,7 @@ class TopicsInput:
         return [placed for answer in answers if (placed := self._placed(answer)) is not None]
 
     def _placed(self, answer: KafkaMessage) -> Placed | None:
-        """Returns what arrived, in its place; None if it is nothing new.
+        """Returns what arrived, with its progress and its steps; None if everything up to there was read before.
 
         The end of a partition may be after offsets without a message: the end of a transaction takes up an offset.
         """
@@ -155,9 +156,9 @@ class TopicsInput:
             raise error_of(error, "reading topics")
 
     def _read_ahead(self) -> list[Placed]:
-        """Reads the messages whose order is known, and returns them in this order.
+        """Reads the messages of `ahead`, and returns them in its order.
 
-        A message that retention or compaction has removed since is left out.
+        Messages that retention or compaction has removed in the meantime are missing.
         """
         offsets: dict[Part, int] = {}
         for part, end in self._ahead:
@@ -184,7 +185,9 @@ class TopicsInput:
         return in_order
 
     def _look(self) -> None:
-        """Looks at the topics every `LOOK_S`. Raises ChangelogError: GAP if a known topic is no longer the same."""
+        """Checks the topics every `LOOK_S` seconds. Raises ChangelogError: GAP if a known topic has changed, ALTERED if
+        there is a new topic.
+        """
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_S
