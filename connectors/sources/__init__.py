@@ -190,8 +190,7 @@ class Retained:
 class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
-    `kind` says in one word what it is, such as `slot`. If the server keeps its log for a fixed time, the log itself is
-    this object.
+    `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
@@ -389,8 +388,7 @@ class Database(Protocol):
         """Returns what a person should know about the log before `cross_gap`, as pairs of a heading and a text.
 
         A heading is one word. If `checkpoint` is not None, the first pair has an empty heading and says where that
-        checkpoint is in the log. The other pairs describe the database now. Raises ChangelogError if it cannot be
-        reached.
+        checkpoint is in the log; the other pairs are of the database now. Raises ChangelogError if it is unreachable.
         """
 
     def cross_gap(
