@@ -83,7 +83,7 @@ class ColumnVersions:
         """Returns the present columns whose values in a row of version `number` are still those of the table.
 
         Every later version must have the column with the same type. No later version may have *restated* the column,
-        which means that the change of the table gave it new values in old rows.
+        which means that values that were published before may differ from those in the table.
         """
         usable = self._usable.get((entity, number))
         if usable is None:

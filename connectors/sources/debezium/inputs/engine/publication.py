@@ -122,7 +122,7 @@ class Publication:
 
     @property
     def mode(self) -> str:
-        """The configured mode; it is one that Debezium knows."""
+        """The configured mode, in lower case."""
         return self.properties[MODE].lower()
 
     @property
