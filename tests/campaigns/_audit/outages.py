@@ -27,9 +27,9 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns the temporary faults for one deck of `Faults.faults`.
+        """Returns the temporary faults for one list of `Faults.faults`.
 
-        The fault that takes minutes is not in every deck.
+        The fault that takes minutes is not in every list.
         """
         return [
             *[self._fail_link] * 2,
