@@ -234,8 +234,8 @@ def rows_of(log: Path) -> Iterator[Row]:
 class Twins:
     """Compares the changes of each table with those of its twin, in order.
 
-    A change may lack values if the changelog did not have the complete row before the change, as during the first read of
-    the tables. `unknown` counts such changes.
+    A change may lack values if the changelog did not have the complete row before the change, as during the first read
+    of the tables. `unknown` counts such changes.
     """
 
     changes: int = 0

@@ -153,7 +153,7 @@ class WholeTransactions:
             return self._parts
         return [self._boundaries, *(part for part in self._parts if self._last(part) not in (end.transaction, ""))]
 
-    # What is held
+    # Held events
 
     def _name(self, item: Item) -> str:
         """Returns the transaction that an event has to wait for; empty if it need not wait."""
