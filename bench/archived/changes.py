@@ -74,7 +74,7 @@ class World:
         return flat[(flat >= begin) & (flat < until)]
 
     def by_key(self, begin: int, until: int) -> Numbers:
-        """Returns the numbers from `begin` to `until` (exclusive), sorted by the keys of their changes, then by number."""
+        """Returns the numbers from `begin` to before `until`, sorted by the keys of their changes, then by number."""
         numbers = np.arange(begin, until, dtype=np.int64)
         return numbers[np.argsort(self.keys(numbers), kind="stable")]
 

@@ -137,7 +137,7 @@ class Comparison:
             self.verdict.changes += 1
             self._row(own, other)
             if own.transaction != other.transaction:
-                self.verdict.fault("another transaction", (own, other.transaction))
+                self.verdict.fault("the transactions differ", (own, other.transaction))
             if groups.setdefault(other.commit, own.commit) != own.commit:
                 self.verdict.fault("Debezium joined two transactions", (own, other))
         self.verdict.transactions = len(set(groups.values()))
@@ -169,7 +169,7 @@ class Comparison:
         if own.moved != other.moved and self._in_parts and other.moved is None:
             self.verdict.listed["half of a changed key"] += 1
         elif own.moved != other.moved:
-            self.verdict.fault("another move", (own.entity, own.moved, other.moved))
+            self.verdict.fault("the moves differ", (own.entity, own.moved, other.moved))
         if own.op != "read" and own.committed_at != other.committed_at:
             self._time(own, other)
         for side in ("current", "original"):
@@ -184,7 +184,7 @@ class Comparison:
         if self._is_later and timedelta(0) < ours - theirs < STATEMENT_MAX:
             self.verdict.listed["the time of the statement"] += 1
         else:
-            self.verdict.fault("another time", (own.committed_at, other.committed_at))
+            self.verdict.fault("the times differ", (own.committed_at, other.committed_at))
 
     def _state(self, row: Row, side: str, ours: Mapping[str, bytes] | None, theirs: Mapping[str, bytes] | None) -> None:
         if ours is None or theirs is None:
