@@ -2,7 +2,7 @@
 
 Debezium reads one snapshot. The side *frames* reads frames (batches of records), as a source of the service does. The
 side *events* makes an event object of each record, and stores the offset of each batch in a folder. Both discard the
-rows. The side *service* is our whole service: it translates the records, and publishes them to a file log.
+rows. The side *service* is our complete service: it translates the records, and publishes them to a file log.
 """
 
 import contextlib

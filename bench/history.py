@@ -5,9 +5,11 @@ The changes are of 10 million orders over 100 days. Their files are written stra
 each; and the last day, a hundredth of the changes, which is still in the log.
 
 Each round takes another key and another request. It searches once after the changelog's files were evicted from the
-page cache (`cold`), and then once more (`warm`). The *limit* is how long a process that has already started needs to
-read the bytes that any search must read: the footers of the files that can have the row, the row groups that have it,
-and, of the other row groups that may have it, the column that is searched.
+page cache (`cold`), and then once more (`warm`).
+
+The *limit* is how long a process that has already started needs to read the bytes that any search must read. A search
+must read the footer of each file that can have a row. Statistics and Bloom filters then exclude some row groups. Of the
+other row groups, the search must read the column that is searched, and all columns if the group really has a row.
 """
 
 import argparse
@@ -63,7 +65,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Medians of all rounds. `limit_mib` is what any search must read, and `limit_seconds` how long that takes cold."""
+    """Medians of all rounds. `limit_mib` is what any search must read, and `limit_seconds` is how long that takes."""
 
     cold: Search
     warm: Search
@@ -123,7 +125,7 @@ def _run(world: World, folder: Path, options: argparse.Namespace) -> None:
 
 def _by_key(world: World, folder: Path, rounds: int) -> Figures:
     chosen = random.Random(world.changes)
-    keys = [f"{chosen.randrange(world.entities):010d}" for _ in range(rounds)]
+    keys = [f"{chosen.randrange(world.key_count):010d}" for _ in range(rounds)]
     return _measured(
         folder,
         [(["history", "order", key, "--json"], Selection(entities=["order"], key=key)) for key in keys],

@@ -1,8 +1,8 @@
 """Measures the memory that one large row takes on its way through the real service into the file log.
 
 Prints by how much the service's peak memory exceeds its peak with small rows, in MiB and in multiples of the large row.
-In each case, something different happens to the row: it is read from its table, read once more by its key (because a
-signal asks for that), inserted, or updated. The message of an update holds the row twice, before and after the update.
+In each case, something different happens to the row: it is read from its table, read once more by its key (because of a
+signal), inserted, or updated. The message of an update has the row twice, before and after the update.
 In the last case there is no large row; instead, another application emits a logical message of the same size.
 """
 
@@ -36,18 +36,20 @@ TEXT = "(SELECT string_agg(md5(n::text), {joined}) FROM generate_series(1, {mib}
 PLAIN, LINES = TEXT.replace("{joined}", "''"), TEXT.replace("{joined}", "chr(10)")
 INSERT = "INSERT INTO documents SELECT 1, "
 SMALL = "INSERT INTO documents SELECT n, 'small' FROM generate_series(2, 999) AS n"
+SIGNAL = "signal"
+"""Takes the place of SQL in a case: a signal makes the service read the row once more, by its key."""
 CASES: dict[str, tuple[str, str]] = {
     "read": (INSERT + PLAIN, ""),
     "read, with newlines": (INSERT + LINES, ""),
-    "asked for": (INSERT + PLAIN, "asked"),
+    "read by key": (INSERT + PLAIN, SIGNAL),
     "inserted": ("", INSERT + PLAIN),
     "inserted, with newlines": ("", INSERT + LINES),
     "updated": (INSERT + PLAIN, "UPDATE documents SET id = 1"),
-    "beside small ones": ("", f"{SMALL}; {INSERT}{PLAIN}"),
+    "inserted with small rows": ("", f"{SMALL}; {INSERT}{PLAIN}"),
     "message": ("", f"SELECT pg_logical_emit_message(true, 'someone', {PLAIN})"),
 }
 """For each case, the SQL that runs before the service starts, and the SQL that runs after the service has read the
-table. `asked` is not SQL: it stands for a signal that makes the service read the row by its key.
+table.
 """
 CONFIG = """
 name = "row"
@@ -94,8 +96,8 @@ def main() -> None:
 def _peak_mib(before: str, then: str, mib: int) -> int:
     """Returns the service's peak memory, in MiB.
 
-    `before` runs before the service starts, `then` after it has read all tables. With `then`, the peak is measured only
-    from that moment on.
+    The SQL `before` runs before the service starts, and `then` after it has read all tables. If `then` is not empty,
+    only the peak after this moment counts.
     """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,
@@ -113,9 +115,9 @@ def _peak_mib(before: str, then: str, mib: int) -> int:
             _wait_for_end(server, service, log)
             if then:
                 Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # resets the peak to the present use
-            if then == "asked":
-                send(connection, Signal(do="republish", id="asked", entity="documents", keys=("1",)), None)
-                wait(service, log, lambda stored: "asked" in Repairs.parse(stored.repairs).ended, WAIT_S_MAX)
+            if then == SIGNAL:
+                send(connection, Signal(do="republish", id="read-row", entity="documents", keys=("1",)), None)
+                wait(service, log, lambda stored: "read-row" in Repairs.parse(stored.repairs).ended, WAIT_S_MAX)
             else:
                 connection.execute(then.replace("{mib}", str(mib)).encode())
             _wait_for_end(server, service, log)

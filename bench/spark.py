@@ -1,4 +1,4 @@
-"""Measures how fast the Spark jobs are. Each is compared with a simpler way to read the same rows on this machine.
+"""Measures how fast the Spark jobs are. Each job is compared with a simpler job that reads the same rows.
 
 deltas: Spark reads changes of flat documents (two of their 15 columns change) from Parquet and sends them through
 `mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches
@@ -117,7 +117,7 @@ def _print(name: str, results: Part) -> None:
 
 
 def deltas(site: Site) -> Part:
-    """Compares our function, which derives deltas, with one that does nothing and with one that calls jsonpatch."""
+    """Compares our function, which derives deltas, with one that returns its input and one that calls jsonpatch."""
     jsonpatch_rows = site.rows // JSONPATCH_SHARE
     changes, fewer_changes = (
         _changes(site.spark, site.folder / name, rows) for name, rows in (("all", site.rows), ("some", jsonpatch_rows))
@@ -171,7 +171,7 @@ def _jsonpatch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def views(site: Site) -> Part:
-    """Compares the last state of each key, in typed columns, with a mere scan of the changes."""
+    """Compares the time to compute the last state of each key, in typed columns, with the time of a scan."""
     changes = _changes(site.spark, site.folder / "views", site.rows)
     states: Callable[[], DataFrame] = lambda: live(latest(changes, COLUMNS))  # noqa: E731
     seconds = in_turn(
@@ -187,7 +187,7 @@ def views(site: Site) -> Part:
 
 
 def blame(site: Site) -> Part:
-    """Compares the blame of every attribute with the last state of each key."""
+    """Compares the time to find the change that set each attribute with the time to compute all last states."""
     changes = _changes(site.spark, site.folder / "blame", site.rows)
     nobody = Stamp(api_version="unknown", service_name="unknown", identifier="")
     defaults = DefaultStamps(general=nobody, by_entity={})

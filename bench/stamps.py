@@ -1,9 +1,9 @@
 """Measures what a stamp costs: how long a small transaction takes with each way to stamp it, compared with no stamp.
 
 A transaction updates one row by its key, over loopback, and does not wait for the disk, so the stamp's share of the
-time is as large as it can be. All ways take turns, one transaction each, in a random order, so that other load on the
-machine, and what the previous transaction left in the caches, affect all of them alike. The figures are at the 10th
-percentile, which other load disturbs less than the median.
+time is as large as it can be. All ways take turns in a random order, one transaction each. So other load on the
+machine, and what the previous transaction left in the caches, affect all ways alike. The figures are 10th percentiles,
+which other load disturbs less than medians.
 """
 
 import argparse

@@ -35,7 +35,7 @@ from changelog.connectors.wiring.sinks import open_log
 TABLES, QUICK_TABLES = 1_000, 100
 ROWS = 5
 DELETED_EVERY = 10
-"""In the gap, one row is deleted from every tenth table."""
+"""While there is no replication slot, one row is deleted from every tenth table."""
 SINKS = ("files", "kafka")
 WAIT_S_MAX = 3_600.0
 

@@ -1,9 +1,10 @@
 """Makes changes of orders, millions in a few seconds, as batches of the changelog's columns.
 
-Change number c is of key `c * STEP % entities`, so that `entities` changes in a row are of different keys, in an order
-that is unlike that of the keys. Every text has a fixed width: it is a template, into which numbers are written as
-digits. All random parts are hashes of the key and the version, so that a row's `original` is the state after the
-previous change of its key. The first change of a key creates the row; all later changes update it.
+Change number c has the key `c * STEP % key_count`. So the changes go through all keys in a scattered order, and then
+through all keys again in the same order. The first change of a key creates the row; all later changes update it.
+
+Every text has a fixed width: it is a template, into which numbers are written as digits. All random parts are hashes of
+the key and the version. So the state before a change, its `original`, can be computed without the previous change.
 """
 
 import re
@@ -18,7 +19,7 @@ import pyarrow as pa
 from changelog.envelope.columnar.batch import SCHEMA
 
 STEP = 7_654_321
-"""Which key the next change has. It must have no divisor in common with the number of entities."""
+"""The distance from the key of one change to the key of the next. It must share no divisor with `key_count`."""
 
 CHANGES_A_TRANSACTION = 5
 CHANGES_A_REQUEST = 20
@@ -32,7 +33,7 @@ _DECIMALS, _HEX, _HEX_UPPER = (
     np.frombuffer("".join(format(n, form) for n in range(count)).encode(), np.uint8).reshape(count, 4)
     for form, count in (("04d", 10_000), ("04x", 65_536), ("04X", 65_536))
 )
-"""The four digits of all numbers that have up to four digits."""
+"""For each base, a matrix: row N has the bytes of number N, written with four digits."""
 
 _STATE = (
     '{"id":"{key:10}","status":"{word:6}","customer":"c-{customer:8}","currency":"EUR","total":"{total:6}.00",'
@@ -50,10 +51,10 @@ _SLOT = re.compile(r"\{(\w+):(\d+)\}")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """How many changes there are, and of how many entities."""
+    """The size of the changelog: the number of its changes, and of the keys that they change."""
 
     changes: int
-    entities: int
+    key_count: int
 
     @property
     def day_changes(self) -> int:
@@ -61,29 +62,30 @@ class World:
         return self.changes // DAYS
 
     def of_keys(self, first: int, end: int, begin: int, until: int) -> Numbers:
-        """Returns the numbers of the changes from `begin` to before `until`, of the keys from `first` to before `end`.
+        """Returns the numbers of some changes, sorted by key and then by number.
 
-        They are sorted by key and then by number.
+        A change is included if its number is at least `begin` and below `until`, and its key at least `first` and below
+        `end`.
         """
-        inverse = pow(STEP, -1, self.entities)
-        lowest = np.arange(first, end, dtype=np.int64) * inverse % self.entities
-        numbers = lowest[:, None] + np.arange(begin // self.entities, -(-until // self.entities)) * self.entities
+        inverse = pow(STEP, -1, self.key_count)
+        lowest = np.arange(first, end, dtype=np.int64) * inverse % self.key_count
+        numbers = lowest[:, None] + np.arange(begin // self.key_count, -(-until // self.key_count)) * self.key_count
         flat = numbers.ravel()
         return flat[(flat >= begin) & (flat < until)]
 
     def by_key(self, begin: int, until: int) -> Numbers:
-        """Returns the numbers of the changes from `begin` to before `until`, by key and then in their order."""
+        """Returns the numbers from `begin` to before `until`, sorted by the keys of their changes, then by number."""
         numbers = np.arange(begin, until, dtype=np.int64)
         return numbers[np.argsort(self.keys(numbers), kind="stable")]
 
     def keys(self, numbers: Numbers) -> Numbers:
         """Returns the keys of the changes with these numbers."""
-        return numbers % self.entities * STEP % self.entities
+        return numbers % self.key_count * STEP % self.key_count
 
     def rows(self, numbers: Numbers) -> pa.RecordBatch:
         """Returns the changes with these numbers, as a batch of `SCHEMA`."""
         count = len(numbers)
-        keys, versions = self.keys(numbers), numbers // self.entities
+        keys, versions = self.keys(numbers), numbers // self.key_count
         committed = numbers // CHANGES_A_TRANSACTION
         micros = int(BEGIN.timestamp()) * 1_000_000 + committed * (
             DAYS * 86_400_000_000 // (self.changes // CHANGES_A_TRANSACTION)
@@ -172,7 +174,7 @@ def _hexes(numbers: Numbers, width: int, digits: Bytes = _HEX) -> Bytes:
 
 
 def _by_fours(numbers: Numbers, width: int, fours: Bytes) -> Bytes:
-    """Prints numbers, four digits at a time. `fours` has the four digits of each number that has up to four digits."""
+    """Prints numbers, four digits at a time. `fours` is the matrix of the base, such as `_HEX`."""
     groups = []
     for _ in range(-(-width // 4)):
         numbers, group = np.divmod(numbers, len(fours))

@@ -16,8 +16,9 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.position import Position, commit_text
 
 LEVELS = ((0, 78), (78, 92))
-"""The first day of each level, and the day after its last one. The following days, up to the last but one, have a file
-each, and the last day is in the log. After 99 days, weekly runs of `archive.py --compact levels` leave about this."""
+"""The first day of each level, and the day after its last day. Each day after the levels has a file of its own, except
+the last day, which is in the log. Weekly runs of `archive.py --compact levels` leave about this layout after 99 days.
+"""
 
 FILE_ROWS = 1_000_000
 GROUP_ROWS = 8_192
@@ -53,13 +54,13 @@ def _day(number: int) -> str:
 def _key_ranges(world: World, rows: int) -> Iterator[tuple[int, int]]:
     files = -(-rows // FILE_ROWS)
     for number in range(files):
-        yield world.entities * number // files, world.entities * (number + 1) // files
+        yield world.key_count * number // files, world.key_count * (number + 1) // files
 
 
 def _file(path: Path, world: World, numbers: Numbers, name: str) -> ArchiveFile:
     """Writes one file as the archiving job does, and returns its entry for the manifest.
 
-    The compression level is 1 instead of 9, which makes the file about 5 % smaller but is much faster.
+    The compression level is 1. Level 9 makes a file about 5 % smaller, but takes much longer.
     """
     folder = path / "archive" / "entity=order" / Path(name).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ def _file(path: Path, world: World, numbers: Numbers, name: str) -> ArchiveFile:
 
 
 def write_log(path: Path, world: World, begin: int) -> None:
-    """Publishes the changes from number `begin` on into the log, by the service's sink."""
+    """Writes the changes from number `begin` on to the log, through the sink of the service."""
     sink = FileSink(path)
     sink.recover()
     for start in range(begin, world.changes, COMMIT_ROWS):

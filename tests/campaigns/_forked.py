@@ -149,8 +149,9 @@ def serve(requests: socket.socket) -> list[str] | None:
 
 
 def _begin(arguments: list[str], environment: Mapping[str, str], output: int, status: int) -> list[str]:
-    """Forks the service's process, and returns only there. The calling process reports the id and the exit code of the
-    service's process, and ends.
+    """Forks the service's process, and returns only in this new process.
+
+    The calling process reports the id of the new process, waits for its end, reports its exit code, and ends.
     """
     pid = os.fork()
     if pid:

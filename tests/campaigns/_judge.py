@@ -158,7 +158,7 @@ class Fold:
             match = _STAMP.search(row.current)
             if match is None or match[1] != row.identifier:
                 self._verdict.wrong += 1
-                self._verdict.note(f"provenance has the stamp {row.identifier}, the row another", row)
+                self._verdict.note(f"the provenance has the stamp {row.identifier}, but the row has another", row)
 
 
 def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:

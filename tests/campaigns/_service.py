@@ -43,7 +43,7 @@ FAIL_POINTS = (
 """
 
 STATE_FAIL_POINTS = ("loop:folded",)
-"""The fail points that only a service with a [state] reaches."""
+"""The fail points that only a service with a section `[state]` in its configuration reaches."""
 
 
 class Service:

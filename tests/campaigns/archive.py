@@ -4,8 +4,8 @@ Rounds are grouped in blocks, each with its own database and topics. A round is 
 after a random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also
 compact, and some stream. At random moments, a reader reads the files that the newest manifest lists. At the end of a
 block, one run of the job is not disturbed. Then the archive must have each committed message once and in order. Each
-read must have returned a prefix of every partition: no row is missing before its last row, and none is there twice. The
-manifest names a position up to which the archive is complete; the read must have returned every row up to there.
+read must have returned the first rows of every partition, without a gap or a repeated row. The manifest names a
+position up to which the archive is complete; the read must have returned every row up to there.
 """
 
 import json
@@ -241,7 +241,7 @@ def _listed_rows(path: Path, manifest: Mapping[str, Any], columns: Sequence[str]
         with pq.ParquetFile(path / file["path"]) as parquet:
             assert parquet.schema_arrow.equals(SCHEMA), f"{file['path']} has other columns"
             tables.append(parquet.read(columns=columns))
-        assert tables[-1].num_rows == file["rows"], f"{file['path']} has another number of rows than the manifest says"
+        assert tables[-1].num_rows == file["rows"], f"{file['path']} and the manifest disagree about the number of rows"
     return pa.concat_tables(tables)
 
 

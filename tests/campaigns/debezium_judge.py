@@ -162,7 +162,7 @@ class _Reader:
         self._config.write_text(config, "utf-8")
 
     def until(self, reached: Callable[[Mapping[str, Mapping[str, int]]], bool], timeout_s: float) -> None:
-        """Waits until the numbers of published rows, by entity and op, are as they should be."""
+        """Waits until `reached` returns true for the numbers of published rows by entity and op."""
         deadline = time.monotonic() + timeout_s
         while not ((self.log / "log").is_dir() and reached(counts(self.log))):
             self.service.check()

@@ -335,7 +335,7 @@ class _Block:
             ]
             messages.sort(key=lambda message: message["value"]["provenance"]["source"]["position"])
             positions = [message["value"]["provenance"]["source"]["position"] for message in messages]
-            assert len(set(positions)) == len(positions), "a position is there twice"
+            assert len(set(positions)) == len(positions), "a position occurs twice"
             for change in changes(messages):
                 published[change[0]].append(change)
         return published

@@ -77,7 +77,10 @@ class _Rounds:
         self._figures["deletes"] += pair.judge(position)
 
     def _signals(self, number: int, spoilt: list[str], *, rebuild: bool) -> list[Signal]:
-        """Signals for one rebuild, or for all spoilt keys; now and then for both, or for more than is needed."""
+        """Returns signals that repair all spoilt keys: a rebuild of the table, a republish of these keys, or both.
+
+        Each republish of keys also has keys that are correct. Now and then, one more signal republishes the table.
+        """
         signals: list[Signal] = []
 
         def add(do: Do, keys: tuple[str, ...] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Threads write, and the service is killed. The log has only keys of old rows; the service's state fills in the rest.
 
-Triggers copy every change to *twin* tables, for which the log has whole old rows. One service publishes both. At the
+Triggers copy every change to *twin* tables, for which the log has complete old rows. One service publishes both. At the
 end, each table must have the same changes, with the same originals, as its twin. Now and then, the state's folder is
 deleted.
 """
@@ -234,8 +234,8 @@ def rows_of(log: Path) -> Iterator[Row]:
 class Twins:
     """Compares the changes of each table with those of its twin, in order.
 
-    A change may lack values if the changelog did not have the whole row before the change, as during the first read of
-    the tables. `unknown` counts such changes.
+    A change may lack values if the changelog did not have the complete row before the change, as during the first read
+    of the tables. `unknown` counts such changes.
     """
 
     changes: int = 0
@@ -255,7 +255,7 @@ class Twins:
         may_lack = not is_twin and row.op in ("update", "delete") and not self._whole.get((row.entity, row.key), False)
         if not is_twin:
             lacks = '"unavailable":' in json.dumps(row.content["provenance"], separators=(",", ":"))
-            may_lack |= row.op == "create" and lacks  # the row moved, and was not whole under its old key
+            may_lack |= row.op == "create" and lacks  # the row moved, and was incomplete under its old key
             self._whole[row.entity, row.key] = row.current is not None and not lacks
         if row.op == "read":
             return
@@ -279,7 +279,7 @@ class Twins:
             self.faults.append(f"{row.content}, not {whole.content}"[:2000])
 
     def check(self) -> None:
-        """Raises AssertionError if a change is unlike that of the twin, or is missing."""
+        """Raises AssertionError if a change is missing or differs from the twin's change."""
         self.faults += [
             f"{len(waiting)} changes of {entity} are missing" for entity, waiting in self._waiting.items() if waiting
         ]

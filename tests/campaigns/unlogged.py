@@ -87,7 +87,7 @@ HIDING: dict[str, tuple[str, str]] = {
     "truncated": ("TRUNCATE event_2", "SELECT"),
     "rewritten": ("VACUUM FULL event_0", "SELECT"),
 }
-"""The statements that hide changes, and those that end the hiding."""
+"""By kind of edit: the statements that hide changes, and the statements that undo this."""
 
 
 def campaign() -> Campaign:

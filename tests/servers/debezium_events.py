@@ -31,7 +31,7 @@ LAST = "done"
 """The table whose row is the last change."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
-"""The size in bytes of the schema's id in a message in Avro, by form. In all other forms, it is four."""
+"""For some forms, the number of bytes that a message in Avro has for the id of its schema. All others have four."""
 
 CONTEXT = "__debezium.context."
 """The prefix of headers that say which run of a connector sent the message."""

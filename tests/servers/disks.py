@@ -23,7 +23,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[bool]:
     try:
         yield True
     finally:
-        # A process that is still ending may hold a file open for a moment, so the file system is only detached here.
+        # A process that is still ending may keep a file open for a moment. With `--lazy`, umount does not fail then.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 

@@ -41,9 +41,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""At `NOON + LATER`, every file of a test is older than `GRACE`. The modification times of files come from this
-machine's clock, which is earlier.
-"""
+"""The modification times of a test's files are real times. At `NOON + LATER`, all files are older than `GRACE`."""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
@@ -364,7 +362,7 @@ def test_compaction_fails_if_another_run_dropped_its_files(archive: ArchiveRun) 
     assert archived(archive) == []
 
 
-def test_compaction_keeps_rows_that_another_run_lands_meanwhile(archive: ArchiveRun) -> None:
+def test_compaction_keeps_rows_that_another_run_archives_meanwhile(archive: ArchiveRun) -> None:
     land_twice(archive)
     reads: list[list[dict[str, Any]]] = []
 

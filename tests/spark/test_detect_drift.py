@@ -163,21 +163,24 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -
 
 
 PLANTED: dict[str, tuple[str, dict[str, str]]] = {
-    "1": ("one column", {"note": '"another"'}),
-    "2": ("null for a text", {"note": "null"}),
+    "1": ("another text", {"note": '"another"'}),
+    "2": ("null instead of a text", {"note": "null"}),
     "3": ("an empty text", {"note": '""'}),
-    "4": ("trailing blanks", {"padded": '"ab"'}),
-    "5": ("not a number", {"price": '"NaN"'}),
-    "6": ("infinity", {"price": '"Infinity"', "day": '"2026-11-21"'}),
-    "7": ("minus zero", {"ratio": "-0"}),
-    "8": ("another unicode form", {"note": '"cafe\\u0301"'}),
-    "9": ("30 digits", {"amount": '"123456789012345678901234567890"'}),
+    "4": ("a text without its trailing blanks", {"padded": '"ab"'}),
+    "5": ("NaN instead of a number", {"price": '"NaN"'}),
+    "6": (
+        "infinity instead of a number, and a date instead of infinity",
+        {"price": '"Infinity"', "day": '"2026-11-21"'},
+    ),
+    "7": ("minus zero instead of zero", {"ratio": "-0"}),
+    "8": ("the same text in another Unicode form", {"note": '"cafe\\u0301"'}),
+    "9": ("a number of 30 digits whose last digit differs", {"amount": '"123456789012345678901234567890"'}),
     "10": ("an equal number with another scale", {"amount": '"1.00"'}),
-    "11": ("another value in json", {"doc": '{"b": 2, "a": [1, 2]}'}),
-    "12": ("a number in json", {"docb": '{"b": 1.5, "a": null}'}),
-    "13": ("one other bit", {"raw": '"AP4="'}),
-    "14": ("an array", {"tags": '["x", "y"]'}),
-    "15": ("many", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
+    "11": ("another number in a document of type json", {"doc": '{"b": 2, "a": [1, 2]}'}),
+    "12": ("an equal number with another scale in a document of type jsonb", {"docb": '{"b": 1.5, "a": null}'}),
+    "13": ("bytes in which one bit differs", {"raw": '"AP4="'}),
+    "14": ("an array without its null", {"tags": '["x", "y"]'}),
+    "15": ("three columns", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
 }
 """The planted edits of the changelog's files, by key: a description, and the new JSON of each edited column."""
 

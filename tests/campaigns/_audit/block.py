@@ -60,14 +60,12 @@ class Block(Faults):
         return self._judge(loaded_s)
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """Chooses a fault for each round: deals the faults of a shuffled deck one after the other, and then those of a
-        new deck.
-        """
-        dealt: list[Callable[[], None]] = []
-        while len(dealt) < rounds:
-            deck = self.faults()
-            dealt += self.rng.sample(deck, len(deck))
-        return dealt[:rounds]
+        """Chooses a fault for each round. Uses all faults once in random order, before it uses a fault again."""
+        choices: list[Callable[[], None]] = []
+        while len(choices) < rounds:
+            faults = self.faults()
+            choices += self.rng.sample(faults, len(faults))
+        return choices[:rounds]
 
     def _catch_up(self) -> None:
         """Waits, without faults, until all writes are published and all repairs are done. Then rebuilds a table."""

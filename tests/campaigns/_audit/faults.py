@@ -32,7 +32,7 @@ class Faults(Outages):
         self._later = [name for name, entity in ENTITIES.items() if entity.later]
 
     def faults(self) -> list[Callable[[], None]]:
-        """Returns a deck of faults, which a block deals in random order. The deck has some faults several times."""
+        """Returns the faults that a block makes in random order. Frequent faults are in the list several times."""
         return [
             *[self.kill] * 2,
             *[self._crash] * 2,

@@ -30,8 +30,8 @@ FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
 
 
 BRANCH = 1 << 64
-"""For each restore, positions in the server's log after it are raised by this number, because the server uses some
-positions again.
+"""After a restore, the server uses some positions of its log again. To keep positions unique, the campaign adds this
+number to each later position, once for each restore.
 """
 
 
@@ -57,8 +57,8 @@ class Event:
 class Transaction:
     """A committed transaction: where its first change is in the log, where its commit record ends, and its time.
 
-    If `restored` is a position, this object stands for a restore instead, which set everything back to its state at
-    that position.
+    If `restored` is a position, this object describes a restore instead: the database went back to its state at that
+    position.
     """
 
     xid: int

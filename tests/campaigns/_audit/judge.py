@@ -107,7 +107,7 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
     for row in rows:
         topic_partition, before = (row.entity, row.partition), last.get((row.entity, row.partition), "")
         if row.position == before:
-            verdict.note("repeated", "one position is twice in the partition", row)
+            verdict.note("repeated", "the position occurs twice in the partition", row)
         elif row.position < before:
             verdict.note("reordered", f"after {before}", row)
         last[topic_partition] = row.position
@@ -132,7 +132,7 @@ def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
     if sorted((row.entity, row.partition) for row in truncates) != sorted(partitions):
         verdict.note("wrong", f"at {gap}: truncates", truncates)
     if _epoch(gap.last) >= _epoch(gap.position):
-        verdict.note("reordered", "a gap within an epoch", gap)
+        verdict.note("reordered", "the epoch did not change at a gap", gap)
 
 
 def _epoch(position: str) -> str:
@@ -247,14 +247,14 @@ class _Judge:
         return bisect.bisect_right(self._restores, row.position) * BRANCH + row.commit
 
     def _check_alone(self, row: Row) -> None:
-        """Checks a row that belongs to no transaction. A row that was read must have its key's state at this point."""
+        """Checks a row outside transactions. A row with the op `read` must have its key's state at this point."""
         self.fold.add(row)
         if row.op == "delete" and self._may_be_deleted(row):
             return
         if row.op == "truncate" and row.position in (gap.position for gap in self._gaps):
             return
         if row.op != "read":
-            self._verdict.note("repeated", "no such transaction was committed there", row)
+            self._verdict.note("repeated", "no transaction was committed at this position", row)
             return
         self._verdict.reads += 1
         if row.original is not None or row.unavailable or row.unavailable_original:
@@ -264,7 +264,10 @@ class _Judge:
             self._verdict.note("stale", f"the table had {str(state)[:300]} at this position", row)
 
     def _may_be_deleted(self, row: Row) -> bool:
-        """Whether the service may delete this key by itself: the table lacks it, and its delete may be hidden."""
+        """Whether the service may publish a delete of this key that is not in the server's log.
+
+        The table must lack the key, and the log may lack the change that deleted it.
+        """
         hidden = any(start < self._place(row) for start, _ in self._since[row.entity].hidden)
         after_gap = any(gap.position < row.position for gap in self._gaps)
         return (hidden or after_gap) and row.key not in self.truth.rows[row.entity]

@@ -155,8 +155,9 @@ class Losses(Site):
         )
 
     def _arguments_to_continue(self, arguments: Sequence[str]) -> Sequence[str]:
-        """Runs the command, which only shows the gap. Its output names a command that continues; returns the arguments
-        of that command.
+        """Runs a command that only shows the gap, and returns the arguments of the next command.
+
+        The output names this next command, which continues after the gap.
         """
         self.until_gone()
         output = self.command(*arguments, code=SHOWN)

@@ -27,9 +27,9 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns the temporary faults for one deck of `Faults.faults`.
+        """Returns the temporary faults for one list of `Faults.faults`.
 
-        The fault that takes minutes is not in every deck.
+        The fault that takes minutes is not in every list.
         """
         return [
             *[self._fail_link] * 2,
@@ -101,7 +101,7 @@ class Outages(Losses):
             self.let_run(seconds)
 
     def _hold_commits(self) -> None:
-        """Requires a synchronous standby that is away, so that commits are in the log but not yet visible."""
+        """Makes commits wait for a synchronous standby that does not run. They are in the log, but not yet visible."""
         self.done["commits held"] += 1
         self._set("synchronous_standby_names", STANDBY)
         self.let_run(self.rng.uniform(*HIDDEN_S))

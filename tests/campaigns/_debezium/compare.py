@@ -108,7 +108,7 @@ class Comparison:
         self._updated: set[str] = set()
 
     def compare(self, ours: Sequence[Row], theirs: Sequence[Row]) -> Verdict:
-        """Compares all rows. Rows that were read from tables have no order among the changes."""
+        """Compares all rows. Rows that were read from tables may come in any order."""
         self._reads(*([row for row in side if row.op == "read"] for side in (ours, theirs)))
         changes = [[row for row in side if row.op != "read"] for side in (ours, theirs)]
         if self._in_parts:
@@ -120,7 +120,7 @@ class Comparison:
         by_key, others = ({(row.entity, row.key): row for row in side} for side in (ours, theirs))
         for name in by_key.keys() | others.keys():
             if name not in by_key or name not in others:
-                self.verdict.fault("a row was read by one reader only", (name, name in by_key))
+                self.verdict.fault("only one reader has a row with the op read", (name, name in by_key))
                 continue
             self.verdict.reads += 1
             self._row(by_key[name], others[name])
@@ -132,14 +132,14 @@ class Comparison:
         groups: dict[str, str] = {}
         for number, (own, other) in enumerate(zip(ours, theirs, strict=False)):
             if (own.entity, own.key, own.op) != (other.entity, other.key, other.op):
-                self.verdict.fault("another change follows", f"{number}: {own}\n    {other}")
+                self.verdict.fault("the next change differs", f"{number}: {own}\n    {other}")
                 return
             self.verdict.changes += 1
             self._row(own, other)
             if own.transaction != other.transaction:
-                self.verdict.fault("another transaction", (own, other.transaction))
+                self.verdict.fault("the transactions differ", (own, other.transaction))
             if groups.setdefault(other.commit, own.commit) != own.commit:
-                self.verdict.fault("two transactions in one", (own, other))
+                self.verdict.fault("Debezium joined two transactions", (own, other))
         self.verdict.transactions = len(set(groups.values()))
         if further := len(groups) - self.verdict.transactions:
             self.verdict.listed["a further part of a transaction"] += further
@@ -148,9 +148,9 @@ class Comparison:
             self.verdict.fault("one reader has more changes", (len(ours), len(theirs), more))
 
     def _is_unsure(self, own: Row, other: Row) -> bool:
-        """Returns whether Debezium's delete has only the key, because there was no update of the table before it.
+        """Returns whether Debezium's delete has only the key because the table had no update before.
 
-        Events of PostgreSQL do not say whether old rows are complete. The first update shows it.
+        PostgreSQL's events do not say whether old rows are complete. We learn that from the first update.
         """
         if other.op == "update":
             self._updated.add(other.entity)
@@ -165,25 +165,26 @@ class Comparison:
             self.verdict.listed["a delete before the first update of its table"] += 1
             return
         if own.absent != other.absent:
-            self.verdict.fault(f"other absent values in {own.op}", (own.entity, own.key, own.absent, other.absent))
+            self.verdict.fault(f"different absent values in {own.op}", (own.entity, own.key, own.absent, other.absent))
         if own.moved != other.moved and self._in_parts and other.moved is None:
             self.verdict.listed["half of a changed key"] += 1
         elif own.moved != other.moved:
-            self.verdict.fault("another move", (own.entity, own.moved, other.moved))
+            self.verdict.fault("the moves differ", (own.entity, own.moved, other.moved))
         if own.op != "read" and own.committed_at != other.committed_at:
             self._time(own, other)
         for side in ("current", "original"):
             self._state(own, side, getattr(own, side), getattr(other, side))
 
     def _time(self, own: Row, other: Row) -> None:
-        """Compares the times. MySQL's log has the time of each statement, which Debezium publishes, and of the
-        commit.
+        """Compares the times of a change. MySQL's log has two of them.
+
+        Debezium publishes the time of the statement, and we publish the time of the commit.
         """
         ours, theirs = (datetime.fromisoformat(row.committed_at) for row in (own, other))
         if self._is_later and timedelta(0) < ours - theirs < STATEMENT_MAX:
             self.verdict.listed["the time of the statement"] += 1
         else:
-            self.verdict.fault("another time", (own.committed_at, other.committed_at))
+            self.verdict.fault("the times differ", (own.committed_at, other.committed_at))
 
     def _state(self, row: Row, side: str, ours: Mapping[str, bytes] | None, theirs: Mapping[str, bytes] | None) -> None:
         if ours is None or theirs is None:
@@ -191,7 +192,7 @@ class Comparison:
                 self.verdict.fault(f"only one has {side} of {row.op}", (row.entity, row.key, ours, theirs))
             return
         if [*ours] != [*theirs]:
-            self.verdict.fault(f"other columns in {side} of {row.op}", (row.entity, row.key, [*ours], [*theirs]))
+            self.verdict.fault(f"different columns in {side} of {row.op}", (row.entity, row.key, [*ours], [*theirs]))
             return
         self.verdict.values += len(ours)
         for name, token in ours.items():

@@ -208,7 +208,7 @@ def no_character(ours: Any, theirs: Any) -> bool:
 
 
 def same_json(ours: Any, theirs: Any) -> bool:
-    """MySQL stores JSON as binary. Debezium and we print the same document with other spaces and other doubles."""
+    """MySQL stores JSON as binary. Debezium and we print its spaces and its doubles differently."""
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(same_json, ours, theirs))
     if isinstance(ours, _Members) and isinstance(theirs, _Members):

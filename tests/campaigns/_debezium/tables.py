@@ -9,9 +9,10 @@ from tests.campaigns._debezium.listed import Rule, Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A type as a column's definition names it, a function that draws the SQL of a random value, and the known
-    differences of its values (`listed`). `listed_reads` are further differences of values that are read from tables,
-    not from the log.
+    """A type of columns: its SQL, and a function that draws the SQL of a random value.
+
+    `listed` are the known differences between Debezium's values and ours. `listed_reads` are further ones, which only
+    values that were read from tables have.
     """
 
     definition: str

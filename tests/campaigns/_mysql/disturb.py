@@ -22,7 +22,7 @@ Disturb = Callable[[Cursor, random.Random, Table], object]
 
 
 class Disturber:
-    """Disturbs the tables from `start` to `stop`. `counts` says how often it did what."""
+    """Disturbs the tables from `start` to `stop`. `counts` has the number of disturbances of each kind."""
 
     def __init__(self, servers: Servers, seed: int) -> None:
         self.counts: Counter[str] = Counter()

@@ -114,7 +114,7 @@ class WholeTransactions:
         self._incomplete: list[Incomplete] = []
 
     def add(self, items: Sequence[Item], now: float) -> None:
-        """Holds what has arrived. Raises ChangelogError (LIMIT) if a transaction is too large."""
+        """Holds these events. Raises ChangelogError (LIMIT) if a transaction is too large."""
         for item in items:
             part, name = item.placed.part, self._name(item)
             queue = self._queues.setdefault(part, deque())
@@ -153,7 +153,7 @@ class WholeTransactions:
             return self._parts
         return [self._boundaries, *(part for part in self._parts if self._last(part) not in (end.transaction, ""))]
 
-    # What is held
+    # Held events
 
     def _name(self, item: Item) -> str:
         """Returns the transaction that an event has to wait for; empty if it need not wait."""
@@ -214,7 +214,7 @@ class WholeTransactions:
     # What can be published
 
     def _next(self, now: float, behind: Collection[str]) -> str | None:
-        """Returns a transaction that is complete or no longer waited for; None if there is none."""
+        """Returns a transaction that is complete or must not wait any longer; None if there is none."""
         end = self._end()
         if end is not None:
             name = end.transaction
@@ -233,7 +233,7 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether nothing more of a transaction is expected, or too much is held to wait for it."""
+        """Returns whether no more events of a transaction are expected, or too many bytes are held to wait."""
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._transactions[name].since < WAIT_S:
@@ -283,8 +283,9 @@ class WholeTransactions:
         return item
 
     def _forget(self, name: str) -> None:
-        """Forgets a transaction that was taken. Events of it that are still held are repetitions by Debezium, and stay
-        held.
+        """Forgets a transaction that was taken.
+
+        If events of the transaction are still held, Debezium has sent them twice. They stay held.
         """
         transaction = self._transactions.pop(name)
         parts = [part for part, count in transaction.parts.items() if count]
@@ -313,7 +314,7 @@ def _numbered(item: Item) -> tuple[str, int]:
 
 
 def _by_number(parts: Sequence[Sequence[Item]]) -> Iterator[Item]:
-    """Yields the events of a transaction by their numbers. An event without one stays after the event before it."""
+    """Yields the events of a transaction by their numbers. An event without a number follows its predecessor."""
     heap = [(_order(items[0]), number, 0) for number, items in enumerate(parts)]
     heapq.heapify(heap)
     while heap:
