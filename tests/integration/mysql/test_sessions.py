@@ -69,6 +69,15 @@ def test_a_password_may_have_any_characters(site: MysqlSite, password: str) -> N
 
 
 @EVERY_VERSION
+@pytest.mark.parametrize("mode", ["PREFERRED", "REQUIRED"])
+def test_a_session_without_verification_is_encrypted_and_loads_no_authorities(site: MysqlSite, mode: str) -> None:
+    with Connection(Address.parse(f"{site.dsn}?ssl-mode={mode}")) as connection:
+        [(_, cipher)] = connection.query("SHOW STATUS LIKE 'Ssl_cipher'")
+        assert cipher
+        assert connection._link.ctx.get_ca_certs() == []
+
+
+@EVERY_VERSION
 @pytest.mark.parametrize("name", ["time", "max_join_size"])
 def test_the_limits_of_a_server_do_not_apply_to_the_service(site: MysqlSite, name: str) -> None:
     time_limit = ("max_execution_time", "1") if site.server.flavour == "mysql" else ("max_statement_time", "0.001")
