@@ -5,8 +5,8 @@ from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _UTIME, _CSTIME = 11, 14
-"""Indexes into the fields that follow the name in /proc/PID/stat. The four fields from the first index to the second
-one are the user time and the system time of the process, then the same times of its children that have ended."""
+"""The first and the last of four times in /proc/PID/stat, as indexes into the fields after the name: the user time and
+the system time of the process, then the same two times of its children that have ended."""
 
 
 def cpu_seconds(pid: int) -> float:

@@ -49,7 +49,7 @@ def check_settings(checkpoint: Checkpoint | None, shapes: Mapping[str, Mapping[s
             for name, stored_shape in checkpoint.settings.items()
         )
         note = (
-            ", and a key's rows may be in two partitions, where only their positions tell the order"
+            ", and the rows of one key may be in two partitions, so only their positions tell their order"
             if repartitioned
             else ""
         )

@@ -126,7 +126,7 @@ class FileStore:
         try:
             content = msgspec.json.decode(text, type=_Content)
         except msgspec.MsgspecError as error:
-            raise self._malformed("offsets.json is not what was written") from error
+            raise self._malformed("offsets.json is damaged, or another program wrote it") from error
         if content.format != FORMAT:
             raise self._malformed(f"offsets.json has format {content.format}, and this program knows {FORMAT}")
         return content

@@ -1,7 +1,7 @@
 """The spans of a block: which of its rows belong to which transaction and stamp (who made the change).
 
 A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. The
-ordinal of a row is how many rows and messages (such as stamps) come before it in its transaction, as the log has them.
+ordinal of a row is the number of rows and messages (such as stamps) that the log has before it in the same transaction.
 A row is published as one or two records. The *position ordinal* of a record is the last part of its position
 (`changelog.connectors.capture.rows.render_rows`).
 """
@@ -141,11 +141,11 @@ def parted(spans: Spans, count: int) -> tuple[list[Span | SpanColumns], list[Spa
 
 
 class Meta:
-    """The facts about each row of a block that follow from its span, as arrays with one element for each row.
+    """What the spans of a block say about each of its rows: arrays with one element for each row.
 
     - `spans`: the number of the row's span in `columns`.
     - `ordinals`: the row's ordinal.
-    - `published`: the position ordinal of the last record of the row's transaction that was published already, or -1.
+    - `published`: how much of the row's transaction was published already; see `Span`.
     - `commits`: the commit of the row's transaction.
     - `stamped`: whether the row has a stamp.
     """

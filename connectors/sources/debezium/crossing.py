@@ -1,9 +1,9 @@
 """Continues a changelog over a gap, where the input no longer has the next event.
 
-The changelog continues in a new epoch. Each part of the input continues at its next event, or at the oldest event that
-it still has if it lost the next event. The service cannot read tables, so rows whose events were lost stay as they are
-until another event changes them; Debezium's own snapshots make such events. If the changelog itself has lost rows,
-everything that the input has is read once more, after a truncate of the entities that lost rows.
+The changelog continues in a new epoch. Each part of the input continues at its next event. If that event is lost, the
+part continues at the oldest event that it still has. The service cannot read tables, so rows whose events were lost
+stay as they are until another event changes them; Debezium's own snapshots make such events. If the changelog itself
+has lost rows, everything that the input has is read once more, after a truncate of the entities that lost rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence

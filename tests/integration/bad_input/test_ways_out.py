@@ -81,7 +81,7 @@ def test_another_cluster(stopped_site: Site, other_cluster: PostgresServer) -> N
 def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, change: str, setting: str) -> None:
     stopped_site.sql("ALTER TABLE guest ALTER name SET NOT NULL", "CREATE UNIQUE INDEX ON guest (name)")
     stopped_site.configure(ONE + change)
-    partition_warning = ", and a key's rows may be in two partitions, where only their positions tell the order"
+    partition_warning = ", and the rows of one key may be in two partitions, so only their positions tell their order"
     warning = partition_warning if "partition" in setting else ""
     assert stopped_site.refused() == (
         f"the configuration no longer fits the changelog: entity guest has other settings: {setting}; "

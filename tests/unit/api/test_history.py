@@ -1,4 +1,4 @@
-"""Histories and blames are tables with a row for each change, and for each attribute."""
+"""A history is a table with a row for each change; a blame is a table with a row for each attribute."""
 
 import json
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_history_can_be_limited_to_a_span(log: changelog.ChangelogReader) -> N
 
 @pytest.fixture
 def story(tmp_path: Path) -> changelog.ChangelogReader:
-    """An order that two services write, that moves to another key, and is truncated."""
+    """An order that two services write. It moves to another key, and then its table is truncated."""
     first = created("order", '{"id":1,"status":"NEW","address":{"street":"a","no":7}}', key="1", service="web")
     second = replace(
         record(Op.UPDATE, '{"id":1,"status":"PAID","address":{"street":"a","no":8}}', key="1", commit=2, service="pay"),

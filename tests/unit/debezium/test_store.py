@@ -64,7 +64,7 @@ def test_a_commit_after_a_crash_replaces_what_it_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("offsets.json", b"{", "offsets.json is not what was written"),
+        ("offsets.json", b"{", "offsets.json is damaged, or another program wrote it"),
         ("offsets.json", b'{"format":2,"history_bytes":0,"offsets":[]}', "format 2"),
         ("history.jsonl", b"{}\n", "history.jsonl is shorter than"),
     ],

@@ -1,4 +1,4 @@
-"""Stamps in the topics of Debezium, which are events of logical messages."""
+"""Tests stamps in Debezium's topics: each stamp is a logical message, for which Debezium writes an event."""
 
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ def app(path: Path, *messages: SourceRecord) -> App:
     return App(topics, path / "log", [entity("item")])
 
 
-def test_a_stamp_of_the_session_applies_only_until_one_of_the_application(tmp_path: Path) -> None:
+def test_a_stamp_of_the_session_never_replaces_a_stamp_of_the_application(tmp_path: Path) -> None:
     session: dict[str, Any] = {"transaction": 7, "at": 0, "prefix": "provenance-session"}
     of_item = app(
         tmp_path,

@@ -25,7 +25,7 @@ def greeting() -> bytes:
     return struct.pack("<I", len(content)) + content
 
 
-def test_a_server_that_goes_away_while_tls_begins_is_connected_to_again() -> None:
+def test_the_service_connects_again_if_the_server_goes_away_while_tls_begins() -> None:
     """The error has the kind CONNECTION, so the service tries again. If the server refused TLS, the service would end
     instead.
     """

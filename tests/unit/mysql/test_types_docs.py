@@ -50,10 +50,10 @@ NAMES = {
     TypeCode.GEOMETRY: "geometry",
     TypeCode.VECTOR: "vector",
 }
-"""For each type of the log, its name on the page. In the log, a binary type is the same as a text type; see BYTES."""
+"""For each type of the log, its name on the page. A text type and its binary type have the same code; see BYTES."""
 
 BYTES = {"char": "binary", "varchar": "varbinary", "text": "blob"}
-"""Maps the name of a text type to the name of the binary type that is the same in the log."""
+"""Maps the name of a text type to the name of the binary type that has the same code in the log."""
 
 OTHERS = [
     ("int unsigned", column(TypeCode.LONG, unsigned=True)),

@@ -28,8 +28,8 @@ _DRAIN_S = 2.0
 _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _NO_FILE = b"58P01"
-_PREREQUISITE = "55000"  # from version 18 on, the server instead warns with this code and leaves the rows out
-_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, with the same code
+_PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and its rows are left out
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby; it uses 55000 too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ class ReplicationConnection:
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
 
-        The server waits until every transaction that is running now has ended. Every two seconds, `excused` is called,
-        which returns whether to continue waiting. `failover` needs PostgreSQL 17.
+        The server waits until every transaction that is running now has ended. Every two seconds, this method calls
+        `excused`, and continues to wait if that returns true. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
@@ -169,7 +169,10 @@ class ReplicationConnection:
         return payloads
 
     def send_status(self, written: int, flushed: int, *, reply: bool) -> None:
-        """Tells the server which log we have received and which is durable; `reply` requests a keepalive."""
+        """Tells the server up to which position we have received the log, and up to which position it is durable.
+
+        `reply` requests a keepalive.
+        """
         now_us = int((time.time() - _POSTGRES_EPOCH_S) * 1_000_000)
         self._send(_STATUS.pack(b"r", written, flushed, flushed, now_us, reply))
 
