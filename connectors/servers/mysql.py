@@ -245,9 +245,11 @@ class MysqlServer(ServerProcess):
                 with self.connect() as connection, connection.cursor() as cursor:
                     cursor.execute("SELECT @@datadir")
                     row = cursor.fetchone()
-                return row is not None and Path(row[0]) == self.data_dir  # if not, another server took the port first
+                if row is not None and Path(row[0]) == self.data_dir:
+                    return True
             except pymysql.err.OperationalError:
-                time.sleep(0.05)
+                pass
+            time.sleep(0.05)  # if another server has the port, ours will log that and end
         return False
 
 

@@ -3,14 +3,16 @@
 import os
 import shutil
 import ssl
+import threading
 from pathlib import Path
 
 import pymysql
 import pytest
 
-from changelog.connectors.servers.mysql import PROGRAMS, Flavour, MysqlServer, find_home, temporary_server
+from changelog.connectors.servers.mysql import IN_USE, PROGRAMS, Flavour, MysqlServer, find_home, temporary_server
 from changelog.connectors.servers.unprivileged import identity
 from changelog.envelope.errors import ChangelogError, Kind
+from tests.patience import PATIENCE_S, until
 from tests.servers import fetched
 from tests.servers.mysql import FLAVOURS, mysql_server
 
@@ -104,6 +106,20 @@ def test_two_servers_of_one_template_have_ids_of_their_own(flavour: Flavour) -> 
     identifier = "@@global.server_uid" if flavour == "mariadb" else "@@global.server_uuid"
     with mysql_server(flavour) as one, mysql_server(flavour) as other:
         assert value(one, identifier) != value(other, identifier)
+
+
+@EACH_FLAVOUR
+@pytest.mark.usefixtures("starts_servers")
+def test_a_server_waits_while_another_server_has_its_port(flavour: Flavour) -> None:
+    with mysql_server(flavour) as one, mysql_server(flavour) as other:
+        other.stop()
+        other.port = one.port
+        start = threading.Thread(target=other.start)
+        start.start()
+        until(lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server has not found its port in use")
+        one.stop()
+        start.join(PATIENCE_S)
+        assert value(other, "@@port") == one.port
 
 
 @EACH_FLAVOUR
