@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from changelog.connectors import cli, config, gaps
@@ -20,6 +20,7 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port
 from changelog.connectors.sources.debezium.decode.events import SourceRecord
+from changelog.connectors.sources.debezium.inputs.topics import reader as topics_reader
 from changelog.envelope.errors import Kind
 from tests.integration.kafka.site import Site as KafkaSite
 from tests.integration.kafka.topics import delete, grow
@@ -71,6 +72,12 @@ class Reader(Site):
     def reached(self, count: int, entity: str = "item") -> Callable[[], bool]:
         """Returns a function that says whether the changelog has this many messages of an entity."""
         return lambda: len(self.messages(entity)) >= count
+
+    def committed(self, topic: str) -> list[int]:
+        """Returns the offsets of the topic that are stored for the service's consumer group."""
+        admin = self.client.admin()  # without this reference, the client would be deleted before its answer arrives
+        [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name)]).values()
+        return [part.offset for part in future.result().topic_partitions if part.topic == topic]
 
     def publish(self, count: int, entity: str = "item") -> None:
         """Runs the service until the changelog has this many messages of an entity."""
@@ -344,18 +351,33 @@ def test_commands(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
 def test_offsets_are_committed_to_a_group_for_tools(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     topic = reader.create("public.item")
     reader.produce(created(1), created(2))
-    admin = reader.client.admin()
-
-    def committed() -> list[int]:
-        [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(reader.name)]).values()
-        return [part.offset for part in future.result().topic_partitions if part.topic == topic]
-
     with reader.running() as service:
-        service.until(lambda: committed() == [2])
+        service.until(lambda: reader.committed(topic) == [2])
     assert cli.main(["drop", "--config", str(reader.config), "--group", "--yes"]) == 0
     assert f"dropped group {reader.name}" in capsys.readouterr().out
     reader.produce(created(3))
     reader.publish(3)
+
+
+class ForgetfulConsumer(Consumer):
+    """A consumer whose first commits get lost."""
+
+    lost = 0
+
+    def commit(self, *arguments: Any, **options: Any) -> Any:
+        if self.lost < 2:
+            self.lost += 1
+            return None
+        return super().commit(*arguments, **options)
+
+
+def test_a_lost_commit_of_offsets_is_repeated(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "Consumer", ForgetfulConsumer)
+    monkeypatch.setattr(topics_reader, "LOOK_S", 0.2)
+    topic = reader.create("public.item")
+    reader.produce(created(1), created(2))
+    with reader.running() as service:
+        service.until(lambda: reader.committed(topic) == [2])
 
 
 def test_an_absent_broker_is_one_line(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ class TopicsInput:
         self._buffer: deque[Placed] = deque()
         self._look_at = clock() + LOOK_S
         self._may_commit = True
+        self._confirmed: Progress = {}
         self._consumer = settings.client.reader(
             group=settings.group,
             defaults=_DEFAULTS,
@@ -185,12 +186,14 @@ class TopicsInput:
         return in_order
 
     def _look(self) -> None:
-        """Checks the topics every `LOOK_S` seconds. Raises ChangelogError: GAP if a known topic has changed, ALTERED if
-        there is a new topic.
+        """Checks the topics every `LOOK_S` seconds, and repeats the last commit of offsets, which may have been lost.
+
+        Raises ChangelogError: GAP if a known topic has changed, ALTERED if there is a new topic.
         """
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_S
+        self._commit()
         present = read_states(self._admin, self._settings)
         refuse(list(changes(self._states, present)))
         new = sorted(present.keys() - self._states.keys())
@@ -215,11 +218,15 @@ class TopicsInput:
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group has offsets
         """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""
-        if not self._may_commit or not progress:
+        self._confirmed = progress
+        self._commit()
+
+    def _commit(self) -> None:
+        if not self._may_commit or not self._confirmed:
             return
-        committed = [TopicPartition(*part_of(name), int(offset)) for name, offset in progress.items()]
+        parts = [TopicPartition(*part_of(name), int(offset)) for name, offset in self._confirmed.items()]
         try:
-            self._consumer.commit(offsets=committed, asynchronous=True)
+            self._consumer.commit(offsets=parts, asynchronous=True)
         except KafkaException as error:
             self._may_commit = False
             hint = "tools that show the lag of groups will not show this service"
