@@ -1,6 +1,7 @@
 """Contains the commands of `changelog`. Each command is a module with the functions that `Command` declares."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -22,3 +23,15 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbose", action="store_true", default=unset, help="log more, and show the traceback of an error"
     )
+
+
+def add_verbs(parser: argparse.ArgumentParser, verbs: Mapping[str, tuple[Command, str]]) -> None:
+    """Adds the verbs of a command, which the attribute `verb` of the arguments then names.
+
+    Each verb has a module and a summary, which begins with a small letter and has no period at its end.
+    """
+    parsers = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
+    for name, (verb, summary) in verbs.items():
+        verb_parser = parsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        add_common_arguments(verb_parser)
+        verb.add_arguments(verb_parser)

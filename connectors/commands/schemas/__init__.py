@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping
 
-from changelog.connectors.commands import Command, add_common_arguments
+from changelog.connectors.commands import Command, add_verbs
 from changelog.connectors.commands.schemas import accept, check, generate, plan, register
 
 VERBS: Mapping[str, tuple[Command, str]] = {
@@ -20,11 +20,7 @@ VERBS: Mapping[str, tuple[Command, str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog schemas`."""
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    for name, (verb, summary) in VERBS.items():
-        sub = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        add_common_arguments(sub)
-        verb.add_arguments(sub)
+    add_verbs(parser, VERBS)
 
 
 def execute(arguments: argparse.Namespace) -> int:
