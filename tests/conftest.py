@@ -20,6 +20,7 @@ from changelog.connectors.servers.postgres import PostgresServer, temporary_serv
 from tests.campaigns._forked import Nursery
 from tests.campaigns._service import LEAN, Service
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
+from tests.servers.memory import folder_in_memory, remove
 from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as running_mysql_server
 from tests.servers.registry import Registry, temporary_registry
@@ -62,6 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("suite", max_examples=50, deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
     config.pluginmanager.register(UnrequestedServers())
+    folder = folder_in_memory()
+    if folder is not None:
+        config.add_cleanup(lambda: remove(folder))
     Service.nursery = Nursery({**LEAN, "PYTHONUNBUFFERED": "1"})
 
 

@@ -21,6 +21,7 @@ from pymysql.cursors import Cursor
 
 from changelog.connectors.servers.certificates import CA, CERTIFICATE, KEY, write_certificates
 from changelog.connectors.servers.unprivileged import (
+    DATA_VARIABLE,
     ServerProcess,
     free_port,
     give_away,
@@ -261,14 +262,17 @@ def temporary_server(
     settings: Mapping[str, str] | None = None,
     templates: Path | None = None,
 ) -> Iterator[MysqlServer]:
-    """Runs a server in a temporary folder, and deletes the folder afterwards.
+    """Runs a server in a temporary folder (see DATA_VARIABLE), and deletes the folder afterwards.
 
     `home` is the folder of its programs, by default that of `find_home`. The other arguments are those of
     `MysqlServer`.
     """
-    with temporary_folder(f"changelog-{flavour}-") as folder:
+    with (
+        temporary_folder(f"changelog-{flavour}-") as folder,
+        temporary_folder(f"changelog-{flavour}-data-", os.environ.get(DATA_VARIABLE)) as data_folder,
+    ):
         programs = reachable(home or find_home(flavour), folder)
-        with MysqlServer(flavour, programs, folder / "data", settings=settings, templates=templates) as server:
+        with MysqlServer(flavour, programs, data_folder / "data", settings=settings, templates=templates) as server:
             yield server
             server.kill()  # a shutdown would write to files that are deleted next
 

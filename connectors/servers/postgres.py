@@ -6,6 +6,7 @@ run as root; if root calls this module, the server runs as the system's user `no
 
 import contextlib
 import importlib.util
+import os
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ import psycopg
 
 from changelog.connectors.extras import installation
 from changelog.connectors.servers.unprivileged import (
+    DATA_VARIABLE,
     ServerProcess,
     free_port,
     give_away,
@@ -163,13 +165,16 @@ class PostgresServer(ServerProcess):
 def temporary_server(
     bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None
 ) -> Iterator[PostgresServer]:
-    """Runs a server in a temporary folder, and deletes the folder afterwards.
+    """Runs a server in a temporary folder (see DATA_VARIABLE), and deletes the folder afterwards.
 
     `bin_dir` is the folder of PostgreSQL's programs, by default that of `find_bin`.
     """
-    with temporary_folder("changelog-postgres-") as folder:
+    with (
+        temporary_folder("changelog-postgres-") as folder,
+        temporary_folder("changelog-postgres-data-", os.environ.get(DATA_VARIABLE)) as data_folder,
+    ):
         programs = _reachable_bin(bin_dir or find_bin(), folder)
-        with PostgresServer(programs, folder / "data", settings=settings) as server:
+        with PostgresServer(programs, data_folder / "data", settings=settings) as server:
             yield server
 
 

@@ -21,6 +21,11 @@ outgoing connection could occupy the port of a server that is stopped and will s
 
 STOP_TIMEOUT_S = 60.0
 
+DATA_VARIABLE = "CHANGELOG_SERVER_DATA"
+"""The environment variable that names the folder in which temporary servers of databases keep their data. If it is not
+set, they keep it where temporary files are.
+"""
+
 
 def free_port() -> int:
     """Returns a port that nothing uses at the moment. Raises OSError if there is none."""
@@ -54,9 +59,12 @@ def give_away(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Makes a temporary folder that belongs to the user that servers run as, and deletes the folder afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
+def temporary_folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
+    """Makes a temporary folder that belongs to the user that servers run as, and deletes the folder afterwards.
+
+    It is made in the folder `parent`, by default where temporary files are.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         give_away(folder)
         yield folder

@@ -38,9 +38,12 @@ tests on one of these versions run in the same worker, so that the server is sta
 SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"
 """An archive of the classes that Spark loads. It saves a third of the CPU time of Spark's start and first queries."""
 
-HASTY_JAVA = " ".join((*BRIEF, f"-XX:SharedArchiveFile='{SPARK_CLASSES}'", "-Xlog:disable"))
+HASTY_JAVA = " ".join(
+    (*BRIEF, "-XX:ReservedCodeCacheSize=256m", f"-XX:SharedArchiveFile='{SPARK_CLASSES}'", "-Xlog:disable")
+)
 """Options of a short-lived Java virtual machine, as the value of one Spark setting. With them, Java prints no warning
-if there is no archive of classes that fits.
+if there is no archive of classes that fits. Spark's queries fill the default room for compiled code, 48 MB, and Java
+would then search it for code to remove.
 """
 
 SLEEPING = Path(__file__).parent / "sleeping"
