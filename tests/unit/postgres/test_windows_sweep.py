@@ -45,7 +45,7 @@ DELETED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _LookedUp:
+class _KeyRows:
     """The rows of some keys, as the protocol `windows.WindowRows` requires."""
 
     rows: pa.RecordBatch
@@ -155,7 +155,7 @@ class _Sweep:
             self.windows.give_back_unread(nonce, smaller=self.database.dice.random() < 0.5)
             return
         assert isinstance(chunk.part, LookupKeys)
-        self.windows.read(nonce, _LookedUp(_rows_of_keys(self.database, snapshot, chunk.part), chunk.part))
+        self.windows.read(nonce, _KeyRows(_rows_of_keys(self.database, snapshot, chunk.part), chunk.part))
         self.unsent.append(nonce)
 
     def send(self) -> None:
