@@ -19,7 +19,7 @@ from psycopg.abc import RV, PQGen
 ANSWER_S = 30.0
 """The seconds that a catalogue query may take. Such queries are quick, so a longer wait means that the server hangs."""
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _STOPPING = "the service is stopping and no longer waits for an answer"
 
 
@@ -62,7 +62,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
         try:
             while not patience.stopping():
                 with contextlib.suppress(TimeoutError):
-                    connection = attempt.result(_LOOK_S)
+                    connection = attempt.result(_POLL_S)
                     connection.patience = patience
                     return connection
             raise psycopg.OperationalError(_STOPPING)

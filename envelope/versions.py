@@ -34,10 +34,8 @@ _STORED_BESIDES = frozenset({"codec", "mask_id"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The columns of an entity's rows from some position on, and the number of their relation, which is the table's
-    number in its database.
-    """
+class TableColumns:
+    """The columns that a table has from some position on. `relation` is the table's number in its database."""
 
     columns: Struct
     relation: int | None = None
@@ -126,15 +124,15 @@ class Versions:
             self._versions.setdefault(version.entity, []).append(version)
         self._accepted, self._filled, self._cluster = dict(accepted), filled, cluster
 
-    def has(self, entity: Entity, look: Look) -> bool:
+    def has(self, entity: Entity, table: TableColumns) -> bool:
         """Returns whether the entity's last version has these columns, this relation and the entity's settings."""
         last = self._last(entity)
         if last is None:
             return False
-        present = (look.columns, look.relation or last.relation, settings_id(entity.shape()))
+        present = (table.columns, table.relation or last.relation, settings_id(entity.shape()))
         return (last.columns, last.relation, last.settings) == present
 
-    def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
+    def announce(self, entity: Entity, table: TableColumns, first: Provenance) -> Announced:
         """Adds a version to the entity. `first` is the provenance of the first row with these columns.
 
         Raises ChangelogError (STOP, at the row's position) if the entity's mode
@@ -142,24 +140,24 @@ class Versions:
         version is published nevertheless if the entity's policy says so, if an operator accepted this version, or if
         the entity's configuration changed as well.
         """
-        before, breaks = self._last(entity), self._breaks(entity, look.columns)
+        before, breaks = self._last(entity), self._breaks(entity, table.columns)
         configured = before is not None and before.settings != settings_id(entity.shape())
         stops = entity.evolution.on_incompatible == "stop" and not configured
         if breaks and stops and not self._passes(entity, first.source):
             raise _incompatible(entity, breaks, first.source.position)
-        changes = () if before is None else evolution.changes(before.columns, look.columns)
+        changes = () if before is None else evolution.changes(before.columns, table.columns)
         state = {
             "entity": entity.name,
             "version": 1 if before is None else before.number + 1,
             "key": entity.key,
-            "columns": [[name, types.to_json(type_)] for name, type_ in look.columns.fields],
-            "relation": look.relation,
+            "columns": [[name, types.to_json(type_)] for name, type_ in table.columns.fields],
+            "relation": table.relation,
             "cluster": self._cluster,
             "settings": settings_id(entity.shape()),
             "changes": [_change(change) for change in changes],
             "mode": entity.evolution.mode.value,
             "breaks": [_problem(problem) for problem in breaks],
-            "restated": self._restated(entity, before, look, changes),
+            "restated": self._restated(entity, before, table, changes),
         }
         version = Version.parse(msgspec.json.encode(state))
         self._versions.setdefault(entity.name, []).append(version)
@@ -197,25 +195,25 @@ class Versions:
         return (accepted.epoch, accepted.commit) == (position.epoch, position.commit) and position <= accepted
 
     def _restated(
-        self, entity: Entity, before: Version | None, look: Look, changes: Sequence[evolution.ColumnChange]
+        self, entity: Entity, before: Version | None, table: TableColumns, changes: Sequence[evolution.ColumnChange]
     ) -> Sequence[str]:
         """Returns the restated columns.
 
         All columns are restated if another table, whose rows are unknown, replaced the previous one, or if the key now
         has other columns.
         """
-        if before is not None and (self._replaces(before, look) or before.key != entity.key):
-            return [name for name, _ in look.columns.fields]
+        if before is not None and (self._replaces(before, table) or before.key != entity.key):
+            return [name for name, _ in table.columns.fields]
         added = [change.column for change in changes if change.kind is evolution.ChangeKind.ADDED]
         return evolution.restated(changes, self._filled(entity, added) if added else ())
 
-    def _replaces(self, before: Version, look: Look) -> bool:
+    def _replaces(self, before: Version, table: TableColumns) -> bool:
         """Returns whether another table replaced the previous one.
 
         Numbers of relations are compared only within one database cluster.
         """
-        comparable = look.relation is not None and before.relation is not None and before.cluster == self._cluster
-        return comparable and look.relation != before.relation
+        comparable = table.relation is not None and before.relation is not None and before.cluster == self._cluster
+        return comparable and table.relation != before.relation
 
 
 def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 CLOSED, ALL, MINOR, LEVELS = "closed", "all", "minor", "levels"
 """The choices of --compact."""
 
-LOOK_EVERY_S = 60
-"""How often --continuous looks for new topics, in seconds."""
+CHECK_EVERY_S = 60
+"""How often --continuous checks for new topics, in seconds."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -296,7 +296,7 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
                 .start()
             )
             try:
-                while not query.awaitTermination(LOOK_EVERY_S):
+                while not query.awaitTermination(CHECK_EVERY_S):
                     if _unread(arguments, config, sink, run.manifest()).keys() != spans.keys():
                         break
             except Exception:

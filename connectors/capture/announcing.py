@@ -1,8 +1,7 @@
 """Announces a new version of an entity's columns just before the first row that has these columns.
 
-An entity's rows have a *look*: their columns, and the number of their table in the database (its *relation*). If the
-changelog has no version with a look, a row that announces a new version is published before the first row with that
-look.
+A version has the columns of a table, and the table's number in the database (its *relation*). If the changelog has no
+version with the columns and the relation of a row, a row that announces a new version is published before that row.
 """
 
 from collections.abc import Sequence
@@ -14,43 +13,43 @@ import pyarrow.compute as pc
 from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
-from changelog.envelope.versions import Announced, Look, Versions
+from changelog.envelope.versions import Announced, TableColumns, Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """A row before which a version must be announced: an entity's first row with a look that is new to the changelog.
+    """A row before which a version must be announced: an entity's first row with columns that the changelog lacks.
 
-    `row` is the number of the row in the batch.
+    `row` is the number of the row in the batch. `table` has the columns.
     """
 
     row: int
     entity: Entity
-    look: Look
+    table: TableColumns
 
 
 class Announcer:
-    """Remembers which entities have a look that the changelog does not have yet.
+    """Remembers which entities have columns that the changelog does not have yet.
 
     `versions` knows the columns that the changelog has; without it, nothing is announced.
     """
 
     def __init__(self, versions: Versions | None) -> None:
         self._versions = versions
-        self._unannounced: dict[str, tuple[Entity, Look]] = {}
+        self._unannounced: dict[str, tuple[Entity, TableColumns]] = {}
 
-    def look(self, entity: Entity, look: Look) -> None:
-        """Records that the next rows of the entity have this look."""
-        if self._versions is None or self._versions.has(entity, look):
+    def set_columns(self, entity: Entity, table: TableColumns) -> None:
+        """Records that the next rows of the entity have these columns."""
+        if self._versions is None or self._versions.has(entity, table):
             self._unannounced.pop(entity.name, None)
         else:
-            self._unannounced[entity.name] = entity, look
+            self._unannounced[entity.name] = entity, table
 
     def firsts(self, rows: pa.RecordBatch) -> Sequence[First]:
         """Returns the rows before which a version must be announced, in their order."""
         firsts = [
-            First(row=pc.index(rows.column("entity"), entity.name).as_py(), entity=entity, look=look)
-            for entity, look in self._unannounced.values()
+            First(row=pc.index(rows.column("entity"), entity.name).as_py(), entity=entity, table=table)
+            for entity, table in self._unannounced.values()
         ]
         return sorted((first for first in firsts if first.row >= 0), key=lambda first: first.row)
 
@@ -64,7 +63,7 @@ class Announcer:
         del self._unannounced[first.entity.name]
         decoded = json_codec.decode_provenance(provenance)
         try:
-            return self._versions.announce(first.entity, first.look, decoded)
+            return self._versions.announce(first.entity, first.table, decoded)
         except ChangelogError as error:
             error.position = decoded.source.position  # for every error, even a lost connection
             raise

@@ -31,7 +31,7 @@ from changelog.envelope.signal import Do, Signal
 POLL_S = 0.3
 """Seconds between two reads of the checkpoint, which has the outcome."""
 
-LOOK_FOR_SERVICE_S = 5.0
+SERVICE_CHECK_S = 5.0
 """Seconds between two checks whether a service still reads the database's log (on PostgreSQL, the replication slot)."""
 
 REOPENING_S = 6.0
@@ -153,7 +153,7 @@ def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> Si
                 if outcome is not None:
                     return outcome
                 if time.monotonic() >= next_check_at:
-                    next_check_at = time.monotonic() + LOOK_FOR_SERVICE_S
+                    next_check_at = time.monotonic() + SERVICE_CHECK_S
                     if not _is_read(settings):
                         _say(
                             f"the service has ended; after its next start it continues with {_subject(entry.signal)}",

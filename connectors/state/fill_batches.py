@@ -53,7 +53,7 @@ class _Fast:
 
     `changed_rows` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original.
     A number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows
-    of `_looked_up`, which come from the store. -1 means that the row takes no original.
+    of `_stored_states`, which come from the store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -64,7 +64,7 @@ class _Fast:
         updated = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_null(rows.column("original")))
         self._lacks = _mask(updated)
         self._takes = np.full(rows.num_rows, -1, np.int64)
-        self._looked_up: list[bytes] = []
+        self._stored_states: list[bytes] = []
 
     def fill(self, pending: Pending, entity: str, index: Ints) -> None:
         """Fills and stages the rows of one entity, whose numbers are `index`."""
@@ -102,7 +102,7 @@ class _Fast:
         """
         prefix = usual_prefix(pending.columns.number(entity))
         unusual = set()
-        count, budget, looked_up = self._rows.num_rows, pending.budget, self._looked_up
+        count, budget, stored_states = self._rows.num_rows, pending.budget, self._stored_states
         for number, key, value in zip(numbers.tolist(), keys, pending.lookup(entity, keys), strict=True):
             if value is None:
                 continue
@@ -110,8 +110,8 @@ class _Fast:
                 unusual.add(key)
             elif len(value) <= budget:
                 budget -= len(value)
-                self._takes[number] = count + len(looked_up)
-                looked_up.append(value[HEADER:])
+                self._takes[number] = count + len(stored_states)
+                stored_states.append(value[HEADER:])
         pending.budget = budget
         return unusual
 
@@ -135,7 +135,7 @@ class _Fast:
         numbers = np.flatnonzero(takes >= 0)
         if not len(numbers):
             return rows
-        states = [rows.column("current"), pa.array(self._looked_up, pa.binary()).view(pa.utf8())]
+        states = [rows.column("current"), pa.array(self._stored_states, pa.binary()).view(pa.utf8())]
         originals = pa.concat_arrays(states).take(pa.array(takes[numbers]))
         filled = pc.replace_with_mask(rows.column("original"), pa.array(takes >= 0), originals)
         return rows.set_column(rows.schema.get_field_index("original"), batch.SCHEMA.field("original"), filled)

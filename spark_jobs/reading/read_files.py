@@ -103,12 +103,12 @@ def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Returns the rows of these Parquet files; no rows if there are no files."""
     if not paths:
         return spark.createDataFrame([], ROWS)
-    with _looked_up_here(spark, paths):
+    with _listing_in_driver(spark, paths):
         return spark.read.schema(ROWS).options(**_VERIFIED).parquet(*paths)
 
 
 @contextmanager
-def _looked_up_here(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
+def _listing_in_driver(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
     """Makes the driver list local files itself. For more than 32 paths, Spark would start a task for each path."""
     if not paths[0].startswith("file:"):
         yield

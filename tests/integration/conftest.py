@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.integration.looks import Looks
+from tests.integration.catalog_readings import CatalogReadings
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+def readings(monkeypatch: pytest.MonkeyPatch) -> CatalogReadings:
     """Lets a test keep services from reading the catalogue. A test must request this fixture before a service
     starts.
     """
-    return Looks(monkeypatch)
+    return CatalogReadings(monkeypatch)

@@ -253,7 +253,7 @@ def test_the_service_continues_after_each_kind_of_damage(
 def test_dropping_the_publication_stops_a_running_service_with_the_same_error_as_a_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(watch, "READ_INTERVAL_S", 0.1)
     with world.site.running() as running:
         running.until(lambda: running.said("streaming"))
         drop_publication(world)

@@ -251,7 +251,7 @@ def test_the_service_drops_a_hung_session_and_continues(
 
 
 def test_a_sweep_whose_session_hangs_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeper, "GLANCE_S", 0.0)  # the sweep asks the server after each file that it reads
+    monkeypatch.setattr(sweeper, "SNAPSHOT_INTERVAL_S", 0.0)  # the sweep asks the server after each file that it reads
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)
     try:

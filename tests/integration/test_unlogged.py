@@ -1,8 +1,7 @@
 """Changes that the database's log does not show: edits of the publication, changes of keys, and tables that exchange
 their names.
 
-The service notices such a change when it reads the catalogue: at intervals, and at some events of the stream. Each of
-these reads is called a *look*.
+The service notices such a change when it reads the catalogue: at intervals, and at some events of the stream.
 """
 
 from pathlib import Path
@@ -16,7 +15,7 @@ from changelog.connectors.sources.postgres.noticed import Noticed
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
-from tests.integration.looks import Looks
+from tests.integration.catalog_readings import CatalogReadings
 from tests.integration.site import Running, Site
 
 ITEM = """
@@ -79,18 +78,18 @@ def hide(site: Site) -> None:
 
 
 @pytest.mark.parametrize("trigger", [False, True])
-def test_a_table_that_leaves_the_publication_between_two_looks_is_read_again(
-    site: Site, looks: Looks, trigger: bool
+def test_a_table_that_leaves_the_publication_between_two_readings_is_read_again(
+    site: Site, readings: CatalogReadings, trigger: bool
 ) -> None:
     if trigger:
         site.sql(ddl.SCRIPT)
     with site.running() as service:
         service.until(site.is_read)
         before = log_end(site)
-        with looks.held():
+        with readings.held():
             hide(site)
         after = log_end(site)
-        if not trigger:  # without the trigger, the next row causes a look, because the stream describes its table again
+        if not trigger:  # the stream describes the table again before this row, so the service reads the catalogue
             site.sql("INSERT INTO item VALUES (50, 'seen')")
         until_repaired(site, service)
         [warning] = warnings(service)
@@ -207,10 +206,10 @@ def test_edits_that_hide_no_change_are_not_reported(site: Site) -> None:
     site.sql(f'REASSIGN OWNED BY "{site.name}_owner" TO CURRENT_USER', f'DROP ROLE "{site.name}_owner"')
 
 
-def test_a_table_that_temporarily_had_another_name(site: Site, looks: Looks) -> None:
+def test_a_table_that_temporarily_had_another_name(site: Site, readings: CatalogReadings) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        with looks.held():
+        with readings.held():
             site.sql(
                 "ALTER TABLE item RENAME TO elsewhere",
                 "DELETE FROM elsewhere WHERE id = 10",
@@ -221,10 +220,10 @@ def test_a_table_that_temporarily_had_another_name(site: Site, looks: Looks) -> 
         assert [warning["why"] for warning in warnings(service)] == ["the table had another name or schema for a while"]
 
 
-def test_a_publication_that_temporarily_left_out_some_changes(site: Site, looks: Looks) -> None:
+def test_a_publication_that_temporarily_left_out_some_changes(site: Site, readings: CatalogReadings) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        with looks.held():
+        with readings.held():
             site.sql(
                 f"ALTER PUBLICATION \"{site.name}\" SET (publish = 'insert')",
                 "DELETE FROM item WHERE id = 10",
@@ -292,7 +291,7 @@ def test_a_key_that_grows_to_bigint_is_not_read_again(site: Site) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_two_tables_that_swap_names_are_both_read_again(site: Site, looks: Looks, running: bool) -> None:
+def test_two_tables_that_swap_names_are_both_read_again(site: Site, readings: CatalogReadings, running: bool) -> None:
     site.sql(
         "CREATE TABLE other (id int PRIMARY KEY, name text)",
         "ALTER TABLE other REPLICA IDENTITY FULL",
@@ -311,7 +310,7 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, looks: Looks
     with site.running() as service:
         if running:
             service.until(site.is_read)
-            with looks.held():
+            with readings.held():
                 site.sql(*swap)
         until_repaired(site, service)
         until_repaired(site, service, "other")

@@ -1,5 +1,5 @@
 """Partitions are truncated, detached, dropped or attached. The log does not show this as a change of the partitioned
-table, so the service notices it when it reads the catalogue (a *look*).
+table, so the service notices it when it reads the catalogue.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from changelog.connectors.sources.postgres import watch
 from changelog.connectors.sources.postgres.admin import ddl, evidence
 from changelog.connectors.sources.postgres.snapshot.chunk_reader import signature
-from tests.integration.looks import Looks
+from tests.integration.catalog_readings import CatalogReadings
 from tests.integration.site import Running, Site
 from tests.integration.test_unlogged import begin, warnings
 
@@ -78,14 +78,14 @@ ATTACHED_AGAIN = (
     ],
 )
 def test_only_the_changed_partition_is_read_again(
-    site: Site, looks: Looks, running: bool, statements: tuple[str, ...], read: int, deleted: int
+    site: Site, readings: CatalogReadings, running: bool, statements: tuple[str, ...], read: int, deleted: int
 ) -> None:
     with site.running() as service:
         service.until(site.is_read)
         before = len(site.ops("event"))
         if running:
-            with looks.held():
-                site.sql(*statements, "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
+            with readings.held():
+                site.sql(*statements, "INSERT INTO event VALUES (99, 40, 'its description requests a reading')")
             until_repaired(site, service)
     if not running:
         site.sql(*statements)
@@ -105,7 +105,7 @@ def test_partitions_that_are_rewritten_or_new_are_not_read(site: Site) -> None:
             "CREATE TABLE event_5 PARTITION OF event FOR VALUES FROM (50) TO (60)",
             "CREATE TABLE event_6 PARTITION OF event FOR VALUES FROM (60) TO (70) PARTITION BY LIST (day)",
             "CREATE TABLE event_6a PARTITION OF event_6 FOR VALUES IN (60, 61)",
-            "INSERT INTO event VALUES (1, 60, 'filled before a look'), (1, 40, 'its description asks for a look')",
+            "INSERT INTO event VALUES (1, 60, 'before the reading'), (1, 40, 'its description requests a reading')",
         )
         service.until(lambda: is_same(site))
         site.sql("INSERT INTO event VALUES (1, 50, 'seen')")
@@ -156,12 +156,12 @@ def test_a_new_partition_without_read_permission_does_not_stop_the_service(site:
         site.sql(f'DROP OWNED BY "{role}"', f'DROP ROLE "{role}"')
 
 
-def test_the_look_at_a_locked_partition_is_repeated_later(site: Site) -> None:
+def test_a_reading_that_meets_a_locked_partition_is_repeated_later(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with psycopg.connect(site.dsn) as connection:
             connection.execute("LOCK TABLE event_1 IN ACCESS EXCLUSIVE MODE")
-            site.sql("DROP TABLE event_2", "INSERT INTO event VALUES (1, 40, 'its description asks for a look')")
+            site.sql("DROP TABLE event_2", "INSERT INTO event VALUES (1, 40, 'its description requests a reading')")
             waiting_since = (
                 "SELECT waitstart FROM pg_locks WHERE NOT granted AND relation = 'event_1'::regclass"
                 " AND waitstart IS NOT NULL"
@@ -170,7 +170,7 @@ def test_the_look_at_a_locked_partition_is_repeated_later(site: Site) -> None:
             first_wait = site.sql(waiting_since)
             service.until(
                 lambda: site.sql(waiting_since) not in ([], first_wait)
-            )  # the first look has timed out, and the next one waits
+            )  # the first reading has timed out, and the next one waits
         until_repaired(site, service)
         assert not service.said("connection lost")
 
@@ -188,7 +188,7 @@ def test_the_error_of_a_stop_counts_the_changed_partitions(site: Site) -> None:
         until_repaired(site, service)
 
 
-def test_check_reports_partitions_that_changed_after_the_last_look(
+def test_check_reports_partitions_that_changed_after_the_last_reading(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with site.running() as service:
@@ -209,14 +209,14 @@ def test_a_truncate_of_the_whole_table_is_in_the_log(site: Site) -> None:
         service.until(site.is_read)
         site.sql("TRUNCATE event", "INSERT INTO event VALUES (1, 10, 'after'), (1, 20, 'after')")
         service.until(lambda: len(site.ops("event")) >= 23)
-        site.sql("ALTER TABLE event ADD COLUMN more int", "INSERT INTO event VALUES (2, 10, 'a look was taken', 1)")
+        site.sql("ALTER TABLE event ADD COLUMN more int", "INSERT INTO event VALUES (2, 10, 'requests a reading', 1)")
         service.until(lambda: "2" in str(site.state("event")))
     assert not service.said("changes may be missing from the log")
     assert [op for op, _ in site.ops("event")[20:]] == ["truncate", "create", "create", "create"]
 
 
-def test_a_partition_that_is_dropped_during_a_look_is_noticed_by_the_next_look(
-    site: Site, looks: Looks, monkeypatch: pytest.MonkeyPatch
+def test_a_partition_that_is_dropped_during_a_reading_is_noticed_by_the_next_one(
+    site: Site, readings: CatalogReadings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = evidence._probe
 
@@ -228,14 +228,14 @@ def test_a_partition_that_is_dropped_during_a_look_is_noticed_by_the_next_look(
 
     with site.running() as service:
         service.until(site.is_read)
-        with looks.held():
+        with readings.held():
             monkeypatch.setattr(evidence, "_probe", probe_and_drop)
-            site.sql("VACUUM FULL event_1", "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
+            site.sql("VACUUM FULL event_1", "INSERT INTO event VALUES (99, 40, 'its description requests a reading')")
         until_repaired(site, service)
 
 
-def test_a_look_that_loses_its_connection_while_it_describes_a_table_is_repeated(
-    site: Site, looks: Looks, monkeypatch: pytest.MonkeyPatch
+def test_a_reading_that_loses_its_connection_while_it_describes_a_table_is_repeated(
+    site: Site, readings: CatalogReadings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def signature_or_lost(connection: psycopg.Connection[Any], table: tuple[str, str]) -> str:
         monkeypatch.setattr(watch, "signature", signature)
@@ -244,8 +244,8 @@ def test_a_look_that_loses_its_connection_while_it_describes_a_table_is_repeated
 
     with site.running() as service:
         service.until(site.is_read)
-        with looks.held():
+        with readings.held():
             monkeypatch.setattr(watch, "signature", signature_or_lost)
-            site.sql(*ATTACHED, "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
+            site.sql(*ATTACHED, "INSERT INTO event VALUES (99, 40, 'its description requests a reading')")
         service.until(lambda: service.said("connection lost"))
         until_repaired(site, service)

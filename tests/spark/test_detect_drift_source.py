@@ -146,7 +146,7 @@ def test_a_copy_is_compared_value_by_value_and_reported_as_not_exact(copy: DataF
 
 LAGGING = """(
     SELECT CASE id WHEN 12 THEN 112 ELSE id END AS id, shop, CASE id WHEN 1 THEN '' ELSE note END AS note, price, ratio,
-        CAST(CASE WHEN id = 5 AND nextval('looks') < 3 THEN 0 ELSE amount END AS numeric(12,2)) AS amount,
+        CAST(CASE WHEN id = 5 AND nextval('reads') < 3 THEN 0 ELSE amount END AS numeric(12,2)) AS amount,
         at, local, day, open, raw,
         CASE id WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc::text END AS doc, uid::text
     FROM sale WHERE id <> 11
@@ -156,7 +156,7 @@ LAGGING = """(
 
 def test_a_table_over_jdbc_is_read_again_once_it_has_settled(site: Site, detect: Detect) -> None:
     fetched("jars")
-    site.sql("CREATE SEQUENCE looks")
+    site.sql("CREATE SEQUENCE reads")
     server = conninfo_to_dict(site.dsn)
     url = f"jdbc:postgresql://{server['host']}:{server['port']}/{server['dbname']}?user={server['user']}"
     options = {"url": url, "dbtable": LAGGING, "preferTimestampNTZ": "true"}
@@ -173,7 +173,7 @@ def test_a_table_over_jdbc_is_read_again_once_it_has_settled(site: Site, detect:
         '["0","12"]': ("extra", []),
         '["0","112"]': ("missing", []),
     }
-    assert site.sql("SELECT last_value FROM looks")[0][0] >= 3
+    assert site.sql("SELECT last_value FROM reads")[0][0] >= 3
 
 
 def test_a_key_that_changes_during_the_comparison_is_left_out(

@@ -20,7 +20,7 @@ from changelog.envelope.columnar.batch import from_records
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Op, Record, Stamp
 from changelog.envelope.position import Position
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas import avro
 from changelog.schemas.types import Struct
 from changelog.spark_jobs.archiving.files import archive_log
@@ -89,7 +89,7 @@ def announced(first: Record) -> Record:
         default_stamp=Stamp(api_version="", service_name="", identifier=""),
     )
     versions = Versions([], accepted={}, filled=lambda *_: ())
-    return versions.announce(entity, Look(columns=SHAPE), first.envelope.provenance).record
+    return versions.announce(entity, TableColumns(columns=SHAPE), first.envelope.provenance).record
 
 
 @pytest.fixture(scope="module")

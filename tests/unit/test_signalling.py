@@ -24,11 +24,11 @@ class Slot:
 
     def __init__(self, *states: Hold | None) -> None:
         self._states: Sequence[Hold | None] = states
-        self.looks = 0
+        self.calls = 0
 
     def hold(self) -> Hold | None:
-        self.looks += 1
-        return self._states[min(self.looks, len(self._states)) - 1]
+        self.calls += 1
+        return self._states[min(self.calls, len(self._states)) - 1]
 
 
 def is_read(monkeypatch: pytest.MonkeyPatch, slot: Slot) -> bool:
@@ -49,4 +49,4 @@ def test_a_slot_that_stays_free_is_read_by_nobody(monkeypatch: pytest.MonkeyPatc
 def test_a_missing_slot_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     slot = Slot(None)
     assert not is_read(monkeypatch, slot)
-    assert slot.looks == 1
+    assert slot.calls == 1

@@ -61,7 +61,7 @@ from changelog.envelope.signal import FENCE_PREFIX, is_nonce
 from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 from changelog.envelope.stamp import SESSION_PREFIX, parse
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 
 _EVERYTHING = 1 << 62
 """Greater than every position ordinal."""
@@ -278,14 +278,14 @@ class AssemblyRun:
         """Records a statement that changes tables. `content` is its text, and `change` its place in the log."""
         self._assembled.statements.append((content, change.transaction.commit))
 
-    def describe(self, entity: Entity, look: Look) -> None:
-        """Records that the log describes an entity's table, whose next rows have the columns of `look`."""
+    def describe(self, entity: Entity, table: TableColumns) -> None:
+        """Records that the log describes an entity's table, and that its next rows have these columns."""
         self._assembled.described = self._opened().transaction.commit
-        self.look(entity, look)  # even if it is the same look as before: rows of a table read may have set another look
+        self.set_columns(entity, table)  # even if they are not new: a table read may have set others since
 
-    def look(self, entity: Entity, look: Look) -> None:
-        """Records that the next rows of an entity have the columns of `look`."""
-        self._assembly.announcer.look(entity, look)
+    def set_columns(self, entity: Entity, table: TableColumns) -> None:
+        """Records that the next rows of an entity have these columns."""
+        self._assembly.announcer.set_columns(entity, table)
 
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
         """Records that the columns of a table changed here. Discards rows read from it that are not published yet."""
@@ -423,7 +423,7 @@ class AssemblyRun:
         shapes, relation = batch.shapes(rows), batch.relation(rows)
         for entity in self._assembly.entities.values():
             if entity.name in shapes:
-                self.look(entity, Look(columns=shapes[entity.name], relation=relation))
+                self.set_columns(entity, TableColumns(columns=shapes[entity.name], relation=relation))
         try:
             self._publish(rows, np.full(rows.num_rows, commit))
         except ChangelogError:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from changelog.connectors.capture.tables.key_lookup import Lookup
-from changelog.connectors.capture.tables.repairs import LookedUp, Reached, Repairs
+from changelog.connectors.capture.tables.repairs import LookupProgress, Reached, Repairs
 from changelog.connectors.capture.tables.table_progress import is_complete
 from changelog.envelope.entity import Entity
 
@@ -55,8 +55,9 @@ class PlannedReads:
         return Reached(
             revision=self._revision,
             idle=idle,
-            looked_up={
-                name: LookedUp(keys_left=lookup.keys_left, absent=lookup.absent) for name, lookup in lookups.items()
+            lookups={
+                name: LookupProgress(keys_left=lookup.keys_left, absent=lookup.absent)
+                for name, lookup in lookups.items()
             },
             sweeping=frozenset(self.sweeps),
             swept={name: sweep.more for name, sweep in sweeps.items() if sweep.complete},

@@ -169,8 +169,8 @@ class Repairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookedUp:
-    """The progress that one opening of the source made with the keys of an entity.
+class LookupProgress:
+    """The progress that one opening of the source made with the key lookups of an entity.
 
     `keys_left` are the keys that are still to be looked up. `absent` are those that were looked up and that the table
     lacks.
@@ -185,14 +185,14 @@ class Reached:
     """The progress that one opening of the source made with the repairs.
 
     `revision` is the revision of the repairs with which the source opened. `idle` says that this opening has nothing
-    left to do. `looked_up` has the progress of key lookups by entity. `sweeping` has the entities that this opening
+    left to do. `lookups` has the progress of key lookups by entity. `sweeping` has the entities that this opening
     sweeps or has swept. `swept` says, for each entity that it has swept, whether another sweep must follow. For the
     entities in `failed`, the changelog could not be read.
     """
 
     revision: int
     idle: bool = False
-    looked_up: Mapping[str, LookedUp] = field(default_factory=dict)
+    lookups: Mapping[str, LookupProgress] = field(default_factory=dict)
     sweeping: frozenset[str] = frozenset()
     swept: Mapping[str, bool] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
@@ -202,8 +202,8 @@ def _progressed(old_repair: Repair, progress: Mapping[str, Any] | None, reached:
     repair = old_repair
     if repair.table and is_complete(progress):
         repair = replace(repair, table=False)
-    if entity in reached.looked_up:
-        keys = reached.looked_up[entity]
+    if entity in reached.lookups:
+        keys = reached.lookups[entity]
         repair = replace(repair, keys=keys.keys_left, absent=_merged(old_repair.absent, keys.absent))
     if reached.swept.get(entity) is False:
         repair = replace(repair, sweep=False, absent=())

@@ -23,7 +23,7 @@ from changelog.envelope.errors import RETRIED, ChangelogError
 FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
 """The fail points of a sweep, at which tests can crash the process."""
 
-GLANCE_S = 5.0
+SNAPSHOT_INTERVAL_S = 5.0
 """How often a sweep takes a snapshot, in seconds. With each snapshot, `Windows` can forget keys that it no longer
 needs.
 """
@@ -175,7 +175,7 @@ class _Stored:
             if sweeper._stopping.is_set():
                 raise _StoppedError
             if monotonic() >= self._due:
-                self._due = monotonic() + GLANCE_S
-                sweeper._windows.glance(self._snapshot())
+                self._due = monotonic() + SNAPSHOT_INTERVAL_S
+                sweeper._windows.record_snapshot(self._snapshot())
             sweeper._reach("sweep:read")
             yield rows

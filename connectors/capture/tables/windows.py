@@ -330,7 +330,7 @@ class Windows:
 
     # For the reader threads.
 
-    def glance(self, snapshot: Visibility) -> None:
+    def record_snapshot(self, snapshot: Visibility) -> None:
         """Records a new snapshot, so that touched keys can be forgotten even if no chunk is read."""
         with self._changed:
             self._latest = snapshot

@@ -252,7 +252,7 @@ class KafkaSink:
         """Commits the rows, and the checkpoint with the topics' ids. Raises GAP if a topic was created again."""
         self._begin()
         assert self._topic_ids is not None
-        self._topic_ids.look()
+        self._topic_ids.check_if_due()
         record = replace(checkpoint, sink={**checkpoint.sink, _TOPICS: self._topic_ids.ids})
         settings = self._settings
         with self._translated("sending to Kafka"):

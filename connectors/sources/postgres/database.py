@@ -44,7 +44,7 @@ from changelog.schemas.types import Struct
 
 __all__ = ["PostgresDatabase", "Settings"]
 
-_GLANCE_S = 3.0
+_SLOT_TIMEOUT_S = 3.0
 
 
 class PostgresDatabase:
@@ -108,11 +108,11 @@ class PostgresDatabase:
 
     def retained(self) -> Retained | None:
         """See `Database.retained`."""
-        return _retained(self._glance())
+        return _retained(self._slot_if_answered())
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
         """See `Database.refuse_if_read`."""
-        slot = self._slot() if must_answer else self._glance()
+        slot = self._slot() if must_answer else self._slot_if_answered()
         if slot is not None:
             slot.refuse_if_read()
 
@@ -219,9 +219,9 @@ class PostgresDatabase:
         with connect(self._settings.dsn, patience=self._patience()) as connection:
             return slot_state(connection, self._settings.slot)
 
-    def _glance(self) -> SlotState | None:
+    def _slot_if_answered(self) -> SlotState | None:
         """Returns the present state of the slot; None if there is no slot, or if the server does not answer soon."""
-        deadline = time.monotonic() + _GLANCE_S
+        deadline = time.monotonic() + _SLOT_TIMEOUT_S
         patience = Patience(stopping=lambda: time.monotonic() > deadline, stopping_s=0.0)
         try:
             with connect(self._settings.dsn, patience=patience) as connection:

@@ -21,7 +21,7 @@ from changelog.connectors.sources.postgres.admin.check import Requirements
 from changelog.connectors.sources.postgres.admin.ddl import Statements
 from changelog.connectors.sources.postgres.admin.evidence import Evidence, Unlogged
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
-from changelog.connectors.sources.postgres.watch import CatalogLook, Watch
+from changelog.connectors.sources.postgres.watch import CatalogReading, Watch
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -129,16 +129,16 @@ class Noticed:
 
         Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error of a reading.
         """
-        for look in self.watch.passed(through_lsn(checkpoint)):
+        for reading in self.watch.passed(through_lsn(checkpoint)):
             windows = checkpoint.windows
-            for change in look.unlogged:
-                repairs, windows = self._settle_one(checkpoint, repairs, windows, look, change)
-            source = {**checkpoint.source, "publication": look.evidence.to_json()}
+            for change in reading.unlogged:
+                repairs, windows = self._settle_one(checkpoint, repairs, windows, reading, change)
+            source = {**checkpoint.source, "publication": reading.evidence.to_json()}
             checkpoint = replace(checkpoint, windows=windows, source=source, repairs=repairs.to_json())
         return checkpoint, repairs
 
     def _settle_one(
-        self, checkpoint: Checkpoint, repairs: Repairs, windows: Windows, look: CatalogLook, change: Unlogged
+        self, checkpoint: Checkpoint, repairs: Repairs, windows: Windows, reading: CatalogReading, change: Unlogged
     ) -> tuple[Repairs, Windows]:
         if self._is_logged(change):
             return repairs, windows
@@ -156,7 +156,7 @@ class Noticed:
         )
         if policy == "ignore":
             return repairs, windows
-        part = None if change.leaves is None else look.parts.get(change.entity, {})
+        part = None if change.leaves is None else reading.parts.get(change.entity, {})
         start = str(checkpoint.complete_before)
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 

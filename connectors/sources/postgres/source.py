@@ -41,7 +41,7 @@ from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Set
 from changelog.connectors.sources.postgres.snapshot.table_reads import ReadContext, planned_reads, start
 from changelog.connectors.sources.postgres.stream.pump import Stream
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection, stream_options
-from changelog.connectors.sources.postgres.values.definitions import Definitions, look_at
+from changelog.connectors.sources.postgres.values.definitions import Definitions, read_composites
 from changelog.connectors.sources.postgres.values.lsn import parse_through, through_lsn, through_text
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.connectors.sources.postgres.watch import refuse_unpublished
@@ -259,8 +259,8 @@ class PostgresSource:
         return connect(self._settings.dsn, settings=SETTINGS, patience=patience)
 
     def _definitions(self, tables: Sequence[Table]) -> Definitions:
-        look = partial(look_at, self._catalog, self._settings.slot)
-        definitions = Definitions(look, self._query, self._state.checkpoint.source.get("types"))
+        read = partial(read_composites, self._catalog, self._settings.slot)
+        definitions = Definitions(read, self._query, self._state.checkpoint.source.get("types"))
         definitions.track(column.type_oid for table in tables for column in table.columns)
         return definitions
 
@@ -294,7 +294,7 @@ class PostgresSource:
             raise self._assembler.stop
         assert self._table_reads is not None
         self._table_reads.check(self._state)
-        self._types.glance(time.monotonic())
+        self._types.refresh_if_due(time.monotonic())
         assert self._stream is not None
         if self._hurried:
             self._stream.ask()

@@ -31,12 +31,12 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.signal import FENCE_PREFIX
 
-LOOK_S = 10.0
+READ_INTERVAL_S = 10.0
 """The seconds between two readings of the catalogue, unless something in the stream requires one sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogLook:
+class CatalogReading:
     """The result of a reading: the state of the catalogue, and the changes that the log may not show.
 
     `unlogged` holds the changes since the previous reading. If only some partitions of an entity must be read again,
@@ -81,7 +81,7 @@ class Watch:
         self._patience = Patience(silence_s=answer_s, stopping=lambda: self._closing, stopping_s=0.0)
         self._changed = threading.Condition()  # guards the attributes below
         self._covered = self._requested = covered
-        self._looks: list[CatalogLook] = []
+        self._readings: list[CatalogReading] = []
         self._refusal: Refusal | None = None
         self._failure: BaseException | None = None
         self._closing = False
@@ -117,15 +117,16 @@ class Watch:
                 raise self._refusal.error
             return self._covered >= lsn
 
-    def passed(self, through_lsn: int) -> list[CatalogLook]:
+    def passed(self, through_lsn: int) -> list[CatalogReading]:
         """Removes and returns the results that the source can act on now that the stream has reached `through_lsn`."""
         with self._changed:
             self._raise_failure()
             if self._refusal is not None and self._refusal.until <= through_lsn:
                 raise self._refusal.error
-            count = next((n for n, look in enumerate(self._looks) if look.until > through_lsn), len(self._looks))
-            ready, self._looks = self._looks[:count], self._looks[count:]
-        return ready
+            readings = self._readings
+            count = next((n for n, reading in enumerate(readings) if reading.until > through_lsn), len(readings))
+            self._readings = readings[count:]
+        return readings[:count]
 
     @property
     def _ended(self) -> bool:
@@ -143,26 +144,26 @@ class Watch:
             settings = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
             with connect(self._dsn, settings=settings, patience=self._patience) as connection:
                 while not self._closing and self._refusal is None:
-                    self._add(self._look(connection))
+                    self._add(self._read(connection))
         except BaseException as error:  # noqa: BLE001 - `passed` raises it; otherwise the thread would end silently
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _add(self, look: CatalogLook | Refusal) -> None:
+    def _add(self, reading: CatalogReading | Refusal) -> None:
         with self._changed:
-            if isinstance(look, Refusal):
-                self._refusal = look
+            if isinstance(reading, Refusal):
+                self._refusal = reading
                 self._changed.notify_all()
                 return
-            if self._looks and not self._looks[-1].unlogged and not look.unlogged:
-                self._looks.pop()
-            self._looks.append(look)
-            self._covered = look.evidence.lsn
+            if self._readings and not self._readings[-1].unlogged and not reading.unlogged:
+                self._readings.pop()
+            self._readings.append(reading)
+            self._covered = reading.evidence.lsn
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closing or self._requested > self._covered, LOOK_S)
+            self._changed.wait_for(lambda: self._closing or self._requested > self._covered, READ_INTERVAL_S)
 
-    def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
+    def _read(self, connection: psycopg.Connection[Any]) -> CatalogReading | Refusal:
         """Reads the catalogue and compares it with the last reading.
 
         If an ALTER TABLE holds a lock for too long, or a partition is dropped during the reading, returns a result
@@ -171,17 +172,19 @@ class Watch:
         before = self._before
         now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
         try:
-            look = self._compared(connection, before, now)
+            reading = self._compared(connection, before, now)
         except ChangelogError as error:
             if not isinstance(error.__cause__, (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)):
                 raise
-            return CatalogLook(evidence=before)
+            return CatalogReading(evidence=before)
         self._before = now
-        return look
+        return reading
 
-    def _compared(self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> CatalogLook | Refusal:
+    def _compared(
+        self, connection: psycopg.Connection[Any], before: Evidence, now: Evidence
+    ) -> CatalogReading | Refusal:
         if now.tables == before.tables:
-            return CatalogLook(evidence=now)
+            return CatalogReading(evidence=now)
         try:
             tables = refuse(connection, self._requirements, before)
         except ChangelogError as error:
@@ -195,7 +198,7 @@ class Watch:
             for change in changes
             if change.leaves
         }
-        return CatalogLook(evidence=now, unlogged=[replace(change, until=until) for change in changes], parts=parts)
+        return CatalogReading(evidence=now, unlogged=[replace(change, until=until) for change in changes], parts=parts)
 
 
 def refuse(connection: psycopg.Connection[Any], requirements: Requirements, before: Evidence) -> dict[str, Table]:

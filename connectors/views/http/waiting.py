@@ -18,7 +18,7 @@ WAIT_S = 5.0
 """How long a request waits until states are new enough, in seconds."""
 
 POLL_S = 0.02
-"""The time between two looks at the changelog, in seconds."""
+"""How long a waiting request pauses before it reads the changelog again, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

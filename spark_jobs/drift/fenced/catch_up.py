@@ -24,7 +24,7 @@ Verdict = Literal["not caught up", "refused"]
 NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"
 
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 """The pause between two checks, in seconds."""
 
 
@@ -64,7 +64,7 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
         if time.monotonic() > deadline:
             hint = "check that the service runs; `changelog status` shows its progress"
             raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reason}", hint=hint)
-        wait(LOOK_S)
+        wait(POLL_S)
 
 
 def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
@@ -98,7 +98,7 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
         if time.monotonic() > deadline:
             hint = "check that the service runs (`changelog status`), or wait longer (--wait)"
             raise NotComparedError(NOT_CAUGHT_UP, f"{log.where}: {reason}", hint=hint)
-        wait(LOOK_S)
+        wait(POLL_S)
 
 
 @contextlib.contextmanager

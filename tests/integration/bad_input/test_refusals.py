@@ -205,7 +205,7 @@ def test_a_publication_that_lacks_a_table(site: Site) -> None:
 
 def test_a_publication_that_loses_a_table(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running service notices the loss when it next checks the catalogue, and a stopped one when it next starts."""
-    monkeypatch.setattr(watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(watch, "READ_INTERVAL_S", 0.1)
     missing_changes = "no longer has all changes of public.guest: changes after log position "
     with stopped_site.running() as running:
         stopped_site.sql("INSERT INTO guest VALUES (2)")

@@ -263,7 +263,7 @@ END LOOP; END $$
 """
 
 
-@pytest.mark.parametrize("look_s", [0.001, watch.LOOK_S])
+@pytest.mark.parametrize("interval_s", [0.001, watch.READ_INTERVAL_S])
 @pytest.mark.parametrize(
     ("statement", "kind", "text"),
     [
@@ -274,10 +274,10 @@ END LOOP; END $$
     ids=["publication", "key column", "slot"],
 )
 def test_an_object_that_a_running_service_needs_is_removed(
-    stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, look_s: float
+    stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, interval_s: float
 ) -> None:
-    """However often the service looks at the catalogue, its error says what happened."""
-    monkeypatch.setattr(watch, "LOOK_S", look_s)
+    """However often the service reads the catalogue, its error says what happened."""
+    monkeypatch.setattr(watch, "READ_INTERVAL_S", interval_s)
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
         stopped_site.sql("INSERT INTO guest VALUES (2)")

@@ -225,7 +225,7 @@ def test_inserts_are_published_even_if_the_log_had_no_keys_of_old_rows(stopped_s
     stopped_site.sql(mend, "UPDATE guest SET name = 'new' WHERE id < 40", "DELETE FROM guest WHERE id = 2")
     with stopped_site.running() as running:
         running.until(lambda: ("delete", "2") in stopped_site.ops("guest"))
-        # This must be one transaction. The service may look at the catalogue at any time, and would stop if the table
+        # This must be one transaction. The service may read the catalogue at any time, and would stop if the table
         # had no key at that time.
         stopped_site.sql(f"BEGIN; {spoil}; INSERT INTO guest VALUES (60); {mend}; COMMIT")
         stopped_site.sql("UPDATE guest SET id = 61 WHERE id = 60")

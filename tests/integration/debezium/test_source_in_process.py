@@ -115,15 +115,15 @@ def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgre
 
 
 def found_gap(settings: config.Config) -> gaps.GapAtStart:
-    """Returns the gap. Looks again if Debezium did not start within the time that one look waits for it."""
+    """Returns the gap. Tries again if Debezium did not start within the time that `gaps.find` waits for it."""
     gap: gaps.GapAtStart | None = None
 
-    def look() -> bool:
+    def find() -> bool:
         nonlocal gap
         gap = gaps.find(settings, accept_settings=False, reach=nowhere)
         return gap is not None
 
-    until(look, "there is no gap")
+    until(find, "there is no gap")
     assert gap is not None
     return gap
 

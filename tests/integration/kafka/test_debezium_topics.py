@@ -194,7 +194,7 @@ def test_restarts_repeat_nothing(reader: Reader) -> None:
 
 
 def test_a_new_topic_is_read_without_a_restart(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changelog.connectors.sources.debezium.inputs.topics.reader.LOOK_S", 0.1)
+    monkeypatch.setattr("changelog.connectors.sources.debezium.inputs.topics.reader.CHECK_INTERVAL_S", 0.1)
     reader.set_up('[tables]\ninclude = ["public.*"]\n')
     reader.create("public.item")
     reader.produce(created(1))
@@ -292,7 +292,7 @@ def test_a_topic_that_was_created_again_is_a_gap(reader: Reader) -> None:
 
 
 def test_a_topic_with_more_partitions_is_refused(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changelog.connectors.sources.debezium.inputs.topics.reader.LOOK_S", 0.1)
+    monkeypatch.setattr("changelog.connectors.sources.debezium.inputs.topics.reader.CHECK_INTERVAL_S", 0.1)
     topic = reader.create("public.item")
     reader.produce(created(1))
     grown = (
@@ -373,7 +373,7 @@ class ForgetfulConsumer(Consumer):
 
 def test_a_lost_commit_of_offsets_is_repeated(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "Consumer", ForgetfulConsumer)
-    monkeypatch.setattr(topics_reader, "LOOK_S", 0.2)
+    monkeypatch.setattr(topics_reader, "CHECK_INTERVAL_S", 0.2)
     topic = reader.create("public.item")
     reader.produce(created(1), created(2))
     with reader.running() as service:

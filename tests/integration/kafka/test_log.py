@@ -26,7 +26,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Place, Record, Stamp
 from changelog.envelope.position import UNPLACED, at_offset
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas.types import Primitive, Struct
 from tests.integration.kafka.topics import settled
 from tests.patience import PATIENCE_S
@@ -81,9 +81,9 @@ def change(commit: int, text: str, *, at: int | None = None, entity: str = "orde
 
 def version(of: Entity, commit: int) -> Record:
     """Returns the message that announces the entity's columns and settings before the first row of a commit."""
-    look = Look(columns=Struct(fields=(("id", Primitive.STRING),)))
+    table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
     versions = Versions([], accepted={}, filled=lambda *_: ())
-    return versions.announce(of, look, change(commit, "42").envelope.provenance).record
+    return versions.announce(of, table, change(commit, "42").envelope.provenance).record
 
 
 def visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:

@@ -15,7 +15,7 @@ from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka import sink as sinks
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
-from changelog.connectors.sinks.kafka.reading.unchanged import LOOK_S
+from changelog.connectors.sinks.kafka.reading.unchanged import CHECK_INTERVAL_S
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
@@ -195,7 +195,7 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
         store(sink, 1)
         create_again(settings, "order")
         store(sink, 2)
-        clock.now_s += LOOK_S
+        clock.now_s += CHECK_INTERVAL_S
         with pytest.raises(ChangelogError, match=r"order was deleted and created again") as caught:
             store(sink, 3)
         assert caught.value.kind is Kind.GAP

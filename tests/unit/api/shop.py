@@ -15,7 +15,7 @@ from changelog.envelope.columnar.batch import from_records
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Op, Record, Stamp, position_of
 from changelog.envelope.position import Position
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas.types import ColumnType, Decimal, Primitive, Struct
 from tests.spark.changes import Workload
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
@@ -39,7 +39,7 @@ State = dict[str, Any]
 
 def version_of(entity: str, columns: Mapping[str, ColumnType], first: Record) -> Record:
     """Returns the row of `schemas` that announces an entity's columns, just before the change `first`."""
-    table = Entity(
+    of = Entity(
         name=entity,
         table=("public", entity),
         key=(next(iter(columns)),),
@@ -48,9 +48,9 @@ def version_of(entity: str, columns: Mapping[str, ColumnType], first: Record) ->
         masks={},
         default_stamp=Stamp(api_version="", service_name="unknown", identifier=""),
     )
-    look = Look(columns=Struct(fields=tuple(columns.items())))
+    table = TableColumns(columns=Struct(fields=tuple(columns.items())))
     versions = Versions([], accepted={}, filled=lambda *_: ())
-    return versions.announce(table, look, first.envelope.provenance).record
+    return versions.announce(of, table, first.envelope.provenance).record
 
 
 def shop(

@@ -129,10 +129,10 @@ def test_through_never_goes_back_and_determines_the_epoch() -> None:
 @pytest.mark.parametrize("value", [{"seen": 1}, None])
 def test_an_empty_member_of_the_source_is_removed(value: object) -> None:
     state = checkpointing()
-    state.remember("looks", {"seen": 0})
-    state.remember("looks", value)
-    assert state.checkpoint.source.get("looks", None) == value
-    assert ("looks" in state.checkpoint.source) == (value is not None)
+    state.remember("readings", {"seen": 0})
+    state.remember("readings", value)
+    assert state.checkpoint.source.get("readings", None) == value
+    assert ("readings" in state.checkpoint.source) == (value is not None)
 
 
 @pytest.mark.parametrize("joined", [True, False])

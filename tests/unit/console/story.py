@@ -14,7 +14,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.key import key_text
 from changelog.envelope.model import MISSING, Op, Place, Record, Stamp, position_of
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas.types import Primitive, Struct
 from tests.unit.records import checkpoint, record
 
@@ -112,9 +112,9 @@ def versions() -> list[Record]:
     )
     known = Versions([], accepted={}, filled=lambda *_: ())
     old = (("id", Primitive.LONG), ("status", Primitive.STRING))
-    looks = [Look(columns=Struct(fields=old)), Look(columns=Struct(fields=(*old, ("amount", Primitive.STRING))))]
+    tables = [TableColumns(columns=Struct(fields=fields)) for fields in (old, (*old, ("amount", Primitive.STRING)))]
     provenances = [record(Op.CREATE, NEW, commit=commit).envelope.provenance for commit in (1, 2)]
-    return [known.announce(entity, look, first).record for look, first in zip(looks, provenances, strict=True)]
+    return [known.announce(entity, table, first).record for table, first in zip(tables, provenances, strict=True)]
 
 
 def write(path: Path, records: Iterable[Record]) -> None:

@@ -18,7 +18,7 @@ from changelog.envelope.entity import SCHEMAS, Entity, Evolution
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import MISSING, Missing, Op, Provenance, Stamp
 from changelog.envelope.position import Position
-from changelog.envelope.versions import PUBLISHER, Announced, Look, Version, Versions, settings_id
+from changelog.envelope.versions import PUBLISHER, Announced, TableColumns, Version, Versions, settings_id
 from changelog.schemas.compatibility import Mode
 from changelog.schemas.types import ColumnType, Primitive, Struct
 from tests.unit.records import checkpoint, record
@@ -61,12 +61,12 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
     return Versions(known, accepted=accepted, filled=_nothing)
 
 
-def _after(*looks: Struct, **accepted: Position) -> Versions:
+def _after(*shapes: Struct, **accepted: Position) -> Versions:
     """Returns the versions of a changelog whose entity had each of these columns in turn. Every version was published,
     even if it was incompatible.
     """
     versions = _versions()
-    known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in looks]
+    known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in shapes]
     return _versions(known, **accepted)
 
 
@@ -79,7 +79,7 @@ def _announce(
     first: Provenance | None = None,
 ) -> Announced:
     return versions.announce(
-        entity or _entity(), Look(columns=columns, relation=relation), first or _first(commit=1000)
+        entity or _entity(), TableColumns(columns=columns, relation=relation), first or _first(commit=1000)
     )
 
 
@@ -185,8 +185,8 @@ def test_an_announced_version_is_read_back(columns: Sequence[Struct], mode: Mode
         known.append(Version.parse(current))
         assert known[-1] == announced.version
         assert (known[-1].columns, known[-1].relation, known[-1].key) == (shape, number, entity.key)
-        assert _versions(known).has(entity, Look(columns=shape, relation=number))
-    following = _versions(known).announce(entity, Look(columns=OLD, relation=9), _first())
+        assert _versions(known).has(entity, TableColumns(columns=shape, relation=number))
+    following = _versions(known).announce(entity, TableColumns(columns=OLD, relation=9), _first())
     assert following.version.number == len(columns) + 1
     assert _bytes(following.record.envelope.original) == known[-1].state
 
@@ -213,14 +213,14 @@ def test_an_invalid_version_is_malformed(state: bytes) -> None:
 
 def test_a_version_is_known_by_its_columns_their_order_its_table_and_its_key() -> None:
     versions = _after(OLD)
-    assert versions.has(_entity(), Look(columns=OLD, relation=7))
-    assert versions.has(_entity(), Look(columns=OLD))  # without a relation, tables are not compared
+    assert versions.has(_entity(), TableColumns(columns=OLD, relation=7))
+    assert versions.has(_entity(), TableColumns(columns=OLD))  # without a relation, tables are not compared
     turned = Struct(fields=OLD.fields[::-1])
-    assert not versions.has(_entity(), Look(columns=turned, relation=7))
-    assert not versions.has(_entity(), Look(columns=OLD, relation=8))
-    assert not versions.has(_entity(key="amount"), Look(columns=OLD, relation=7))
-    assert not versions.has(replace(_entity(), name="bill"), Look(columns=OLD, relation=7))
-    assert not _after(OLD, WIDER).has(_entity(), Look(columns=OLD, relation=7))  # only the last version is compared
+    assert not versions.has(_entity(), TableColumns(columns=turned, relation=7))
+    assert not versions.has(_entity(), TableColumns(columns=OLD, relation=8))
+    assert not versions.has(_entity(key="amount"), TableColumns(columns=OLD, relation=7))
+    assert not versions.has(replace(_entity(), name="bill"), TableColumns(columns=OLD, relation=7))
+    assert not _after(OLD, WIDER).has(_entity(), TableColumns(columns=OLD, relation=7))  # the last version counts
 
 
 def test_a_table_that_replaces_another_restates_every_column() -> None:
@@ -276,7 +276,7 @@ def test_the_mode_decides_what_stops(mode: Mode, before: Sequence[Struct], colum
 def test_a_stop_leaves_no_version() -> None:
     versions = _after(OLD)
     _stop(versions, TEXT)
-    assert versions.has(_entity(), Look(columns=OLD, relation=7))
+    assert versions.has(_entity(), TableColumns(columns=OLD, relation=7))
     assert _announce(versions, WIDER).version.number == 2
 
 

@@ -18,7 +18,7 @@ from changelog.connectors.capture.rows.spans import Meta, Spans
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
-from changelog.envelope.versions import Look
+from changelog.envelope.versions import TableColumns
 from tests.unit.memory.tables import bind, values
 from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
 
@@ -116,7 +116,7 @@ class LogBlocks:
             run.alter(entity.table, changes)
         binding = bind(entity, edit.columns)
         self._bound[edit.table] = binding
-        run.describe(entity, Look(columns=binding.shape, relation=binding.relid))
+        run.describe(entity, TableColumns(columns=binding.shape, relation=binding.relid))
 
     def _encode(self, first: int, end: int, spans: Spans) -> EncodedRows:
         meta, records, places = Meta(spans), [], []

@@ -11,7 +11,7 @@ from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
 from changelog.connectors.capture.tables import survivors
 from changelog.connectors.capture.tables.key_lookup import Lookup, LookupKeys
-from changelog.connectors.capture.tables.repairs import LookedUp, Reached
+from changelog.connectors.capture.tables.repairs import LookupProgress, Reached
 from changelog.connectors.capture.tables.table_progress import is_complete
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.failpoints import Reach
@@ -215,8 +215,9 @@ class MemorySource:
         return Reached(
             revision=self._revision,
             idle=self._windows.complete,
-            looked_up={
-                name: LookedUp(keys_left=lookup.keys_left, absent=lookup.absent) for name, lookup in lookups.items()
+            lookups={
+                name: LookupProgress(keys_left=lookup.keys_left, absent=lookup.absent)
+                for name, lookup in lookups.items()
             },
             sweeping=frozenset(self._sweeps),
             swept={

@@ -83,7 +83,7 @@ def test_a_canonical_text_becomes_a_literal(data_type: str, text: str, literal: 
 
 def test_enums_are_read_in_the_order_of_their_numbers_and_found_by_their_texts() -> None:
     kind = column("k", "enum")
-    assert (kind.compared, kind.looked_up) == ("(`k` + 0)", "`k`")
+    assert (kind.compared, kind.lookup) == ("(`k` + 0)", "`k`")
     assert keys_condition([kind], [("'a'",)]) == "(`k` = 'a')"
 
 

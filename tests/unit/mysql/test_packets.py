@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketPatience, PacketReader, Packets
+from changelog.connectors.sources.mysql.session.packets import POLL_S, PacketPatience, PacketReader, Packets
 
 LONGEST = 0xFFFFFF
 
@@ -17,7 +17,7 @@ LONGEST = 0xFFFFFF
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two connected sockets: the server's and ours."""
     server, own = socket.socketpair()
-    own.settimeout(LOOK_S)
+    own.settimeout(POLL_S)
     with server, own:
         yield server, own
 
@@ -33,7 +33,7 @@ def framed(payload: bytes) -> bytes:
 @given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
 def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], size: int) -> None:
     server, own = socket.socketpair()
-    own.settimeout(LOOK_S)
+    own.settimeout(POLL_S)
     with server, own:
         reader = PacketReader(own, PacketPatience())
         received: list[bytes] = []

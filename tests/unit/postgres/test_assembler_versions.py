@@ -150,7 +150,7 @@ def test_the_rows_after_a_version_carry_its_shape() -> None:
     assert columns == [None, ["id", "status"], None, ["id", "status", "note"]]
 
 
-_looks = {0: ({"id": INT, "status": TEXT}, 2), 1: ({"id": INT, "status": TEXT, "note": TEXT}, 3), 2: ({"id": INT}, 1)}
+_forms = {0: ({"id": INT, "status": TEXT}, 2), 1: ({"id": INT, "status": TEXT, "note": TEXT}, 3), 2: ({"id": INT}, 1)}
 _changes = st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.booleans()), max_size=8)
 
 
@@ -162,8 +162,8 @@ def test_every_row_follows_the_version_with_its_columns(
     sent: list[Decoded] = []
     for number, changes in enumerate(transactions, 1):
         body: list[Decoded] = []
-        for look, is_bill in changes:
-            columns, width = _looks[look]
+        for form, is_bill in changes:
+            columns, width = _forms[form]
             relid, name = (30_000, "bills") if is_bill else (20_000, "orders")
             body += [relation(relid, name, columns), Insert(relid=relid, new=(b"1", b"NEW", b"note")[:width])]
         sent += transaction(100 * number, body)

@@ -1,7 +1,7 @@
 """If `Definitions` says that the type of a row is certain, the type must be the one that was valid when the row was
 written.
 
-A look (one reading of the catalogue) takes several queries. Anything may happen between these queries.
+One reading of the catalogue takes several queries. Anything may happen between these queries.
 """
 
 import random
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from changelog.connectors.sources.postgres.values.definitions import CompositeLook, Definitions
+from changelog.connectors.sources.postgres.values.definitions import CompositeReading, Definitions
 
 COMPOSITE, RELATION, INT = 100, 1, 23
 
@@ -90,14 +90,14 @@ class Database:
         committed = [alteration.xid for alteration in self.alterations if alteration.commit and alteration.commit < lsn]
         return f"a{committed[-1]}" if committed else "a"
 
-    def look(self, relations: frozenset[int]) -> CompositeLook:
+    def read_composites(self, relations: frozenset[int]) -> CompositeReading:
         if not relations:
-            return CompositeLook(rows=frozenset(), makers=frozenset(), pending=False, before=self.lsn)
+            return CompositeReading(rows=frozenset(), makers=frozenset(), pending=False, before=self.lsn)
         before = self._answered(self.lsn)
         pending = bool(self._answered(any(not alteration.visible for alteration in self.alterations)))
         xid = self._answered(self._visible_xid())
         makers = frozenset({xid} - {0})
-        return CompositeLook(rows=frozenset({(RELATION, 1, xid)}), makers=makers, pending=pending, before=before)
+        return CompositeReading(rows=frozenset({(RELATION, 1, xid)}), makers=makers, pending=pending, before=before)
 
     def query(self, text: str, values: Sequence[object]) -> list[tuple[object, ...]]:
         if values == [INT]:
@@ -139,16 +139,16 @@ def _round(chance: random.Random, label: str) -> int:
                     database.show(rows=chance.random() < 0.5)
 
     database = Database(happen)
-    definitions = Definitions(database.look, database.query)
+    definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
     last_commit = certain = 0
     for step in range(10):
         happen(database)
-        match chance.choice(["read", "read", "glance", "open"]):
-            case "glance":
-                definitions.glance(float(step))
+        match chance.choice(["read", "read", "refresh", "open"]):
+            case "refresh":
+                definitions.refresh_if_due(float(step))
             case "open":
-                definitions = Definitions(database.look, database.query, dict(definitions.ends))
+                definitions = Definitions(database.read_composites, database.query, dict(definitions.ends))
                 definitions.track([COMPOSITE])
         unread = [entry for entry in database.stream if entry.commit > last_commit]
         for transaction in unread[: chance.randint(0, len(unread))]:
@@ -188,9 +188,9 @@ def alter_completely(database: Database) -> None:
         database.alter()
 
 
-def test_a_change_is_certain_after_the_next_look() -> None:
+def test_a_change_is_certain_after_the_next_reading() -> None:
     database = Database(do_nothing)
-    definitions = Definitions(database.look, database.query)
+    definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
     assert write_and_resolve(database, definitions) == ("a", True)
     alter_completely(database)
@@ -200,7 +200,7 @@ def test_a_change_is_certain_after_the_next_look() -> None:
 
 def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None:
     database = Database(do_nothing)
-    definitions = Definitions(database.look, database.query)
+    definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
     alter_completely(database)
     [alteration] = database.alterations
@@ -211,12 +211,12 @@ def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None
 
 def test_a_restart_keeps_what_was_learned() -> None:
     database = Database(do_nothing)
-    definitions = Definitions(database.look, database.query)
+    definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
     alter_completely(database)
-    definitions.glance(1.0)
+    definitions.refresh_if_due(1.0)
     database.write(lasts=1)
-    reopened = Definitions(database.look, database.query, definitions.ends)
+    reopened = Definitions(database.read_composites, database.query, definitions.ends)
     reopened.track([COMPOSITE])
     reopened.enter(702, database.stream[-1].first, database.stream[-1].commit)
     assert reopened.resolve(COMPOSITE).certain
@@ -224,7 +224,7 @@ def test_a_restart_keeps_what_was_learned() -> None:
 
 def test_no_later_type_is_certain_while_an_alteration_is_open() -> None:
     database = Database(do_nothing)
-    definitions = Definitions(database.look, database.query)
+    definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
     database.alter()
     assert write_and_resolve(database, definitions) == ("a", False)
@@ -237,7 +237,7 @@ def test_no_later_type_is_certain_while_an_alteration_is_open() -> None:
 
 def test_a_type_without_composites_is_not_tracked() -> None:
     database = Database(do_nothing)
-    definitions = Definitions(database.look, database.query)
+    definitions = Definitions(database.read_composites, database.query)
     assert definitions.resolve(INT).name == "int4"
     assert not definitions.tracking
     definitions.enter(1, 2, 3)

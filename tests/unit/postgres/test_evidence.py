@@ -1,4 +1,4 @@
-"""Tests the comparison of two looks (readings of the catalogue), and the log positions between which a change must have
+"""Tests the comparison of two readings of the catalogue, and the log positions between which a change must have
 been made.
 """
 

@@ -210,10 +210,10 @@ def test_rows_that_go_away_between_two_readings_are_read_again() -> None:
     """A broker may compact topics or delete rows while the topics are read. The error then makes the service try
     again.
     """
-    looks = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
+    readings = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:
-        yield batch.from_records(looks.pop(0))
+        yield batch.from_records(readings.pop(0))
 
     with pytest.raises(ChangelogError) as caught:
         list(older_than(read, {"e": str(Position(2, 0, 0))}, {}))

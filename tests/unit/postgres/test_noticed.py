@@ -1,6 +1,6 @@
-"""Tests which pieces of the stream wait for a look (a reading of the catalogue).
+"""Tests which pieces of the stream wait until the catalogue has been read.
 
-Only the watch takes looks, and these tests do not start it. So no look is ever finished.
+Only the watch reads the catalogue, and these tests do not start it. So no reading is ever finished.
 """
 
 import pytest
@@ -17,13 +17,13 @@ PIECE = Piece(rows=(), checkpoint=Checkpoint(position=None, through="0" * 16, ep
 
 @pytest.fixture
 def noticed() -> Noticed:
-    """A `Noticed` whose last look at the catalogue was at the log position 100."""
+    """A `Noticed` for which the catalogue was last read at the log position 100."""
     before = Evidence(lsn=100, horizon=900, tables={})
     requirements = Requirements(slot="s", publication="p", failover=False, entities=())
     return Noticed(Watch("", requirements, before, covered=100, answer_s=1.0), before, (), 100)
 
 
-def test_a_piece_waits_for_a_look_after_its_descriptions(noticed: Noticed) -> None:
+def test_a_piece_waits_for_a_reading_after_its_descriptions(noticed: Noticed) -> None:
     assert noticed.withhold(PIECE, 100) is PIECE
     assert noticed.withhold(PIECE, 101) is None
     assert noticed.withholds

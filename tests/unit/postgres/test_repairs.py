@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.capture.tables.repairs import ENDED_MAX, LookedUp, Reached, Repair, Repairs, obey, read_again
+from changelog.connectors.capture.tables.repairs import (
+    ENDED_MAX,
+    LookupProgress,
+    Reached,
+    Repair,
+    Repairs,
+    obey,
+    read_again,
+)
 from changelog.connectors.capture.tables.table_progress import COMPLETE
 from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
 from changelog.envelope.errors import ChangelogError, Kind
@@ -84,15 +92,15 @@ def test_keys_are_looked_up_and_absent_ones_are_swept() -> None:
     repairs_, windows = after_signal("republish", keys=("1", "2"))
     assert windows == WINDOWS
     half = repairs_.progressed(
-        WINDOWS, Reached(revision=1, looked_up={"order": LookedUp(keys_left=("2",), absent=("1",))})
+        WINDOWS, Reached(revision=1, lookups={"order": LookupProgress(keys_left=("2",), absent=("1",))})
     )
     assert (half.open["order"].keys, half.open["order"].absent, half.revision) == (("2",), ("1",), 1)
     with_absent = repairs_.progressed(
-        WINDOWS, Reached(revision=1, idle=True, looked_up={"order": LookedUp(keys_left=(), absent=("1",))})
+        WINDOWS, Reached(revision=1, idle=True, lookups={"order": LookupProgress(keys_left=(), absent=("1",))})
     )
     assert (with_absent.open["order"].stage, with_absent.revision) == ("sweep", 2)
     with_all = repairs_.progressed(
-        WINDOWS, Reached(revision=1, idle=True, looked_up={"order": LookedUp(keys_left=(), absent=())})
+        WINDOWS, Reached(revision=1, idle=True, lookups={"order": LookupProgress(keys_left=(), absent=())})
     )
     assert (with_all.open, with_all.ended) == ({}, {"s": "done"})
 
@@ -123,7 +131,7 @@ def test_keys_that_are_requested_during_a_rebuild_are_looked_up() -> None:
     assert with_keys.open["order"] == Repair(ids=("s", "t"), start=str(AT), table=True, sweep=True, keys=("1",))
     assert windows == rebuilt[1]
     with_absent = with_keys.progressed(
-        WINDOWS, Reached(revision=2, idle=True, looked_up={"order": LookedUp(keys_left=(), absent=("1",))})
+        WINDOWS, Reached(revision=2, idle=True, lookups={"order": LookupProgress(keys_left=(), absent=("1",))})
     )
     assert with_absent.open["order"] == Repair(ids=("s", "t"), start=str(AT), sweep=True, absent=("1",))
 

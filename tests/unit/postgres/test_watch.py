@@ -17,18 +17,18 @@ CONNECTION: psycopg.Connection[Any] = cast(psycopg.Connection[Any], None)
 MARK = 300
 
 
-def looked(lsn: int) -> Evidence:
-    """Returns the result of a look. For each `lsn`, the result has different tables."""
+def evidence_at(lsn: int) -> Evidence:
+    """Returns the evidence of a reading at this log position. For each `lsn`, it has different tables."""
     return Evidence(lsn=lsn, horizon=900, tables=cast(Any, {"guest": lsn}))
 
 
 @pytest.fixture
 def open_watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """A watch whose last look was at the log position 100, and whose next look is at 200."""
-    monkeypatch.setattr(evidence, "read", lambda *_: looked(200))
+    """A watch that last read the catalogue at the log position 100, and that reads it next at 200."""
+    monkeypatch.setattr(evidence, "read", lambda *_: evidence_at(200))
     monkeypatch.setattr(watch, "_mark", lambda _: MARK)
     requirements = Requirements(slot="s", publication="p", failover=False, entities=())
-    return Watch("", requirements, looked(100), covered=100, answer_s=1.0)
+    return Watch("", requirements, evidence_at(100), covered=100, answer_s=1.0)
 
 
 def refuse_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,23 +41,23 @@ def refuse_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tables_that_cannot_be_published_are_refused(open_watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_with(ChangelogError(Kind.GAP, "the publication lacks the table"), monkeypatch)
-    look = open_watch._look(CONNECTION)
-    assert isinstance(look, Refusal)
-    assert (str(look.error), look.until) == ("the publication lacks the table", MARK)
+    reading = open_watch._read(CONNECTION)
+    assert isinstance(reading, Refusal)
+    assert (str(reading.error), reading.until) == ("the publication lacks the table", MARK)
 
 
 def test_an_error_of_the_server_refuses_no_table(open_watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_with(psycopg.errors.InternalError_("cache lookup failed for relation 7"), monkeypatch)
     with pytest.raises(ChangelogError, match="cache lookup failed") as raised:
-        open_watch._look(CONNECTION)
+        open_watch._read(CONNECTION)
     assert raised.value.kind is Kind.PRECONDITION
 
 
 @pytest.mark.parametrize("error", [psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable])
-def test_a_look_during_which_a_table_is_dropped_or_locked_is_taken_again(
+def test_a_reading_during_which_a_table_is_dropped_or_locked_is_repeated(
     open_watch: Watch, monkeypatch: pytest.MonkeyPatch, error: type[psycopg.Error]
 ) -> None:
     refuse_with(error("the table is locked or dropped"), monkeypatch)
-    look = open_watch._look(CONNECTION)
-    assert isinstance(look, watch.CatalogLook)
-    assert (look.evidence, look.unlogged) == (looked(100), ())
+    reading = open_watch._read(CONNECTION)
+    assert isinstance(reading, watch.CatalogReading)
+    assert (reading.evidence, reading.unlogged) == (evidence_at(100), ())

@@ -45,7 +45,7 @@ DELETED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _LookedUp:
+class _KeyRows:
     """The rows of some keys, as the protocol `windows.WindowRows` requires."""
 
     rows: pa.RecordBatch
@@ -136,8 +136,8 @@ class _Sweep:
         self.windows.offered(lambda: self.lookup.end(more=False))
         self.scanned = True
 
-    def glance(self) -> None:
-        self.windows.glance(self.database.snapshot())
+    def take_snapshot(self) -> None:
+        self.windows.record_snapshot(self.database.snapshot())
 
     def take(self) -> None:
         if copy.deepcopy(self.lookup).next_range() is not None:
@@ -155,7 +155,7 @@ class _Sweep:
             self.windows.give_back_unread(nonce, smaller=self.database.dice.random() < 0.5)
             return
         assert isinstance(chunk.part, LookupKeys)
-        self.windows.read(nonce, _LookedUp(_rows_of_keys(self.database, snapshot, chunk.part), chunk.part))
+        self.windows.read(nonce, _KeyRows(_rows_of_keys(self.database, snapshot, chunk.part), chunk.part))
         self.unsent.append(nonce)
 
     def send(self) -> None:
@@ -234,7 +234,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
             case chance if chance < 0.9:
                 dice.choice(reader)()
             case chance if chance < 0.99:
-                dice.choice((service.commit, service.scan, service.glance))()
+                dice.choice((service.commit, service.scan, service.take_snapshot))()
             case _:
                 service.start()
         check_counted(service.windows, *before)
@@ -268,7 +268,7 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
     """The snapshot sees all transactions. So only the remembered keys show which keys the transactions touched."""
     sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
     windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
-    windows.glance(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
+    windows.record_snapshot(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
     for entities, keys in (
         (["order", "guest", "hotel"], ["1", "2", "3"]),
         (["order", "order", "guest"], ["2", "1", TRUNCATE_KEY]),

@@ -14,7 +14,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import TRUNCATE_KEY, Entity, Evolution
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Provenance, Record, Source, Stamp
 from changelog.envelope.position import Position, commit_text
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas.types import ColumnType, Primitive, Struct
 
 STAMP = Stamp(api_version="v1", service_name="shop", identifier='{"unavailable": "jsonNull"}')
@@ -136,9 +136,9 @@ class Shop:
             "moved_from": Place(key=str(moved["from_"]), partition=0) if "from_" in moved else None,
         }
         record = replace(self._record(of, str(key), op, ordinal), **moves)  # type: ignore[arg-type]
-        look = Look(columns=Struct(fields=tuple(self.columns.items())))
-        if not self._versions.has(of, look):
-            announced = self._versions.announce(of, look, record.envelope.provenance).record
+        table = TableColumns(columns=Struct(fields=tuple(self.columns.items())))
+        if not self._versions.has(of, table):
+            announced = self._versions.announce(of, table, record.envelope.provenance).record
             self.whole.append(announced)
             self.lacking.append(announced)
         has_original = op in (Op.UPDATE, Op.DELETE)

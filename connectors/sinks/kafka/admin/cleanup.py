@@ -9,7 +9,7 @@ from changelog.connectors.kafka.client import TIMEOUT_S, Client, error_of, trans
 from changelog.connectors.sinks.kafka.admin.names import positions_topic
 from changelog.envelope.errors import ChangelogError, Kind
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def delete_topics(client: Client, names: Sequence[str]) -> None:
@@ -25,7 +25,7 @@ def delete_topics(client: Client, names: Sequence[str]) -> None:
             future.result()
     deadline = time.monotonic() + TIMEOUT_S
     while not admin.topics().keys().isdisjoint(names) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def forget_checkpoint(client: Client, prefix: str, name: str) -> None:

@@ -24,7 +24,7 @@ from changelog.envelope.position import Position
 WAIT_S = 60.0
 """How long readers wait for committed rows that they do not see yet."""
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def complete_ends(
@@ -57,7 +57,7 @@ def complete_ends(
     while short := [part for part, end in needed_ends.items() if visible[part] < end]:  # 3
         if time.monotonic() >= deadline:
             raise _still_open(short[0], visible[short[0]])
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
         visible |= ends(admin, short)
     return visible
 

@@ -21,7 +21,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position
 
-LOOK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 """The seconds between two checks of whether a topic was deleted and created again.
 
 A commit begins with such a check if the last check began at least this long ago. A running service notices a new topic
@@ -34,7 +34,7 @@ _BACK, _GROWTH = 4, 8
 
 
 class TopicIds:
-    """The ids of a changelog's topics, which are read again every `LOOK_S`.
+    """The ids of a changelog's topics, which are read again every `CHECK_INTERVAL_S` seconds.
 
     `ids` has the ids with which the checkpoint was stored. Every method, and the constructor, raises ChangelogError
     (GAP) if a topic's id differs from its id in `ids`.
@@ -45,16 +45,16 @@ class TopicIds:
     ) -> None:
         self._admin, self._topics, self._clock = client.admin(), topics, clock
         self.ids = {name: known_ids[name] for name in topics if name in known_ids}
-        self._look_at = 0.0
-        self._look()
+        self._next_check_at = 0.0
+        self._check()
 
-    def look(self) -> None:
-        """Reads the ids again if they were last read `LOOK_S` ago or earlier."""
-        if self._clock() >= self._look_at:
-            self._look()
+    def check_if_due(self) -> None:
+        """Reads the ids again if they were last read `CHECK_INTERVAL_S` ago or earlier."""
+        if self._clock() >= self._next_check_at:
+            self._check()
 
-    def _look(self) -> None:
-        self._look_at = self._clock() + LOOK_S
+    def _check(self) -> None:
+        self._next_check_at = self._clock() + CHECK_INTERVAL_S
         ids = read_ids(self._admin, self._topics)
         for name, topic_id in self.ids.items():
             if ids.get(name, topic_id) != topic_id:

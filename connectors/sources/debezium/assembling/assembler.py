@@ -38,7 +38,7 @@ from changelog.envelope.model import Op, Stamp
 from changelog.envelope.position import Position
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 from changelog.envelope.stamp import SESSION_PREFIX
-from changelog.envelope.versions import Look, Versions
+from changelog.envelope.versions import TableColumns, Versions
 
 SNAPSHOT_ROWS = 100_000
 """The maximum number of a snapshot's rows in one transaction. A snapshot can be divided into transactions anywhere."""
@@ -150,7 +150,7 @@ class Assembler:
         )
         self._encoder = RowEncoder()
         self._tables: dict[str, EventTable] = {}
-        self._looks: dict[str, Binding] = {}
+        self._bindings: dict[str, Binding] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
         self._run_of: tuple[str, int] | None = None
         self._stopped_in: OpenEnd | None = None
@@ -362,9 +362,9 @@ class Assembler:
         entity = self._entities[table.name]
         binding = self._binder.bind(entity, table)
         self._tables[entity.name] = table
-        last = self._looks.get(entity.name)
+        last = self._bindings.get(entity.name)
         if last is binding or (last is not None and last.shape == binding.shape):
-            self._looks[entity.name] = binding
+            self._bindings[entity.name] = binding
             return binding
         block.run.flush()
         if last is not None:
@@ -377,8 +377,8 @@ class Assembler:
                 retyped=tuple(name for name in new if name in old and old[name] != new[name]),
             )
             block.run.alter(entity.table, changes)
-        self._looks[entity.name] = binding
-        block.run.describe(entity, Look(columns=binding.shape))
+        self._bindings[entity.name] = binding
+        block.run.describe(entity, TableColumns(columns=binding.shape))
         return binding
 
     def _origin(self, facts: EventFacts) -> Origin:

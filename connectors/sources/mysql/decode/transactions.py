@@ -30,7 +30,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.signal import FENCE_PREFIX
 from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
-from changelog.envelope.versions import Look
+from changelog.envelope.versions import TableColumns
 
 STAMP_TABLE = "changelog_stamp"
 SIGNAL_TABLE = "changelog_signal"
@@ -261,8 +261,8 @@ class TransactionReader:
         binding = table.bound.binding
         if before is not None and before.bound.binding.shape != binding.shape:
             run.alter(entity.table, column_changes(before, table, run.here()))
-        look = Look(columns=binding.shape, relation=binding.relid)
-        (run.look if binding.lost is not None else run.describe)(entity, look)
+        columns = TableColumns(columns=binding.shape, relation=binding.relid)
+        (run.set_columns if binding.lost is not None else run.describe)(entity, columns)
         return table
 
     def _take(self, table: BoundTable, table_map: log.TableMap, event: log.RowsEvent) -> None:

@@ -16,7 +16,7 @@ import pymysql
 
 from changelog.connectors.sources.mysql.session.address import Address, Tls, TlsMode
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
-from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketPatience, PacketReader, Packets
+from changelog.connectors.sources.mysql.session.packets import POLL_S, PacketPatience, PacketReader, Packets
 from changelog.connectors.sources.mysql.session.server_errors import explain, rejection, translated
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -54,7 +54,7 @@ class Connection:
         self._reader = PacketReader(self._link._sock, self._patience)
         self._link._rfile.close()
         self._link._rfile = self._reader
-        self._link._read_timeout, self._link._write_timeout = LOOK_S, WRITE_TIMEOUT_S
+        self._link._read_timeout, self._link._write_timeout = POLL_S, WRITE_TIMEOUT_S
         try:
             for statement in (_LIMITS, *statements):
                 self.execute(statement)
@@ -96,8 +96,8 @@ class Connection:
         """Sends a command, whose answer the caller reads with `packets` or `stream_packets`."""
         with translated(action):
             self._link._execute_command(command, content)
-            self._link._sock.settimeout(LOOK_S)
-            self._link._current_timeout = LOOK_S
+            self._link._sock.settimeout(POLL_S)
+            self._link._current_timeout = POLL_S
 
     def stream_packets(self, action: str) -> Packets:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.

@@ -14,7 +14,7 @@ from time import monotonic
 ANSWER_S = 30.0
 """The seconds that a short query may take. A longer wait means that the server hangs."""
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """A waiting reader checks this often, in seconds, whether it should stop."""
 
 HEADER_BYTES = 4
@@ -69,7 +69,7 @@ class Packets:
 
 
 class PacketReader:
-    """A buffered reader over a connected socket, whose timeout must be `LOOK_S`.
+    """A buffered reader over a connected socket, whose timeout must be `POLL_S`.
 
     PyMySQL also reads its packets here, with `read` and `close`, as from a file. Only one thread may read.
     """

@@ -26,12 +26,12 @@ class KeyColumn:
     `compared` is the SQL expression by which rows are compared and ordered. `literal` is an SQL expression that returns
     the column's value as a text, in the form of an SQL literal. `from_canonical` turns the canonical text of a value
     (its text in messages) into a literal, which the server always accepts; it returns None for a text that no value of
-    the column has. A row has the value if the SQL expression `looked_up` equals this literal.
+    the column has. A row has the value if the SQL expression `lookup` equals this literal.
     """
 
     compared: str
     literal: str
-    looked_up: str
+    lookup: str
     from_canonical: Callable[[str], str | None]
 
 
@@ -52,7 +52,7 @@ def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyCo
     return KeyColumn(
         compared=family.compared.format(column=column),
         literal=family.literal.format(column=column, charset=charset, collation=collation),
-        looked_up=family.looked_up.format(column=column),
+        lookup=family.lookup.format(column=column),
         from_canonical=from_canonical,
     )
 
@@ -85,7 +85,7 @@ def keys_condition(key: Sequence[KeyColumn], keys: Sequence[Literals]) -> str:
     `TIME`.
     """
     equal = (
-        " AND ".join(f"{column.looked_up} = {literal}" for column, literal in zip(key, literals, strict=True))
+        " AND ".join(f"{column.lookup} = {literal}" for column, literal in zip(key, literals, strict=True))
         for literals in keys
     )
     return " OR ".join(f"({condition})" for condition in equal)
@@ -154,7 +154,7 @@ class _Family:
 
     compared: str
     literal: str
-    looked_up: str
+    lookup: str
     requested: str
     value_of: Callable[[str], str | None]
 
@@ -162,13 +162,13 @@ class _Family:
 def _numeric(compared: str, value_of: Callable[[str], str | None], requested: str = "{value}") -> _Family:
     """Returns a family of types that are compared as numbers."""
     literal = f"CONCAT('', {compared})"
-    return _Family(compared=compared, literal=literal, looked_up=compared, requested=requested, value_of=value_of)
+    return _Family(compared=compared, literal=literal, lookup=compared, requested=requested, value_of=value_of)
 
 
 def _plain(literal: str, requested: str, value_of: Callable[[str], str | None]) -> _Family:
     """Returns a family of types whose columns are compared directly."""
     column = "{column}"
-    return _Family(compared=column, literal=literal, looked_up=column, requested=requested, value_of=value_of)
+    return _Family(compared=column, literal=literal, lookup=column, requested=requested, value_of=value_of)
 
 
 def _temporal(type_name: str, value_of: Callable[[str], str | None]) -> _Family:
@@ -210,7 +210,7 @@ _FAMILIES: Mapping[str, _Family] = {
             _Family(
                 compared="({column} + 0)",
                 literal="CONCAT('', {column} + 0)",
-                looked_up="{column}",
+                lookup="{column}",
                 requested=_REQUESTED_TEXT,
                 value_of=_text,
             ),

@@ -164,7 +164,7 @@ def read(connection: psycopg.Connection[Any], publication: str, entities: Sequen
         for entity in entities
     ]
     lists_no_schemas = connection.info.server_version < _SCHEMAS_PUBLISHED
-    query = _LOOK.replace("{schemas}", "" if lists_no_schemas else _SCHEMAS)
+    query = _TABLES.replace("{schemas}", "" if lists_no_schemas else _SCHEMAS)
     with translated("reading the catalogue"):
         [(lsn,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         rows = connection.execute(query.encode(), [json.dumps(requests), publication]).fetchall()
@@ -393,7 +393,7 @@ _SCHEMAS = """
         WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid"""
 
 # Selects one row for each requested table that exists; if none exists, a single row without a table.
-_LOOK = """
+_TABLES = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8, t.*
 FROM (SELECT) AS always LEFT JOIN (
     SELECT a.entity, c.oid::int8, y.xmin::text, c.relowner::int8,

@@ -189,17 +189,17 @@ class _Feed:
 
         described = self._relations.describe(relation, self._flush, changed)
         if described is not None and described.has_key:
-            self._run.describe(described.entity, described.look)
+            self._run.describe(described.entity, described.table)
         elif described is not None:
             # Without its key columns, the table's rows cannot be published, so the stream stops at the next row.
-            self._run.look(described.entity, described.look)
+            self._run.set_columns(described.entity, described.table)
         self._tracked = self._tracked or self._relations.tracked_in(self._frames)
 
     def _settle(self) -> None:
         """Makes sure that the open transaction's rows are decoded with the composite types that it saw."""
         for described in self._relations.settle(self._flush):
             self._run.alter(described.entity.table, retyped(described, self._run.here()))
-            self._run.look(described.entity, described.look)
+            self._run.set_columns(described.entity, described.table)
 
     def _flush(self, *, but_a_delete: bool = False) -> None:
         """Encodes the pending rows.

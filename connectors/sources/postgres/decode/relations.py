@@ -14,7 +14,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-from changelog.envelope.versions import Look
+from changelog.envelope.versions import TableColumns
 from changelog.schemas.types import Struct
 
 
@@ -34,7 +34,7 @@ class RelationDescription:
     """
 
     entity: Entity
-    look: Look
+    table: TableColumns
     has_key: bool
     retyped: tuple[str, ...] = ()
 
@@ -125,7 +125,7 @@ class Relations:
             if self._tracks(relation):
                 self._put(relid, self._bind(old.entity, relation))
                 described = self._described(old.entity, relation)
-                retyped = _differing(old.shape, described.look.columns)
+                retyped = _differing(old.shape, described.table.columns)
                 descriptions += [replace(described, retyped=retyped)] if retyped else []
         return descriptions
 
@@ -140,8 +140,8 @@ class Relations:
 
     def _described(self, entity: Entity, relation: Relation) -> RelationDescription:
         binding = self.bound[relation.relid].binding
-        look = Look(columns=binding.shape, relation=relation.relid)
-        return RelationDescription(entity=entity, look=look, has_key=binding.lost is None)
+        table = TableColumns(columns=binding.shape, relation=relation.relid)
+        return RelationDescription(entity=entity, table=table, has_key=binding.lost is None)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
         """Applies a partition's description, which says which columns of an old row the partition logs.

@@ -22,7 +22,7 @@ from psycopg import sql
 from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
 
-GLANCE_S = 1.0
+READ_INTERVAL_S = 1.0
 """The seconds between two readings of the catalogue, unless a row needs one sooner. The interval limits how many values
 are uncertain.
 """
@@ -32,7 +32,7 @@ _COMMITS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompositeLook:
+class CompositeReading:
     """One reading of some composites in the catalogue.
 
     `rows` identifies the attributes; altering any attribute changes `rows`. `makers` holds the transactions that wrote
@@ -63,21 +63,24 @@ class _Definition:
 class Definitions:
     """Resolves the types of columns as each transaction of the stream saw them.
 
-    `look` reads the composites that the given relations define; `query` queries the catalogue as it is now. `ends` is
-    what the property `ends` returned before a restart.
+    `read_composites` reads the composites that the given relations define; `query` queries the catalogue as it is now.
+    `ends` is what the property `ends` returned before a restart.
     """
 
     def __init__(
-        self, look: Callable[[frozenset[int]], CompositeLook], query: Query, ends: Mapping[str, int] | None = None
+        self,
+        read_composites: Callable[[frozenset[int]], CompositeReading],
+        query: Query,
+        ends: Mapping[str, int] | None = None,
     ) -> None:
-        self._look, self._query = look, query
+        self._read_composites, self._query = read_composites, query
         self._plain = TypeCatalog(query)
         self._oids: set[int] = set()
         self._relations: frozenset[int] = frozenset()
         self._past: list[_Definition] = []
-        self._looked_before = 0
+        self._covered_lsn = 0
         self._pending = False
-        self._glance_at = 0.0
+        self._next_read_at = 0.0
         self._commits: dict[int, int] = {}
         self._ends = {int(xid): lsn for xid, lsn in (ends or {}).items()}
         self._within = (0, 0)
@@ -136,34 +139,34 @@ class Definitions:
         before, self._settled = self._settled, self._choose()
         return self._settled != before
 
-    def glance(self, now: float) -> None:
-        """Reads the catalogue if the last call that did so is older than GLANCE_S; `now` is in seconds."""
-        if self._oids and now >= self._glance_at:
-            self._glance_at = now + GLANCE_S
+    def refresh_if_due(self, now: float) -> None:
+        """Reads the catalogue if READ_INTERVAL_S have passed since the last call that did so; `now` is in seconds."""
+        if self._oids and now >= self._next_read_at:
+            self._next_read_at = now + READ_INTERVAL_S
             self._refresh()
 
     def _choose(self) -> tuple[_Definition, bool]:
         first, commit = self._within
-        if commit > self._looked_before:
+        if commit > self._covered_lsn:
             self._refresh()
         definition = next((definition for definition in self._past if commit <= definition.until), self._past[-1])
         valid_from = max((self._ends[xid] for xid in definition.makers), default=0)
         return definition, valid_from <= first and commit <= definition.until
 
     def _refresh(self) -> None:
-        look = self._look(self._relations)
-        if not self._past or self._past[-1].rows != look.rows:
-            look, types = self._read(look)
-            self._past = [*self._past[1 - _PAST_MAX :], _Definition(types=types, rows=look.rows)]
+        reading = self._read_composites(self._relations)
+        if not self._past or self._past[-1].rows != reading.rows:
+            reading, types = self._read_types(reading)
+            self._past = [*self._past[1 - _PAST_MAX :], _Definition(types=types, rows=reading.rows)]
         last = self._past[-1]
-        last.makers, self._pending = look.makers, look.pending
-        if not look.pending:
-            last.until = look.before
-        self._looked_before = look.before
-        ends = {xid: self._ends.get(xid, self._commits.get(xid, look.before)) for xid in look.makers}
+        last.makers, self._pending = reading.makers, reading.pending
+        if not reading.pending:
+            last.until = reading.before
+        self._covered_lsn = reading.before
+        ends = {xid: self._ends.get(xid, self._commits.get(xid, reading.before)) for xid in reading.makers}
         self._ends = {xid: self._ends[xid] for earlier in self._past[:-1] for xid in earlier.makers} | ends
 
-    def _read(self, look: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
+    def _read_types(self, reading: CompositeReading) -> tuple[CompositeReading, dict[int, PgType]]:
         """Reads the types between two equal readings of the attributes; returns the second reading and the types.
 
         Because the readings are equal, all makers of the types had committed before the second one.
@@ -172,22 +175,22 @@ class Definitions:
             catalog = TypeCatalog(self._query)
             types = {oid: catalog.resolve(oid) for oid in self._oids}
             self._relations = frozenset().union(*map(composites, types.values()))
-            confirming = self._look(self._relations)
-            if confirming.rows == look.rows:
+            confirming = self._read_composites(self._relations)
+            if confirming.rows == reading.rows:
                 return confirming, types
-            look = confirming
+            reading = confirming
 
 
-def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeLook:
+def read_composites(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeReading:
     """Reads the attributes of these relations. `makers` holds only transactions that `slot` may still deliver."""
     values = {"relations": sql.Literal("{{{}}}".format(",".join(map(str, relations)))), "slot": sql.Literal(slot)}
     with translated("looking at composite types"), connection.cursor() as cursor:
-        cursor.execute(sql.SQL(_LOOK).format(**values))
+        cursor.execute(sql.SQL(_ATTRIBUTES).format(**values))
         answers = [cursor.fetchall()] if cursor.description else []
         while cursor.nextset():
             answers += [cursor.fetchall()] if cursor.description else []
     [(before,)], [(pending,)], rows = answers
-    return CompositeLook(
+    return CompositeReading(
         rows=frozenset((relation, number, xid) for relation, number, xid, _ in rows),
         makers=frozenset(xid for _, _, xid, young in rows if young),
         pending=pending,
@@ -199,7 +202,7 @@ def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collectio
 # alteration is in the log before the first query, and its lock is gone at the second, then the third query sees it,
 # because each query has a snapshot of its own. A type whose attributes were all created with the type itself was never
 # altered.
-_LOOK = """
+_ATTRIBUTES = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint;
 SELECT EXISTS (

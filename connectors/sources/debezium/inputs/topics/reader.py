@@ -28,7 +28,7 @@ from changelog.connectors.sources.debezium.inputs.topics.messages import message
 from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
 from changelog.envelope.errors import ChangelogError, Kind
 
-LOOK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 """The seconds between two checks of the topics: whether there are new topics, and whether the known topics have
 changed.
 
@@ -81,7 +81,7 @@ class TopicsInput:
         self._behind, self._paused = set(self._first_offsets), frozenset[Part]()
         self._ahead = [(part_of(part), int(end)) for part, _, end in ahead if part_of(part) in self._first_offsets]
         self._buffer: deque[Placed] = deque()
-        self._look_at = clock() + LOOK_S
+        self._next_check_at = clock() + CHECK_INTERVAL_S
         self._may_commit = True
         self._confirmed: Progress = {}
         self._consumer = settings.client.reader(
@@ -101,7 +101,7 @@ class TopicsInput:
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
         """See `Input`. Raises ChangelogError (ALTERED) if there are new topics, so that the source opens again."""
-        self._look()
+        self._check_if_due()
         if self._ahead:
             return Batch(placed=self._read_ahead(), more=True, in_order=True)
         if self._buffer:
@@ -185,14 +185,15 @@ class TopicsInput:
         self._buffer.extend(others)
         return in_order
 
-    def _look(self) -> None:
-        """Checks the topics every `LOOK_S` seconds, and repeats the last commit of offsets, which may have been lost.
+    def _check_if_due(self) -> None:
+        """Checks the topics every `CHECK_INTERVAL_S` seconds.
 
-        Raises ChangelogError: GAP if a known topic has changed, ALTERED if there is a new topic.
+        At each check, repeats the last commit of offsets, which may have been lost. Raises ChangelogError: GAP if a
+        known topic has changed, ALTERED if there is a new topic.
         """
-        if self._clock() < self._look_at:
+        if self._clock() < self._next_check_at:
             return
-        self._look_at = self._clock() + LOOK_S
+        self._next_check_at = self._clock() + CHECK_INTERVAL_S
         self._commit()
         present = read_states(self._admin, self._settings)
         refuse(list(changes(self._states, present)))

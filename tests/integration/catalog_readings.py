@@ -1,0 +1,38 @@
+"""Lets a test keep services from reading the catalogue, so that the test can act between two readings.
+
+A service's `Watch` reads the catalogue from time to time, to notice changed settings and tables.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from changelog.connectors.sources.postgres.watch import CatalogReading, Refusal, Watch
+
+
+class CatalogReadings:
+    """Makes all readings of this process take turns with the test.
+
+    A `Watch` reads the catalogue every few seconds, and also when it is asked to. Without this class, it could do so in
+    the middle of a test's step.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._turn = threading.Lock()
+        read = Watch._read
+
+        def read_in_turn(watch: Watch, connection: psycopg.Connection[Any]) -> CatalogReading | Refusal:
+            with self._turn:
+                return read(watch, connection)
+
+        monkeypatch.setattr(Watch, "_read", read_in_turn)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While the body of the `with` statement runs, no reading is in progress and none begins."""
+        with self._turn:
+            yield
