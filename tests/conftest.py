@@ -44,8 +44,8 @@ SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "
 GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
 """Maps each fixture that starts a Java virtual machine to the group of its tests. One worker runs all tests of a group.
 
-A test with several of these fixtures is in the group of the first one. So only one worker starts Spark, although two
-workers may each start a broker.
+The tests of Spark with Kafka are a group of their own, `spark-kafka`. If they were in the group `spark`, its worker
+would still run them long after the other workers have ended.
 """
 
 
@@ -82,9 +82,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if "starts_servers" in item.fixturenames:
             item.add_marker(pytest.mark.server)
-        group = next((group for fixture, group in GROUPS.items() if fixture in item.fixturenames), None)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+        groups = dict.fromkeys(group for fixture, group in GROUPS.items() if fixture in item.fixturenames)
+        if groups:
+            item.add_marker(pytest.mark.xdist_group("-".join(groups)))
 
 
 def pytest_collection_finish() -> None:
