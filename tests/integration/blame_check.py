@@ -46,12 +46,12 @@ def _check_row(records: list[Record], versions: list[Version], blame: Blame) -> 
     attributes = true_blame(versions)
     assert {attribute.pointer for attribute in blame.attributes} == attributes.keys()
     for attribute in blame.attributes:
-        expected = attributes[attribute.pointer]
-        change = records[expected.change]
+        true_attribute = attributes[attribute.pointer]
+        change = records[true_attribute.change]
         assert attribute.writer.position == position_of(change), attribute.pointer
-        assert attribute.writer.stamp == (change.envelope.provenance.stamp if expected.is_made else None)
-        assert sorted_text(attribute.value) == expected.value
+        assert attribute.writer.stamp == (change.envelope.provenance.stamp if true_attribute.is_made else None)
+        assert sorted_text(attribute.value) == true_attribute.value
         if attribute.before is None:  # the earlier value is unknown
-            assert not expected.is_made
+            assert not true_attribute.is_made
         else:
-            assert sorted_text(attribute.before) == expected.before
+            assert sorted_text(attribute.before) == true_attribute.before
