@@ -1,6 +1,6 @@
-"""The service makes a changelog of Debezium's events in the topics of a real broker. It restarts, and topics change.
+"""The service reads events of Debezium from the topics of a real broker, also after restarts and changes of topics.
 
-The events are written by our own sink (`envelope = "debezium"`), or built by `change_events` and written by a producer.
+Our own sink writes the events (`envelope = "debezium"`), or a producer sends events that `change_events` has built.
 """
 
 import json

@@ -50,7 +50,7 @@ def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, vers
 
 
 def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
-    """Checks that our problems agree with the registry's verdict. It does not know our strict problems."""
+    """Checks that the registry's verdict agrees with our problems. The registry has no strict problems."""
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:
         assert Rule.AMBIGUOUS in [problem.rule for problem in not_strict]

@@ -136,7 +136,7 @@ def test_the_log_says_which_topic_a_commit_waits_for(
     assert rows_of(settings) == [{"id": 1}, {"id": 2}]
 
 
-def test_a_wait_longer_than_the_transaction_is_recovered_from_without_repeats(
+def test_the_sink_recovers_from_a_wait_longer_than_the_transaction_and_repeats_nothing(
     remaining_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the error, the next recovery also waits, because Kafka ends the transaction with a marker in the same

@@ -1,4 +1,4 @@
-"""The sink writes to a real broker. Readers of committed messages get all messages of its commits, and no others."""
+"""The sink writes to a real broker. Readers of committed messages get the messages that it committed, and no others."""
 
 from contextlib import closing
 from dataclasses import replace
