@@ -1,4 +1,4 @@
-"""Compares blame with a search through all versions of all rows. So it can check any changelog."""
+"""Checks blame on any changelog: compares it with the result of a search through all versions of all rows."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

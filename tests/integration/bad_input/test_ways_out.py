@@ -97,9 +97,7 @@ def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, c
 
 
 def _ids(site: Site) -> set[int]:
-    """Returns the ids of the current rows. The keys are of no use here, because a change of the setting `key` changes
-    them.
-    """
+    """Returns the ids of the current rows. Does not use the keys, because they change if the setting `key` changes."""
     return {row["id"] for row in site.state("guest").values()}
 
 
