@@ -75,7 +75,7 @@ CASES = {
     ),
     "null in the key": Case(
         message="the log holds no value for key or partition column email of public.guest",
-        table=EMAIL,
+        setup=EMAIL,
         cause=(
             "ALTER TABLE guest ALTER email DROP NOT NULL",
             "INSERT INTO guest VALUES (2)",
@@ -88,7 +88,7 @@ CASES = {
     ),
     "identity without the key": Case(
         message="the log holds no value for key or partition column id of public.guest",
-        table=EMAIL,
+        setup=EMAIL,
         cause=(
             "ALTER TABLE guest REPLICA IDENTITY USING INDEX guest_email",
             "UPDATE guest SET name = 'x'",
