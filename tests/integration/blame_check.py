@@ -1,4 +1,4 @@
-"""Compares blame with a search through all versions of all rows, on a changelog whose truth nobody wrote down."""
+"""Checks blame on any changelog: compares it with the result of a search through all versions of all rows."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,25 +13,26 @@ from tests.unit.blame.search import Version, sorted_text, true_blame, versions_i
 from tests.unit.blame.world import folded
 
 KEYS = 5
-"""How many keys of each entity are also asked by themselves."""
+"""The number of keys of each entity for which `key_blame` is checked, too."""
 
 
 def check_blame(log: FileLog) -> int:
-    """Checks every attribute of every row of every entity; returns how many there were.
+    """Checks every attribute of every row of every entity. Returns the number of attributes.
 
-    Leaves out rows of which the changelog has only a read: there are very many, and nobody is blamed for their values.
+    Leaves out rows that have only a read in the changelog. There are very many such rows, and it is unknown who set
+    their values.
     """
-    count = 0
+    attribute_count = 0
     for entity in log.counts().keys() - OF_CHANGELOG:
         records = _records(log, entity)
         versions = versions_in(records)
         blames = folded(records)
         for key, blame in blames.items():
             _check_row(records, versions[key], blame)
-            count += len(blame.attributes)
+            attribute_count += len(blame.attributes)
         for key in sorted(blames, key=lambda key: len(versions[key]))[-KEYS:]:
             assert key_blame(log, entity, key) == blames[key]
-    return count
+    return attribute_count
 
 
 def _records(log: FileLog, entity: str) -> list[Record]:
@@ -45,12 +46,12 @@ def _check_row(records: list[Record], versions: list[Version], blame: Blame) -> 
     attributes = true_blame(versions)
     assert {attribute.pointer for attribute in blame.attributes} == attributes.keys()
     for attribute in blame.attributes:
-        expected = attributes[attribute.pointer]
-        change = records[expected.change]
+        true_attribute = attributes[attribute.pointer]
+        change = records[true_attribute.change]
         assert attribute.writer.position == position_of(change), attribute.pointer
-        assert attribute.writer.stamp == (change.envelope.provenance.stamp if expected.is_made else None)
-        assert sorted_text(attribute.value) == expected.value
-        if attribute.before is None:  # nothing was known of the row
-            assert not expected.is_made
+        assert attribute.writer.stamp == (change.envelope.provenance.stamp if true_attribute.is_made else None)
+        assert sorted_text(attribute.value) == true_attribute.value
+        if attribute.before is None:  # the earlier value is unknown
+            assert not true_attribute.is_made
         else:
-            assert sorted_text(attribute.before) == expected.before
+            assert sorted_text(attribute.before) == true_attribute.before

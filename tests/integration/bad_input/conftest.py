@@ -1,4 +1,4 @@
-"""A service over one table, and other fixtures that these tests share."""
+"""Fixtures that the tests of this folder share, such as a service over one table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def own_logs() -> Iterator[None]:
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time that the service waits for a slot, for tests in which another process keeps the slot.
 
-    Other tests need the normal patience: the server frees a slot only a moment after its service has stopped.
+    Other tests need the normal time, because the server frees a slot only a moment after the service has stopped.
     """
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
 
@@ -39,7 +39,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stopped_site(site: Site) -> Site:
-    """A site whose service has read its table and is stopped."""
+    """A site whose service has read the table and has then been stopped."""
     with site.running() as running:
         running.until(lambda: site.state("guest").keys() == {"1"})
     return site
@@ -48,5 +48,5 @@ def stopped_site(site: Site) -> Site:
 @pytest.fixture(scope="module")
 def other_cluster(starts_servers: None) -> Iterator[PostgresServer]:
     """A server of another cluster, which was started without logical decoding."""
-    with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as running:
-        yield running
+    with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as server:
+        yield server

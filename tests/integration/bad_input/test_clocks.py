@@ -1,4 +1,4 @@
-"""Wrong clocks: the clock of the service's machine jumps by days, or differs from the database's clock."""
+"""The clock of the service's machine jumps by days, or differs from the database's clock."""
 
 import json
 import os
@@ -40,9 +40,9 @@ def _service(site: Site, clock: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _until(reached: Callable[[], bool], site: Site) -> None:
+def _until(condition: Callable[[], bool], site: Site) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not reached():
+    while not condition():
         assert time.monotonic() < deadline, (site.folder / "service.log").read_text()
         time.sleep(0.05)
 

@@ -1,6 +1,6 @@
-"""Names of databases, tables, columns, roles and keys that are attacks, and values that are attacks.
+"""The names of the database, its tables, columns, roles and keys are attacks, and so are values.
 
-If such a name were printed without escapes, it could act as SQL, TOML or a terminal control.
+If a command printed such a text without escapes, the text could act as SQL, as TOML or as a command to the terminal.
 """
 
 import json
@@ -23,7 +23,9 @@ CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
 """ESC and OSC, a C1 control, a character that changes the reading direction, DEL, and a carriage return."""
 
 BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
-SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
+"""The beginning of the database's name. After its line break, it is a statement of SQL."""
+
+FORGED_SECTIONS = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def hostile(server: PostgresServer, tmp_path: Path, own_name: str) -> Iterator[S
         table, column = sql.Identifier(f"guest{CONTROLS}\nx"), sql.Identifier(f"na\nme{CONTROLS}")
         connection.execute(sql.SQL("CREATE TABLE {} (id text PRIMARY KEY, {} text)").format(table, column))
         connection.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(table, sql.Identifier(owner)))
-        connection.execute(sql.SQL("CREATE TABLE {} (a int)").format(sql.Identifier(SECRET)))
+        connection.execute(sql.SQL("CREATE TABLE {} (a int)").format(sql.Identifier(FORGED_SECTIONS)))
         connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, %s)").format(table), [f"k\n{CONTROLS}", CONTROLS])
     site = Site(dsn, tmp_path)
     site.name = role
@@ -54,7 +56,7 @@ def hostile(server: PostgresServer, tmp_path: Path, own_name: str) -> Iterator[S
 
 
 def output_of(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Returns the output of a command on both streams. Checks that nothing in it acts on a terminal."""
+    """Returns the output of a command on both streams. Checks that the output has no terminal controls."""
     capsys.readouterr()
     cli.main([words[0], "--config", str(site.config), *words[1:]])
     output = "".join(capsys.readouterr())
@@ -74,7 +76,7 @@ def test_the_printed_grants_make_nobody_a_superuser(hostile: Site, capsys: pytes
 def test_the_printed_triggers_are_those_of_the_tables(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
     hostile.sql(output_of(hostile, capsys, "init", "--dsn", hostile.dsn, "--stamps"))
     tables = "SELECT relname FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid WHERE tgname = 'changelog_stamp'"
-    assert {name for (name,) in hostile.sql(tables)} == {f"guest{CONTROLS}\nx", SECRET}
+    assert {name for (name,) in hostile.sql(tables)} == {f"guest{CONTROLS}\nx", FORGED_SECTIONS}
 
 
 def test_the_written_configuration_has_only_the_sections_of_init(
@@ -94,9 +96,9 @@ def test_no_command_prints_terminal_controls(
 ) -> None:
     monkeypatch.chdir(hostile.folder)  # `schemas generate` writes into the working folder
     assert cli.main(["init", "--config", str(hostile.config), "--dsn", hostile.dsn, "--name", hostile.name]) == 0
-    table = tomllib.loads(hostile.config.read_text("utf-8"))["entities"]
-    [name] = table
-    hostile.configure(f"[entities.{name}]\ntable = {json.dumps(table[name]['table'])}\n")
+    entities = tomllib.loads(hostile.config.read_text("utf-8"))["entities"]
+    [name] = entities
+    hostile.configure(f"[entities.{name}]\ntable = {json.dumps(entities[name]['table'])}\n")
     with hostile.running() as running:
         running.until(hostile.is_read)
     output_of(hostile, capsys, "check")

@@ -204,7 +204,9 @@ def test_a_publication_that_lacks_a_table(site: Site) -> None:
 
 
 def test_a_publication_that_loses_a_table(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running service notices the loss when it next checks the catalogue, and a stopped one when it next starts."""
+    """A running service notices the loss when it next reads the catalogue. A stopped service notices it at its next
+    start.
+    """
     monkeypatch.setattr(watch, "READ_INTERVAL_S", 0.1)
     missing_changes = "no longer has all changes of public.guest: changes after log position "
     with stopped_site.running() as running:

@@ -1,5 +1,5 @@
-"""What happens while a service runs: signals, restarts of its server, and tables that are added and removed. The last
-test checks the smallest set of privileges with which a service runs.
+"""Events during the run of a service: signals, restarts of its server, and tables and other objects that are added or
+removed. The last test checks the smallest set of privileges with which a service runs.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def test_the_service_notifies_its_manager_of_start_life_and_stop(
         with _process(stopped_site) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # read all: the socket holds only ten
+            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # a full socket would lose notifications
                 pass
             assert notification == b"STOPPING=1"
             assert process.wait(PATIENCE_S) == 0
@@ -105,13 +105,13 @@ def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site
         running.until(lambda: running.said("streaming"))
         stopped_site.sql("INSERT INTO guest VALUES (2)")
         running.until(lambda: len(stopped_site.ops("guest")) == 2)
-        stopped_in_s = _duration_s(lambda: server.stop("fast"))
+        stop_s = _duration_s(lambda: server.stop("fast"))
         running.until(lambda: running.said("connection lost") and running.phase == "not ready")
         server.start()
         running.until(lambda: running.phase == "streaming")
         stopped_site.sql("INSERT INTO guest VALUES (3)")
         running.until(lambda: len(stopped_site.ops("guest")) == 3)
-    assert stopped_in_s < 5
+    assert stop_s < 5
     assert stopped_site.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
     server.stop("fast")
     with stopped_site.running() as running:
@@ -126,10 +126,10 @@ def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site
     assert loss["retry_in_s"] >= 0.5
 
 
-def _duration_s(do: Callable[[], object]) -> float:
-    begun_at = time.monotonic()
-    do()
-    return time.monotonic() - begun_at
+def _duration_s(action: Callable[[], object]) -> float:
+    begin = time.monotonic()
+    action()
+    return time.monotonic() - begin
 
 
 # Tables of every kind, and tables that are added and removed
@@ -205,7 +205,7 @@ COLUMNS = {
 
 
 def _fill(site: Site, first: int) -> None:
-    """Inserts ten rows into each table, with keys from `first` on. All other values are the same at each call."""
+    """Inserts ten rows into each table. `first` is the number of the first row."""
     names = {"first": first, "rows": f"generate_series({first}, {first + 9}) AS n"}
     for statement in (
         "INSERT INTO guest SELECT n, n % 3, 'Ada', 'ada@example.org', '555', 'hush' FROM {rows}",
@@ -248,8 +248,8 @@ def test_rows_of_every_kind_of_table_are_the_same_whether_read_or_streamed(datab
 
 # Objects that a running service loses
 
-# A service that lost its connection reconnects after half a second, and then holds the slot again. So the statement is
-# repeated until it has dropped the slot.
+# A service that lost its connection reconnects after half a second, and then holds the slot again. So this block tries
+# again until it has dropped the slot.
 TAKE_SLOT = """
 DO $$ BEGIN LOOP
     PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
@@ -276,7 +276,7 @@ END LOOP; END $$
 def test_an_object_that_a_running_service_needs_is_removed(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, interval_s: float
 ) -> None:
-    """However often the service reads the catalogue, its error says what happened."""
+    """The service's error says what happened, no matter how often the service reads the catalogue."""
     monkeypatch.setattr(watch, "READ_INTERVAL_S", interval_s)
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))

@@ -1,5 +1,5 @@
-"""Tests every stop that a change in the server's log causes. Each start of the service and `check` report the same
-error, and an operator can get past the stop.
+"""Tests every stop that a change in the server's log causes. Each start of the service reports the same error, `check`
+reports it too, and an operator can get past the stop.
 """
 
 import json
@@ -29,31 +29,32 @@ COMMIT
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A cause of stops, which happens while the service is stopped.
+    """Statements that make the service stop when it reads their changes. They run while the service is not running.
 
-    The last `stops` statements of `cause` each make the service stop. `mended` repairs the table. `default` has the
-    messages that the service publishes for the cause if the operator chooses the decision `default`. It is None if the
-    operator cannot choose that decision. `last` is the key of a row that is written after the cause.
+    `setup` prepares the table. Each of the last `stops` statements of `cause` makes the service stop. `repair` repairs
+    the table. `default_ops` are the messages that the service publishes for the cause if the operator chooses the
+    decision `default`. It is None if the operator cannot choose that decision. `last_key` is the key of a row that is
+    written after the cause.
     """
 
     message: str
     cause: tuple[str, ...]
     stops: int = 1
     settings: str = ""
-    table: tuple[str, ...] = ()
-    mended: tuple[str, ...] = ()
-    default: tuple[tuple[str, str], ...] | None = None
-    last: str = "3"
+    setup: tuple[str, ...] = ()
+    repair: tuple[str, ...] = ()
+    default_ops: tuple[tuple[str, str], ...] | None = None
+    last_key: str = "3"
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The decisions that `changelog accept` allows."""
-        return OTHERS if self.default is None else ALL
+        return OTHERS if self.default_ops is None else ALL
 
 
 CASES = {
     "truncate": Case(
-        message="public.guest was truncated", cause=("TRUNCATE guest",), default=(("truncate", TRUNCATE_KEY),)
+        message="public.guest was truncated", cause=("TRUNCATE guest",), default_ops=(("truncate", TRUNCATE_KEY),)
     ),
     "immutable": Case(
         message="a row of public.guest was changed, and entity guest is immutable",
@@ -64,17 +65,17 @@ CASES = {
         message="a change of public.guest has no provenance stamp",
         cause=("INSERT INTO guest VALUES (2)",),
         settings="[provenance]\nmissing = 'stop'",
-        default=(("create", "2"),),
+        default_ops=(("create", "2"),),
     ),
     "key column gone": Case(
         message="entity guest: key column id is no longer in public.guest",
         cause=("ALTER TABLE guest DROP id", "INSERT INTO guest VALUES ('Bo')", "DELETE FROM guest"),
         stops=2,
-        mended=("ALTER TABLE guest ADD id int PRIMARY KEY",),
+        repair=("ALTER TABLE guest ADD id int PRIMARY KEY",),
     ),
     "null in the key": Case(
         message="the log holds no value for key or partition column email of public.guest",
-        table=EMAIL,
+        setup=EMAIL,
         cause=(
             "ALTER TABLE guest ALTER email DROP NOT NULL",
             "INSERT INTO guest VALUES (2)",
@@ -82,12 +83,12 @@ CASES = {
         ),
         stops=2,
         settings='key = ["email"]',
-        mended=("ALTER TABLE guest ALTER email SET NOT NULL",),
-        last="cy@example.org",
+        repair=("ALTER TABLE guest ALTER email SET NOT NULL",),
+        last_key="cy@example.org",
     ),
     "identity without the key": Case(
         message="the log holds no value for key or partition column id of public.guest",
-        table=EMAIL,
+        setup=EMAIL,
         cause=(
             "ALTER TABLE guest REPLICA IDENTITY USING INDEX guest_email",
             "UPDATE guest SET name = 'x'",
@@ -95,11 +96,9 @@ CASES = {
             "DELETE FROM guest",
         ),
         stops=3,
-        mended=(FULL,),
+        repair=(FULL,),
     ),
 }
-
-ABSENT = "00000001/0000000000000001/00000000"
 
 
 @pytest.mark.parametrize(
@@ -109,31 +108,31 @@ def test_a_stop_is_reported_and_an_operator_gets_past_it(
     site: Site, name: str, decision: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = CASES[name]
-    site.sql("SELECT", *case.table)
+    site.sql("SELECT", *case.setup)
     site.configure(ONE + case.settings)
     with site.running() as running:
         running.until(site.is_read)
-    before = site.ops("guest")
-    site.sql(*case.cause, *case.mended, STAMPED)
-    last = ""
+    ops_before = site.ops("guest")
+    site.sql(*case.cause, *case.repair, STAMPED)
+    last_position = ""
     for _ in range(case.stops):
         position = stop_position(site, case.message)
-        assert position > last
+        assert position > last_position
         assert findings(site, capsys)["stop"] == ("fail", f"the service stopped at {position}: {case.message}")
         check_refusals(site, position, case)
         assert site.call("accept", position, "--as", decision)[0] == 0
         assert findings(site, capsys)["stop"][0] == "ok"
-        last = position
+        last_position = position
     with site.running() as running:
-        running.until(lambda: ("create", case.last) in site.ops("guest"))
-        if case.mended:
+        running.until(lambda: ("create", case.last_key) in site.ops("guest"))
+        if case.repair:
             assert site.call("rebuild", "guest")[0] == 0
             running.until(lambda: sorted(map(str, site.state("guest").values())) == table(site))
     assert "stop" not in findings(site, capsys)
-    assert "is past this position already" in site.refused("accept", last, "--as", "skip", code=2)
-    if not case.mended:
-        published = case.default if decision == "default" and case.default else ()
-        assert site.ops("guest") == [*before, *published, ("create", case.last)]
+    assert "is past this position already" in site.refused("accept", last_position, "--as", "skip", code=2)
+    if not case.repair:
+        cause_ops = case.default_ops if decision == "default" and case.default_ops else ()
+        assert site.ops("guest") == [*ops_before, *cause_ops, ("create", case.last_key)]
     assert len(site.ops("dead")) >= case.stops if decision == "dead-letter" else not site.ops("dead")
 
 
@@ -170,7 +169,7 @@ def findings(site: Site, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[
 
 
 def table(site: Site) -> list[str]:
-    """Returns the sorted rows of the table, which the changelog should have."""
+    """Returns the rows of the table, sorted. The changelog should have the same rows."""
     return sorted(str(row) for (row,) in site.sql("SELECT to_json(guest) FROM guest"))
 
 
@@ -200,7 +199,7 @@ def test_schemas_accept_gets_past_a_stop_at_changed_columns(
         running.until(lambda: "2" in stopped_site.state("guest"))
 
 
-UNLOGGED = {
+LOSSES_OF_THE_KEY = {
     "nothing": ("ALTER TABLE guest REPLICA IDENTITY NOTHING", FULL),
     "dropped primary key": (
         "ALTER TABLE guest REPLICA IDENTITY DEFAULT; ALTER TABLE guest DROP CONSTRAINT guest_pkey",
@@ -211,23 +210,24 @@ UNLOGGED = {
         FULL,
     ),
 }
+"""Statements after which the replica identity lacks the key, and statements that repair the identity."""
 
 
-@pytest.mark.parametrize("name", UNLOGGED)
+@pytest.mark.parametrize("name", LOSSES_OF_THE_KEY)
 def test_inserts_are_published_even_if_the_log_had_no_keys_of_old_rows(stopped_site: Site, name: str) -> None:
-    """While the identity of the table lacks the key, the server itself refuses updates and deletes."""
-    spoil, mend = UNLOGGED[name]
-    stopped_site.sql(spoil, "INSERT INTO guest SELECT n FROM generate_series(2, 50) AS n")
+    """While the replica identity of the table lacks the key, the server itself refuses updates and deletes."""
+    loss, repair = LOSSES_OF_THE_KEY[name]
+    stopped_site.sql(loss, "INSERT INTO guest SELECT n FROM generate_series(2, 50) AS n")
     for statement in ("UPDATE guest SET name = 'x'", "DELETE FROM guest"):
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
             stopped_site.sql(statement)
     assert stopped_site.call("run")[0] != 0
-    stopped_site.sql(mend, "UPDATE guest SET name = 'new' WHERE id < 40", "DELETE FROM guest WHERE id = 2")
+    stopped_site.sql(repair, "UPDATE guest SET name = 'new' WHERE id < 40", "DELETE FROM guest WHERE id = 2")
     with stopped_site.running() as running:
         running.until(lambda: ("delete", "2") in stopped_site.ops("guest"))
         # This must be one transaction. The service may read the catalogue at any time, and would stop if the table
         # had no key at that time.
-        stopped_site.sql(f"BEGIN; {spoil}; INSERT INTO guest VALUES (60); {mend}; COMMIT")
+        stopped_site.sql(f"BEGIN; {loss}; INSERT INTO guest VALUES (60); {repair}; COMMIT")
         stopped_site.sql("UPDATE guest SET id = 61 WHERE id = 60")
         running.until(lambda: ("create", "61") in stopped_site.ops("guest"))
     assert sorted(map(str, stopped_site.state("guest").values())) == table(stopped_site)

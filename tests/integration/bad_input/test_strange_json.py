@@ -7,22 +7,22 @@ from changelog.connectors.sinks.files.log import read_log
 from tests.integration.site import Site
 
 DEEP = "(repeat('[', 2000) || repeat(']', 2000))::json"
-HALF = """'"\\ud800"'"""
+UNPAIRED = """'"\\ud800"'"""
 
 
 @pytest.fixture
 def site_with_strange_json(site: Site) -> Site:
-    """A changelog in which rows with such JSON were created, changed and deleted."""
+    """A changelog in which rows with this JSON were read, created, changed and deleted."""
     site.sql(
         "CREATE TABLE doc (id int PRIMARY KEY, value json, other json)",
         "ALTER TABLE doc REPLICA IDENTITY FULL",
-        f"INSERT INTO doc VALUES (1, {HALF}, {DEEP}), (2, {DEEP}, {HALF})",
+        f"INSERT INTO doc VALUES (1, {UNPAIRED}, {DEEP}), (2, {DEEP}, {UNPAIRED})",
     )
     site.configure('[entities.doc]\ntable = "public.doc"\n')
     with site.running() as running:
         running.until(site.is_read)
         site.sql(
-            f"INSERT INTO doc VALUES (3, {HALF}, {DEEP})",
+            f"INSERT INTO doc VALUES (3, {UNPAIRED}, {DEEP})",
             f"UPDATE doc SET value = {DEEP} WHERE id = 3",
             "DELETE FROM doc WHERE id = 3",
         )
@@ -31,9 +31,7 @@ def site_with_strange_json(site: Site) -> Site:
 
 
 def ops(site: Site) -> list[tuple[str, str]]:
-    """Returns the operation and key of each change. It does not decode the rows, because a strict decoder rejects
-    them.
-    """
+    """Returns the operation and key of each change. Does not decode the rows, because a strict decoder rejects them."""
     return [
         (op, key)
         for rows in read_log(site.log, entity="doc")

@@ -1,4 +1,4 @@
-"""Services that run Debezium in process, for tests."""
+"""Services that run Debezium themselves, for tests."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ ENTITY = '[entities.orders]\ntable = "{table}"\nkey = ["id"]\n'
 
 
 class InProcess(Site):
-    """A service that runs Debezium with these properties."""
+    """A service that runs Debezium with the given properties, and publishes one table as the entity `orders`."""
 
     def __init__(self, folder: Path, name: str, kind: str, properties: dict[str, str], jars: Path, table: str) -> None:
         self.name, self.folder = name, folder
@@ -28,16 +28,16 @@ class InProcess(Site):
         )
 
     def publish(self, count: int) -> None:
-        """Runs the service until the changelog has this many messages."""
+        """Runs the service until the changelog has `count` messages of the entity. Checks that it has no more."""
         with self.running() as service:
             service.until(lambda: len(self.messages("orders")) >= count)
         assert len(self.messages("orders")) == count
 
 
 def over_postgres(database: str, folder: Path, properties: Mapping[str, str] = MappingProxyType({})) -> InProcess:
-    """Returns a service that publishes the table `orders`, with these additional properties.
+    """Returns a service that publishes the table `orders` of a PostgreSQL database.
 
-    The properties that our service sets by default are left to the service.
+    The configuration has the properties of `connector` that our service does not set by default, and `properties`.
     """
     defaults = {"table.include.list", "publication.name", "publication.autocreate.mode", "plugin.name", "topic.prefix"}
     all_properties = {key: value for key, value in connector(database).items() if key not in defaults}

@@ -1,4 +1,4 @@
-"""A PostgreSQL table for Debezium's connector, and a program that reads it and can be killed."""
+"""A PostgreSQL table for Debezium's connector, and a program that reads the table until a test kills it."""
 
 import os
 import signal
@@ -18,7 +18,10 @@ POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
 
 def connector(dsn: str, **more: str) -> dict[str, str]:
-    """Returns the properties of a connector for the table `orders`. Underscores in names of `more` are dots."""
+    """Returns the properties of a connector for the table `orders`.
+
+    `more` are additional properties. Their names have underscores in place of dots.
+    """
     parameters = psycopg.conninfo.conninfo_to_dict(dsn)
     return {
         "connector.class": POSTGRES,
@@ -47,7 +50,7 @@ def create_table(dsn: str, rows: int = 0) -> None:
 
 
 class SqliteStore:
-    """The store of an application, which commits the handler's rows and the offset in one transaction."""
+    """The store of an application. It commits the handler's rows and the offset in one transaction."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -115,8 +118,8 @@ def program(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def java_of(parent: int) -> int | None:
-    """Returns the id of the Debezium process that the process `parent` started, if it runs. Other Java processes do not
-    count, such as Spark's or one that only prints its version.
+    """Returns the id of the running Debezium process that the process `parent` started, or None. Other Java processes,
+    such as Spark's or one that only prints its version, do not count.
     """
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
         for child in task.read_text("utf-8").split():

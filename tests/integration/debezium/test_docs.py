@@ -1,5 +1,5 @@
-"""The examples in the documentation of Debezium work: the program that prints the changes of a table, and the
-configuration for SQL Server, as far as it goes without a SQL Server.
+"""The examples in the documentation of Debezium work. The first is a program that prints the changes of a table. The
+second is a configuration for SQL Server, which is tested without a SQL Server.
 """
 
 import os
@@ -20,11 +20,11 @@ from tests.patience import PATIENCE_S, until
 from tests.servers import engine_jars
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
-PAGE = (HOW_TO / "debezium-engine.md").read_text("utf-8")
+ENGINE_PAGE = (HOW_TO / "debezium-engine.md").read_text("utf-8")
 
 
 def install(connector: str, data: Path) -> None:
-    """Installs the connector's jars into the default folder, if $XDG_DATA_HOME is `data`."""
+    """Installs the connector's jars into the folder that is the default if $XDG_DATA_HOME is `data`."""
     folder = default_folder(CONNECTORS[connector], {"XDG_DATA_HOME": str(data)})
     folder.parent.mkdir(parents=True)
     folder.symlink_to(engine_jars(connector))
@@ -32,7 +32,7 @@ def install(connector: str, data: Path) -> None:
 
 def test_the_program_prints_changes(database: str, starts_servers: None, tmp_path: Path) -> None:
     create_table(database, 1)
-    [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    [program] = re.findall(r"^```python\n(.*?)^```", ENGINE_PAGE, re.DOTALL | re.MULTILINE)
     parameters = psycopg.conninfo.conninfo_to_dict(database)
     for name, value in (
         ("hostname", parameters["host"]),
@@ -49,10 +49,13 @@ def test_the_program_prints_changes(database: str, starts_servers: None, tmp_pat
             [sys.executable, "-c", program], cwd=tmp_path, env=environment, stdout=stream, stderr=stream
         )
     try:
-        until(lambda: b"'op': 'r'" in output.read_bytes() or process.poll() is not None, "no row of the table")
+        until(
+            lambda: b"'op': 'r'" in output.read_bytes() or process.poll() is not None,
+            "the program prints no row of the table",
+        )
         with psycopg.connect(database) as connection:
             connection.execute("UPDATE orders SET status = 'PAID'")
-        until(lambda: b"'op': 'u'" in output.read_bytes() or process.poll() is not None, "no update")
+        until(lambda: b"'op': 'u'" in output.read_bytes() or process.poll() is not None, "the program prints no update")
         assert process.poll() is None, output.read_text("utf-8")
     finally:
         process.send_signal(signal.SIGINT)
@@ -62,8 +65,8 @@ def test_the_program_prints_changes(database: str, starts_servers: None, tmp_pat
     assert "'after': {'id': 1, 'status': 'PAID'" in update
 
 
-class OfThePage(Site):
-    """The service of docs/how-to/another-database.md."""
+class DocumentedSite(Site):
+    """A service with the configuration for SQL Server in docs/how-to/another-database.md."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.config = folder / "changelog.toml"
@@ -84,7 +87,7 @@ def test_the_connector_for_sql_server_starts_and_looks_for_its_server(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("MSSQL_PASSWORD", "secret")
     port = free_port()
-    site = OfThePage(tmp_path, port)
+    site = DocumentedSite(tmp_path, port)
     assert site.call("check") == (0, [])
     with site.running() as service:
         service.until(lambda: service.said("connection lost"))

@@ -1,4 +1,4 @@
-"""The embedded Debezium reads a PostgreSQL: events, restarts, back-pressure and kills."""
+"""The embedded Debezium reads a PostgreSQL database. Tests its events, restarts, back-pressure, kills and errors."""
 
 import json
 import random
@@ -30,21 +30,21 @@ def jars(starts_servers: None) -> Path:
 
 
 def ignore(_line: LogLine) -> None:
-    """Drops Debezium's log."""
+    """Ignores a line of Debezium's log."""
 
 
 class HandlerError(Exception):
-    """What a handler raises."""
+    """The error that a handler of these tests raises."""
 
 
-def test_a_handler_receives_the_snapshot_and_the_stream_and_a_refused_batch_again(
+def test_a_handler_receives_snapshot_and_stream_and_again_a_batch_at_which_it_failed(
     database: str, jars: Path, tmp_path: Path
 ) -> None:
     create_table(database, 3)
     engine = DebeziumEngine(connector(database), store=FileStore(tmp_path / "state"), jars=jars)
     received: list[ChangeEvent] = []
 
-    def refuse_the_stream(events: Sequence[ChangeEvent]) -> None:
+    def fail_at_the_stream(events: Sequence[ChangeEvent]) -> None:
         if b'"op":"r"' not in (events[0].value or b""):
             raise HandlerError
         received.extend(events)
@@ -55,14 +55,14 @@ def test_a_handler_receives_the_snapshot_and_the_stream_and_a_refused_batch_agai
                 connection.execute("DELETE FROM orders WHERE id = 3")
 
     with pytest.raises(HandlerError):
-        engine.run(refuse_the_stream)
+        engine.run(fail_at_the_stream)
     assert [event.decoded_key() for event in received] == [{"id": 1}, {"id": 2}, {"id": 3}]
     assert {event.topic for event in received} == {"shop.public.orders"}
 
     received.clear()
 
     def close_after_six() -> None:
-        until(lambda: len(received) >= 6, "no events")
+        until(lambda: len(received) >= 6, "the handler does not receive six events")
         engine.close()
 
     closer = threading.Thread(target=close_after_six)
@@ -90,7 +90,9 @@ def test_a_handler_receives_the_snapshot_and_the_stream_and_a_refused_batch_agai
     assert received[0].offset["lsn"] == json.loads(received[0].value or b"")["source"]["lsn"]
 
 
-def test_a_run_closes_before_it_has_begun_and_in_its_handler(database: str, jars: Path, tmp_path: Path) -> None:
+def test_close_has_no_effect_before_a_run_and_ends_a_run_from_its_handler(
+    database: str, jars: Path, tmp_path: Path
+) -> None:
     create_table(database, 1)
     engine = DebeziumEngine(connector(database), store=FileStore(tmp_path / "state"), jars=jars)
     engine.close()
@@ -105,15 +107,15 @@ def test_a_run_closes_before_it_has_begun_and_in_its_handler(database: str, jars
 
 
 def read_batches(process: EngineProcess, count: int) -> list[RecordBatch]:
-    """Reads until there are this many records, and acknowledges nothing."""
+    """Reads batches until they have at least `count` records. Acknowledges none of them."""
     batches: list[RecordBatch] = []
     deadline = time.monotonic() + PATIENCE_S
     while sum(map(len, batches)) < count:
-        assert time.monotonic() < deadline, "the records do not come"
-        received = process.read(1)
-        assert not isinstance(received, End)
-        if isinstance(received, RecordBatch):
-            batches.append(received)
+        assert time.monotonic() < deadline, "the records do not arrive"
+        frame = process.read(1)
+        assert not isinstance(frame, End)
+        if isinstance(frame, RecordBatch):
+            batches.append(frame)
     return batches
 
 
@@ -137,25 +139,25 @@ def test_bytes_in_flight_are_limited_and_a_transaction_continues_after_any_row(d
             batches.append(batch)
         assert max(map(nbytes, batches)) < 25_000
         assert sum(map(nbytes, batches)) < 100_000
-        # Frames end at different rows in each run, so the test resumes from the middle of the longest frame.
-        longest = max(batches, key=len)
-        half = len(longest) // 2
+        # Batches end at different rows in each run, so the test resumes from the middle of the longest batch.
+        longest_batch = max(batches, key=len)
+        middle = len(longest_batch) // 2
         process.acknowledge(batches[-1].last)
         assert len(read_batches(process, 1)) == 1
     finally:
         process.kill()
 
-    resumed = EngineProcess(launch, longest.last_offsets(half), [], ignore)
+    second_process = EngineProcess(launch, longest_batch.last_offsets(middle), [], ignore)
     try:
-        keys = [key for batch in read_batches(resumed, 3) for key in batch.keys]
-        assert keys[:3] == list(longest.keys)[half : half + 3]
+        keys = [key for batch in read_batches(second_process, 3) for key in batch.keys]
+        assert keys[:3] == list(longest_batch.keys)[middle : middle + 3]
     finally:
-        resumed.close()
-        resumed.close()
+        second_process.close()
+        second_process.close()
 
 
 def test_the_process_ends_with_its_parent_although_its_input_stays_open(jars: Path) -> None:
-    """The test holds the pipe's other end open, as if another child of the parent had inherited the pipe."""
+    """The test keeps the other end of the input pipe open, as if another child of the parent had inherited it."""
     command = Launch(properties={}, jars=jars).command(find_java())
     parent = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & exec sleep 1000', "sh", *command]
     with subprocess.Popen(parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -172,14 +174,14 @@ ROWS_MIN = 1000
 def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_commit(
     database: str, jars: Path, tmp_path: Path, seed: int
 ) -> None:
-    draw = random.Random(seed)
+    generator = random.Random(seed)
     create_table(database)
-    applied, log = tmp_path / "applied.sqlite", tmp_path / "log"
-    arguments = (json.dumps(connector(database, max_batch_size="64")), str(jars), str(applied))
-    inserted = 0
+    store, log = tmp_path / "store.sqlite", tmp_path / "log"
+    arguments = (json.dumps(connector(database, max_batch_size="64")), str(jars), str(store))
+    row_count = 0
 
     def count() -> int:
-        with sqlite3.connect(applied) as connection:
+        with sqlite3.connect(store) as connection:
             table_exists = connection.execute(
                 "SELECT count(*) FROM sqlite_master WHERE name = 'events'"
             ).fetchone() != (0,)
@@ -191,29 +193,29 @@ def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_com
     for number in range(ROUNDS + 1):
         with program(*arguments, log=log) as process:
             if number == 0:
-                until(lambda: _streams(database), f"no start: {log.read_text('utf-8')}")
-            begun = count()
-            inserted = _insert(database, inserted, draw.randrange(ROWS_MIN, 2 * ROWS_MIN))
-            wait_for(begun + 1)
+                until(lambda: _streams(database), f"the engine does not start: {log.read_text('utf-8')}")
+            earlier_count = count()
+            row_count = _insert(database, row_count, generator.randrange(ROWS_MIN, 2 * ROWS_MIN))
+            wait_for(earlier_count + 1)
             java = java_of(process.pid)
             assert java is not None
             if number == ROUNDS:
-                wait_for(inserted)
+                wait_for(row_count)
                 break
-            time.sleep(draw.random() * 0.1)
-            killed = [java, process.pid][number % 2]
-            kill(killed)
+            time.sleep(generator.random() * 0.1)
+            victim = [java, process.pid][number % 2]
+            kill(victim)
             until(partial(has_ended, java), "Java outlives its parent")
-            if killed == java:
-                wait_for(inserted)  # the program runs the engine again
-    with sqlite3.connect(applied) as connection_to_applied:
-        events = connection_to_applied.execute("SELECT op, row FROM events ORDER BY id").fetchall()
-    assert events == [("c", row) for row in range(1, inserted + 1)]
+            if victim == java:
+                wait_for(row_count)  # the program runs the engine again
+    with sqlite3.connect(store) as store_connection:
+        events = store_connection.execute("SELECT op, row FROM events ORDER BY id").fetchall()
+    assert events == [("c", row) for row in range(1, row_count + 1)]
     assert "the Debezium process was killed (SIGKILL)" in log.read_text("utf-8")
 
 
 def _insert(dsn: str, before: int, rows: int) -> int:
-    """Inserts this many rows in two transactions, and returns the new number of rows in the table."""
+    """Adds `rows` rows in two transactions to a table with `before` rows. Returns the new number of rows."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for first, last in ((before + 1, before + rows // 2), (before + rows // 2 + 1, before + rows)):
             series = "SELECT i, 'NEW', i FROM generate_series(%s::int, %s::int) AS i"
@@ -228,8 +230,8 @@ def _streams(dsn: str) -> bool:
         return connection.execute(query).fetchone() == (1,)
 
 
-def refused(properties: dict[str, str], jars: Path, state: Path, *, heap_mib: int = 256) -> ChangelogError:
-    """Runs an engine that must fail, and returns its error."""
+def engine_error(properties: dict[str, str], jars: Path, state: Path, *, heap_mib: int = 256) -> ChangelogError:
+    """Runs an engine that must fail. Returns its error, which must be one line."""
     engine = DebeziumEngine(properties, store=FileStore(state), jars=jars, heap_mib=heap_mib)
     with pytest.raises(ChangelogError) as error:
         engine.run(lambda _events: None)
@@ -238,12 +240,12 @@ def refused(properties: dict[str, str], jars: Path, state: Path, *, heap_mib: in
 
 
 def test_an_error_of_debezium_is_one_line(database: str, jars: Path, tmp_path: Path) -> None:
-    good = connector(database)
-    error = refused({**good, "snapshot.mode": "sometimes"}, jars, tmp_path)
+    properties = connector(database)
+    error = engine_error({**properties, "snapshot.mode": "sometimes"}, jars, tmp_path)
     assert (error.kind, "'snapshot.mode'" in error.message) == (Kind.USAGE, True), error.message
-    error = refused({**good, "connector.class": "com.example.Nothing"}, jars, tmp_path)
+    error = engine_error({**properties, "connector.class": "com.example.Nothing"}, jars, tmp_path)
     assert (error.kind, "class com.example.Nothing is not in the jars" in error.message) == (Kind.PRECONDITION, True)
-    error = refused({**good, "database.hostname": "127.0.0.1", "database.port": "1"}, jars, tmp_path)
+    error = engine_error({**properties, "database.hostname": "127.0.0.1", "database.port": "1"}, jars, tmp_path)
     assert (error.kind, "Connection to 127.0.0.1:1 refused" in error.message) == (Kind.CONNECTION, True), error.message
 
 
@@ -251,6 +253,6 @@ def test_a_heap_that_is_too_small_is_named(database: str, jars: Path, tmp_path: 
     create_table(database, 1)
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE orders SET status = repeat('x', 30_000_000)")
-    error = refused(connector(database), jars, tmp_path, heap_mib=32)
+    error = engine_error(connector(database), jars, tmp_path, heap_mib=32)
     assert error.kind is Kind.LIMIT, error.message
     assert "heap of 32 MiB" in error.message

@@ -1,4 +1,4 @@
-"""The campaign that compares our readers with Debezium, for one small round on each of two databases."""
+"""Runs the campaign that compares our readers with Debezium, for one small round on each of two databases."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The service makes PostgreSQL's publication before Debezium starts, and says which right is missing."""
+"""The service creates PostgreSQL's publication before Debezium starts. `check` says which right is missing."""
 
 import os
 from collections.abc import Iterator
@@ -20,41 +20,42 @@ PASSWORD = "secret-of-the-role"
 
 
 def publication(dsn: str, *tables: str, **more: str) -> Publication:
-    """Returns the publication `app` for these tables of the schema `public`. Underscores in `more` are dots.
+    """Returns the publication `app` for these tables of the schema `public`.
 
-    Only a publication that `more` names is shared.
+    `more` are additional properties. Their names have underscores in place of dots. The publication is shared only if
+    `more` names it.
     """
-    own = ("database.hostname", "database.port", "database.dbname", "database.user", "database.password")
+    names = ("database.hostname", "database.port", "database.dbname", "database.user", "database.password")
     properties = {
         **defaults("postgresql", None, "app", [("public", table) for table in tables]),
-        **{key: value for key, value in connector(dsn).items() if key in own},
+        **{key: value for key, value in connector(dsn).items() if key in names},
         **{key.replace("_", "."): value for key, value in more.items()},
     }
-    made = publication_of("postgresql", properties, shared="publication_name" in more)
-    assert made is not None
-    return made
+    result = publication_of("postgresql", properties, shared="publication_name" in more)
+    assert result is not None
+    return result
 
 
 def sql(dsn: str, *statements: str) -> list[tuple[object, ...]]:
-    """Runs the statements, and returns the rows of the last one."""
+    """Runs each statement in a transaction of its own. Returns the rows of the last one."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in statements:
             cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
-def sent(dsn: str) -> list[str]:
-    """Returns the tables that the publication sends."""
+def published_tables(dsn: str) -> list[str]:
+    """Returns the tables that publications of the database send."""
     return [str(name) for (name,) in sql(dsn, "SELECT tablename FROM pg_publication_tables ORDER BY 1")]
 
 
-def found(publication: Publication, stored: list[str] | None = None, *, continues: bool = False) -> list[Finding]:
+def findings_of(publication: Publication, stored: list[str] | None = None, *, continues: bool = False) -> list[Finding]:
     return list(publication.findings(stored, continues=continues))
 
 
 @pytest.fixture
-def tables(database: str) -> str:
-    """A database with the tables a, "B c", parent (partitioned) and their inheriting and unlogged relatives."""
+def dsn(database: str) -> str:
+    """A database whose tables include an inheriting, an unlogged and a partitioned one."""
     sql(
         database,
         "CREATE TABLE a (id int PRIMARY KEY)",
@@ -68,108 +69,110 @@ def tables(database: str) -> str:
     return database
 
 
-def test_it_is_created_and_kept_up_to_date(tables: str) -> None:
-    first = publication(tables, "a", "B c")
-    [finding] = found(first)
+def test_the_publication_is_created_and_updated(dsn: str) -> None:
+    first = publication(dsn, "a", "B c")
+    [finding] = findings_of(first)
     assert finding.status == "ok"
     assert finding.message.endswith(
         'FOR TABLE ONLY "public"."B c", ONLY "public"."a" WITH (publish_via_partition_root = true)'
     )
     assert first.made(None, continues=False) == ["public.B c", "public.a"]
-    assert sent(tables) == ["B c", "a"]
-    assert [finding.message for finding in found(first)] == ["app has the tables that Debezium reads"]
-    second = publication(tables, "a", "parent", signal_data_collection="public.signals")
-    assert found(second)[0].message.startswith("app lacks public.parent, public.signals and still has public.B c; ")
+    assert published_tables(dsn) == ["B c", "a"]
+    assert [finding.message for finding in findings_of(first)] == ["app has the tables that Debezium reads"]
+    second = publication(dsn, "a", "parent", signal_data_collection="public.signals")
+    assert findings_of(second)[0].message.startswith(
+        "app lacks public.parent, public.signals and still has public.B c; "
+    )
     assert second.made(["public.B c", "public.a"], continues=True) == ["public.a", "public.parent", "public.signals"]
-    assert sent(tables) == ["a", "parent", "signals"]
+    assert published_tables(dsn) == ["a", "parent", "signals"]
 
 
-def test_a_named_publication_loses_no_table(tables: str) -> None:
-    sql(tables, 'CREATE PUBLICATION app FOR TABLE "B c"')
-    publication(tables, "a", publication_name="app").made(None, continues=False)
-    assert sent(tables) == ["B c", "a"]
+def test_a_named_publication_loses_no_table(dsn: str) -> None:
+    sql(dsn, 'CREATE PUBLICATION app FOR TABLE "B c"')
+    publication(dsn, "a", publication_name="app").made(None, continues=False)
+    assert published_tables(dsn) == ["B c", "a"]
 
 
-def test_one_for_all_tables_is_used_as_it_is(tables: str) -> None:
-    all_tables = publication(tables, "a", publication_autocreate_mode="all_tables")
+def test_a_publication_for_all_tables_is_used_as_it_is(dsn: str) -> None:
+    all_tables = publication(dsn, "a", publication_autocreate_mode="all_tables")
     assert all_tables.made(None, continues=False) is None
-    before = sent(tables)
-    assert "signals" in before
-    publication(tables, "a").made(None, continues=False)
-    assert sent(tables) == before
+    all_names = published_tables(dsn)
+    assert "signals" in all_names
+    publication(dsn, "a").made(None, continues=False)
+    assert published_tables(dsn) == all_names
 
 
-def test_partitions_are_published_under_the_name_of_their_table(tables: str) -> None:
-    sql(tables, "CREATE PUBLICATION app FOR TABLE parent")
-    assert sent(tables) == ["part"]
-    assert found(publication(tables, "parent"))[0].message.startswith(
+def test_partitions_are_published_under_the_name_of_their_table(dsn: str) -> None:
+    sql(dsn, "CREATE PUBLICATION app FOR TABLE parent")
+    assert published_tables(dsn) == ["part"]
+    assert findings_of(publication(dsn, "parent"))[0].message.startswith(
         "app publishes partitions under their own names; "
     )
-    publication(tables, "parent").made(None, continues=True)
-    assert sent(tables) == ["parent"]
+    publication(dsn, "parent").made(None, continues=True)
+    assert published_tables(dsn) == ["parent"]
 
 
 @pytest.mark.parametrize("pattern", ["public.(a|B C)", r"public\.[aB].*", "PUBLIC.A, public.b c"])
-def test_tables_may_be_named_by_patterns(tables: str, pattern: str) -> None:
-    publication(tables, table_include_list=pattern).made(None, continues=False)
-    assert sent(tables) == ["B c", "a"]
+def test_tables_may_be_named_by_patterns(dsn: str, pattern: str) -> None:
+    publication(dsn, table_include_list=pattern).made(None, continues=False)
+    assert published_tables(dsn) == ["B c", "a"]
 
 
-def test_a_table_that_does_not_exist_yet(tables: str) -> None:
-    [warning, _] = found(publication(tables, "a", "later"))
+def test_a_table_that_does_not_exist_yet(dsn: str) -> None:
+    [warning, _] = findings_of(publication(dsn, "a", "later"))
     assert (warning.status, warning.message.rpartition(" has ")[2]) == ("warn", "no table public.later yet")
-    publication(tables, "a", "later").made(None, continues=False)
-    sql(tables, "CREATE TABLE later (id int PRIMARY KEY)")
-    assert publication(tables, "a", "later").made(["public.a"], continues=True) == ["public.a", "public.later"]
+    publication(dsn, "a", "later").made(None, continues=False)
+    sql(dsn, "CREATE TABLE later (id int PRIMARY KEY)")
+    assert publication(dsn, "a", "later").made(["public.a"], continues=True) == ["public.a", "public.later"]
     with pytest.raises(ChangelogError, match=r"has no table public\.never, so there is nothing to publish") as caught:
-        publication(tables, "never").made(None, continues=False)
+        publication(dsn, "never").made(None, continues=False)
     assert caught.value.kind is Kind.PRECONDITION
 
 
 @pytest.mark.parametrize(
-    ("statement", "lost"),
+    ("statement", "loss"),
     [
         ("DROP PUBLICATION app", "there is no publication app any more"),
         ("ALTER PUBLICATION app DROP TABLE ONLY a", "publication app no longer has public.a"),
         ("DROP TABLE a CASCADE; CREATE TABLE a (id int PRIMARY KEY)", "publication app no longer has public.a"),
     ],
 )
-def test_what_was_away_is_a_gap(tables: str, statement: str, lost: str) -> None:
-    both = publication(tables, "a", "B c")
-    stored = both.made(None, continues=False)
+def test_a_publication_that_lost_a_table_is_a_gap(dsn: str, statement: str, loss: str) -> None:
+    both_tables = publication(dsn, "a", "B c")
+    stored = both_tables.made(None, continues=False)
     assert stored is not None
-    sql(tables, *statement.split("; "))
+    sql(dsn, *statement.split("; "))
     with pytest.raises(ChangelogError) as caught:
-        both.made(stored, continues=True)
-    assert (caught.value.kind, caught.value.message) == (Kind.GAP, f"{lost}, so the log may lack changes")
-    assert [finding.status for finding in found(both, list(stored), continues=True)] == ["fail"]
-    assert both.made(None, continues=False) == stored  # over the gap
+        both_tables.made(stored, continues=True)
+    assert (caught.value.kind, caught.value.message) == (Kind.GAP, f"{loss}, so the log may lack changes")
+    assert [finding.status for finding in findings_of(both_tables, list(stored), continues=True)] == ["fail"]
+    assert both_tables.made(None, continues=False) == stored  # as after the gap
 
 
-def test_a_publication_of_the_user_is_only_checked(tables: str) -> None:
-    own = publication(tables, "a", "B c", publication_autocreate_mode="disabled")
-    assert not own.is_ours
-    [finding] = found(own)
+def test_a_publication_of_the_user_is_only_checked(dsn: str) -> None:
+    user_publication = publication(dsn, "a", "B c", publication_autocreate_mode="disabled")
+    assert not user_publication.is_ours
+    [finding] = findings_of(user_publication)
     assert finding.message == f"app does not exist yet, and {MODE} is disabled"
     assert (finding.hint or "").startswith('run: CREATE PUBLICATION "app" FOR TABLE ONLY "public"."B c"')
-    sql(tables, "CREATE PUBLICATION app FOR TABLE ONLY a")
-    assert found(own)[0].message == f"app lacks public.B c, and {MODE} is disabled"
-    sql(tables, 'ALTER PUBLICATION app ADD TABLE ONLY "B c"')
-    assert found(own)[0].status == "ok"
+    sql(dsn, "CREATE PUBLICATION app FOR TABLE ONLY a")
+    assert findings_of(user_publication)[0].message == f"app lacks public.B c, and {MODE} is disabled"
+    sql(dsn, 'ALTER PUBLICATION app ADD TABLE ONLY "B c"')
+    assert findings_of(user_publication)[0].status == "ok"
 
 
 @pytest.fixture
-def role(tables: str, own_name: str) -> Iterator[str]:
-    """A role that may connect, and owns nothing."""
-    sql(tables, f"CREATE ROLE {own_name} LOGIN REPLICATION PASSWORD '{PASSWORD}'")
+def role(dsn: str, own_name: str) -> Iterator[str]:
+    """A role that may connect and replicate, but owns nothing."""
+    sql(dsn, f"CREATE ROLE {own_name} LOGIN REPLICATION PASSWORD '{PASSWORD}'")
     yield own_name
-    sql(tables, f"DROP OWNED BY {own_name}", f"DROP ROLE {own_name}")
+    sql(dsn, f"DROP OWNED BY {own_name}", f"DROP ROLE {own_name}")
 
 
-def test_check_says_which_right_is_missing(tables: str, role: str) -> None:
-    [(owner, name)] = sql(tables, "SELECT current_user::text, current_database()::text")
-    poor = publication(tables, "a", database_user=role, database_password=PASSWORD)
-    [finding] = found(poor)
+def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
+    [(owner, name)] = sql(dsn, "SELECT current_user::text, current_database()::text")
+    publication_of_role = publication(dsn, "a", database_user=role, database_password=PASSWORD)
+    [finding] = findings_of(publication_of_role)
     assert finding.status == "fail"
     assert finding.message == (
         f"app does not exist yet, and role {role} may not change that: it lacks CREATE on database {name}; "
@@ -177,24 +180,24 @@ def test_check_says_which_right_is_missing(tables: str, role: str) -> None:
     )
     assert (finding.hint or "").startswith('as a role that may, run: CREATE PUBLICATION "app"')
     with pytest.raises(ChangelogError) as caught:
-        poor.made(None, continues=False)
+        publication_of_role.made(None, continues=False)
     assert caught.value.kind is Kind.ACCESS
     assert caught.value.message == f"setting up publication app: permission denied for database {name}"
-    publication(tables, "a").made(None, continues=False)
-    assert poor.made(None, continues=True) == ["public.a"]
-    assert found(poor)[0].status == "ok"
-    lacking = publication(tables, "a", "B c", database_user=role, database_password=PASSWORD)
-    assert found(lacking)[0].message.endswith(
+    publication(dsn, "a").made(None, continues=False)
+    assert publication_of_role.made(None, continues=True) == ["public.a"]
+    assert findings_of(publication_of_role)[0].status == "ok"
+    larger_publication = publication(dsn, "a", "B c", database_user=role, database_password=PASSWORD)
+    assert findings_of(larger_publication)[0].message.endswith(
         f"the publication belongs to {owner}; table public.B c belongs to {owner}"
     )
     all_tables = publication(
-        tables, "a", database_user=role, database_password=PASSWORD, publication_autocreate_mode="all_tables"
+        dsn, "a", database_user=role, database_password=PASSWORD, publication_autocreate_mode="all_tables"
     )
-    sql(tables, "DROP PUBLICATION app")
-    assert found(all_tables)[0].message.endswith("only a superuser may publish all tables")
+    sql(dsn, "DROP PUBLICATION app")
+    assert findings_of(all_tables)[0].message.endswith("only a superuser may publish all tables")
 
 
-def test_a_server_that_refuses_is_one_line(tables: str) -> None:
+def test_an_error_is_one_line(dsn: str) -> None:
     for more, line in (
         ({"database_user": "nobody_here"}, 'role "nobody_here" does not exist'),
         ({"database_dbname": "no_such"}, 'database "no_such" does not exist'),
@@ -202,19 +205,19 @@ def test_a_server_that_refuses_is_one_line(tables: str) -> None:
         ({"database_port": "x"}, "database.port is not a number: x"),
         ({"table_include_list": "public.("}, "public.( is not a pattern that the service understands"),
     ):
-        [finding] = found(publication(tables, "a", **more))
+        [finding] = findings_of(publication(dsn, "a", **more))
         assert finding.status == "fail"
         assert line in finding.message
         assert "\n" not in finding.message
 
 
-def test_a_publication_of_the_user_may_be_out_of_reach(tables: str) -> None:
-    """Debezium may reach the server in a way that libpq does not have."""
-    [finding] = found(publication(tables, "a", publication_autocreate_mode="disabled", database_port="1"))
+def test_a_publication_of_the_user_may_be_out_of_reach(dsn: str) -> None:
+    """This is only a warning, because Debezium may be able to reach a server that libpq cannot reach."""
+    [finding] = findings_of(publication(dsn, "a", publication_autocreate_mode="disabled", database_port="1"))
     assert finding.status == "warn"
 
 
-# With Debezium
+# The service with Debezium
 
 
 @pytest.fixture
@@ -226,7 +229,7 @@ def site(database: str, tmp_path: Path) -> InProcess:
 
 
 def test_a_column_that_is_altered_at_the_first_start(site: InProcess) -> None:
-    """If Debezium made the publication in its own session, PostgreSQL would decode the older rows wrongly here."""
+    """If Debezium created the publication in its own session, PostgreSQL would decode the older rows wrongly here."""
     with site.running() as service:
         service.until(lambda: len(site.messages("orders")) == 40)
         site.sql(
@@ -254,9 +257,9 @@ def test_a_publication_that_is_gone_is_a_gap_and_drop_drops_it(site: InProcess) 
     site.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
     site.publish(80)
     assert site.checkpoint.source["identity"]["published"] == ["public.orders"]
-    assert sent(site.dsn) == ["orders"]
+    assert published_tables(site.dsn) == ["orders"]
     assert site.call("drop", "--publication", "--yes") == (0, [])
-    assert sent(site.dsn) == []
+    assert published_tables(site.dsn) == []
 
 
 def test_a_partitioned_table(site: InProcess) -> None:

@@ -10,7 +10,7 @@ from tests.servers import engine_jars
 from tests.servers.mysql import fresh_mysql_database
 
 
-def test_a_restart_knows_columns_from_the_history(mariadb: MysqlServer, tmp_path: Path) -> None:
+def test_the_engine_knows_columns_from_the_history_after_a_restart(mariadb: MysqlServer, tmp_path: Path) -> None:
     jars = engine_jars("mariadb")
     with fresh_mysql_database(mariadb) as database:
         properties: dict[str, str | int | float | bool] = {
@@ -35,13 +35,16 @@ def test_a_restart_knows_columns_from_the_history(mariadb: MysqlServer, tmp_path
                     cursor.execute(statement)
                 connection.commit()
 
-        def run(then: Callable[[], None], count: int) -> list[object]:
-            """Runs the engine until it has passed on this many events, and returns the rows of these events."""
+        def run(at_first_batch: Callable[[], None], count: int) -> list[object]:
+            """Runs the engine until the handler has received `count` events. Returns the rows of these events.
+
+            Calls `at_first_batch` when the first events arrive.
+            """
             events.clear()
 
             def handle(batch: Sequence[ChangeEvent]) -> None:
                 if not events:
-                    then()
+                    at_first_batch()
                 events.extend(batch)
                 if len(events) >= count:
                     engine.close()

@@ -1,4 +1,4 @@
-"""The service reads a database through a Debezium that it runs itself, and continues exactly after restarts and kills.
+"""The service reads a database through a Debezium that it runs itself. Restarts and kills lose and repeat nothing.
 
 Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint.
 """
@@ -28,7 +28,7 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
 
 
 def test_changes_before_an_altered_column_are_read_after_it(postgres: InProcess) -> None:
-    """PostgreSQL 18.6 crashes here if the session that reads the log has looked at the table before."""
+    """PostgreSQL 18.6 crashes here if the session that reads the log has accessed the table before."""
     postgres.publish(40)
     postgres.sql(
         "UPDATE orders SET status = repeat('x', 50) WHERE id <= 10",
@@ -61,8 +61,8 @@ def test_postgresql_is_read_exactly_once_over_restarts_and_kills(postgres: InPro
     postgres.publish(55)
     ops = [op for op, _ in postgres.ops("orders")]
     assert ops == ["read"] * 40 + ["update"] * 10 + ["delete", "create", "update", "delete", "create"]
-    moved = postgres.messages("orders")[50:52]
-    assert (moved[0]["movedTo"]["key"], moved[1]["movedFrom"]["key"]) == ("100", "1")
+    departure, arrival = postgres.messages("orders")[50:52]
+    assert (departure["movedTo"]["key"], arrival["movedFrom"]["key"]) == ("100", "1")
     [rows] = postgres.sql("SELECT json_object_agg(id, to_json(orders) ORDER BY id) FROM orders")
     state = postgres.state("orders")
     for row in state.values():
@@ -78,7 +78,7 @@ def positions(site: InProcess) -> list[str]:
 
 
 def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgres: InProcess) -> None:
-    """The snapshot sleeps in the second table until the service is stopped, and is then begun again."""
+    """The snapshot sleeps in its second table until the test kills Debezium, which then begins the snapshot again."""
     postgres.sql(
         "CREATE TABLE sleeping AS SELECT true",
         "CREATE TABLE zone (id int PRIMARY KEY)",
@@ -87,9 +87,9 @@ def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgre
         "INSERT INTO zone VALUES (1)",
     )
     text = postgres.config.read_text("utf-8")
-    slow = "snapshot.select.statement.overrides"
+    property_ = "snapshot.select.statement.overrides"
     query = "SELECT zone.* FROM public.zone WHERE nap() IS DISTINCT FROM 2"
-    overrides = f'"{slow}" = "public.zone"\n"{slow}.public.zone" = "{query}"\n'
+    overrides = f'"{property_}" = "public.zone"\n"{property_}.public.zone" = "{query}"\n'
     text = text.replace("[source.properties]\n", f"[source.properties]\n{overrides}")
     postgres.config.write_text(f'{text}[entities.zone]\ntable = "public.zone"\nkey = ["id"]\n', "utf-8")
     with postgres.running() as service:
@@ -106,24 +106,24 @@ def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgre
         postgres.sql("INSERT INTO orders VALUES (5, 'AGAIN', 1)")
         service.until(lambda: postgres.ops("orders")[-1] == ("create", "5"))
     assert [key for op, key in postgres.ops("orders") if op == "delete"] == ["5"]
-    deleted = next(message for message in postgres.messages("orders") if message["value"]["current"] is None)
-    assert deleted["value"]["original"] == {"id": 5, "status": "NEW", "amount": "1.25"}
+    delete = next(message for message in postgres.messages("orders") if message["value"]["current"] is None)
+    assert delete["value"]["original"] == {"id": 5, "status": "NEW", "amount": "1.25"}
     assert positions(postgres) == sorted(set(positions(postgres)))
     rows = [id_ for (id_,) in postgres.sql("SELECT id::text FROM orders")]
     assert postgres.state("orders").keys() == set(rows)
     assert postgres.state("zone") == {"1": {"id": 1}}
 
 
-def found_gap(settings: config.Config) -> gaps.GapAtStart:
-    """Returns the gap. Tries again if Debezium did not start within the time that `gaps.find` waits for it."""
+def wait_for_gap(settings: config.Config) -> gaps.GapAtStart:
+    """Returns the gap. Searches again if Debezium did not start within the time that one search waits for it."""
     gap: gaps.GapAtStart | None = None
 
-    def find() -> bool:
+    def search() -> bool:
         nonlocal gap
         gap = gaps.find(settings, accept_settings=False, reach=nowhere)
         return gap is not None
 
-    until(find, "there is no gap")
+    until(search, "there is no gap")
     assert gap is not None
     return gap
 
@@ -134,7 +134,7 @@ def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
     )
     settings = config.load(postgres.config, os.environ)
-    gap = found_gap(settings)
+    gap = wait_for_gap(settings)
     assert gap.error.message.startswith("Debezium: ")
     gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
     postgres.publish(80)
@@ -177,8 +177,8 @@ def test_mariadb_continues_with_its_history_of_schemas(mariadb: MysqlServer, tmp
 
 def test_an_error_is_one_line(postgres: InProcess) -> None:
     text = postgres.config.read_text("utf-8")
-    ours = text.replace("[source.properties]", '[source.properties]\n"offset.storage" = "x"')
-    postgres.config.write_text(ours, "utf-8")
+    text_with_managed_property = text.replace("[source.properties]", '[source.properties]\n"offset.storage" = "x"')
+    postgres.config.write_text(text_with_managed_property, "utf-8")
     assert postgres.refused("run", code=2).startswith("offset.storage is managed by the engine; remove it from")
     postgres.config.write_text(text.replace("jars = ", 'jars = "nowhere" # '), "utf-8")
     assert "Debezium's jars are not in " in postgres.refused()

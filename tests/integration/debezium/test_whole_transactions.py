@@ -1,4 +1,4 @@
-"""Transactions that a real Debezium wrote, in several partitions of a real broker, are published as a whole."""
+"""The service publishes each transaction as a whole, even if Debezium wrote its events to several partitions."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -28,8 +28,11 @@ ENTITIES = "".join(f'[entities.{name}]\ntable = "public.{name}"\nkey = ["id"]\n'
 
 
 def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[SourceRecord], list[list[tuple[str, str, str]]]]:
-    """Writes transactions, and returns Debezium's messages, and the operation, table and key of each change."""
-    expected: list[list[tuple[str, str, str]]] = []
+    """Writes transactions to the database. Returns Debezium's messages, and the changes of each transaction.
+
+    A change is its operation, its table and its key.
+    """
+    expected_changes: list[list[tuple[str, str, str]]] = []
 
     def write() -> None:
         with psycopg.connect(dsn) as connection:
@@ -39,20 +42,20 @@ def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[SourceRecord
                     "SELECT pg_logical_emit_message(true, 'provenance', %s)",
                     [f'{{"serviceName":"till","identifier":"{number}"}}'],
                 )
-                for place in range(random.randrange(1, 8)):
-                    table, key = random.choice(["item", "sale"]), 1000 + 100 * number + place
+                for index in range(random.randrange(1, 8)):
+                    table, key = random.choice(["item", "sale"]), 1000 + 100 * number + index
                     connection.execute(f"INSERT INTO {table} VALUES (%s, 'new')".encode(), [key])
                     changes.append(("create", table, str(key)))
                 connection.execute("UPDATE item SET status = 'paid' WHERE id = 0")
                 connection.execute("INSERT INTO other VALUES (%s)", [number])
                 connection.commit()
-                expected.append([*changes, ("update", "item", "0")])
+                expected_changes.append([*changes, ("update", "item", "0")])
 
     messages: list[SourceRecord] = []
     engine: DebeziumEngine
 
     def handle(events: Sequence[ChangeEvent]) -> None:
-        if not expected:
+        if not expected_changes:
             write()
         for event in events:
             messages.append(
@@ -63,17 +66,19 @@ def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[SourceRecord
                 )
             )
             ends = event.topic == "shop.transaction" and b'"END"' in (event.value or b"")
-            if ends and sum(b'"END"' in (one.value or b"") for one in messages) == TRANSACTIONS:
+            if ends and sum(b'"END"' in (message.value or b"") for message in messages) == TRANSACTIONS:
                 engine.close()
 
     more = {"provide_transaction_metadata": "true", "table_include_list": "public.item,public.sale,public.other"}
     engine = DebeziumEngine(connector(dsn, **more), store=FileStore(folder), jars=engine_jars("postgres"))
     engine.run(handle)
-    return messages, expected
+    return messages, expected_changes
 
 
 @pytest.fixture
-def written(database: str, tmp_path: Path, seed: int) -> tuple[list[SourceRecord], list[list[tuple[str, str, str]]]]:
+def messages_and_changes(
+    database: str, tmp_path: Path, seed: int
+) -> tuple[list[SourceRecord], list[list[tuple[str, str, str]]]]:
     with psycopg.connect(database, autocommit=True) as connection:
         for table in ("item", "sale"):
             connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, status text)".encode())
@@ -89,16 +94,16 @@ def partition_of(message: SourceRecord) -> int:
     return int(partition_batch(pa.array([message.key or b""]), PARTITIONS)[0])
 
 
-def test_each_is_published_at_once_whatever_arrives_first(
-    written: tuple[list[SourceRecord], list[list[tuple[str, str, str]]]],
+def test_transactions_are_published_as_a_whole_in_whatever_order_their_topics_arrive(
+    messages_and_changes: tuple[list[SourceRecord], list[list[tuple[str, str, str]]]],
     broker: Broker,
     own_name: str,
     tmp_path: Path,
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(whole, "WAIT_S", PATIENCE_S)  # a busy machine may need more than the usual wait to produce
-    messages, expected = written
+    monkeypatch.setattr(whole, "WAIT_S", PATIENCE_S)  # a busy machine may not send all events within the usual time
+    messages, expected_changes = messages_and_changes
     reader = Reader(broker, tmp_path, own_name)
     reader.set_up(ENTITIES, topics=f'transactions = "{own_name}.transaction"\nheld_mib = 1\n')
     for topic, count in (("public.item", PARTITIONS), ("public.sale", PARTITIONS), ("public.other", 1)):
@@ -114,7 +119,7 @@ def test_each_is_published_at_once_whatever_arrives_first(
     with reader.running() as service:
         for topic, number in parts:
             reader.produce(*by_part[topic, number], partition=number)
-        count = 1 + sum(map(len, expected))
+        count = 1 + sum(map(len, expected_changes))
         service.until(lambda: len(reader.messages("item")) + len(reader.messages("sale")) >= count)
         assert not service.said("transactions are published as they arrived")
     rows: dict[str, list[tuple[str, str, str]]] = {}
@@ -125,9 +130,9 @@ def test_each_is_published_at_once_whatever_arrives_first(
         if source["op"] == "read":
             continue
         rows.setdefault(source["position"][:25], []).append((source["op"], published["entity"], published["key"]))
-        assert provenance["identifier"] == str(len(rows) - 1), "the stamp of its transaction"
+        assert provenance["identifier"] == str(len(rows) - 1), "the row has the stamp of another transaction"
         assert transactions.setdefault(source["transaction"], source["position"][:25]) == source["position"][:25]
-    assert list(rows.values()) == expected
+    assert list(rows.values()) == expected_changes
 
 
 def position(message: dict[str, Any]) -> str:
@@ -151,18 +156,20 @@ def test_a_topic_that_does_not_tell_the_order(
     assert reader.refused("run").startswith(f"{line}; create it again with one partition, or leave out ")
 
 
-def test_a_paused_partition_is_read_on_where_it_was(broker: Broker, own_name: str, tmp_path: Path) -> None:
+def test_a_paused_partition_is_later_read_from_where_it_was_paused(
+    broker: Broker, own_name: str, tmp_path: Path
+) -> None:
     reader = Reader(broker, tmp_path, own_name)
     topics = [reader.create("a"), reader.create("b")]
     names = [f"{topic}/0" for topic in topics]
     settings = TopicsSettings(client=reader.client, include=topics, group=own_name)
-    with closing(TopicsInput(settings, None, None)) as opened:
+    with closing(TopicsInput(settings, None, None)) as topics_input:
 
         def read(count: int) -> list[tuple[str, bytes | None]]:
-            placed: list[Placed] = []
-            while len(placed) < count:
-                placed += [item for item in opened.read(1.0, 0.0).placed if item.message is not None]
-            return [(item.part, None if item.message is None else item.message.value) for item in placed]
+            items: list[Placed] = []
+            while len(items) < count:
+                items += [item for item in topics_input.read(1.0, 0.0).placed if item.message is not None]
+            return [(item.part, None if item.message is None else item.message.value) for item in items]
 
         def produce(*values: str) -> None:
             for topic in ("a", "b"):
@@ -172,9 +179,9 @@ def test_a_paused_partition_is_read_on_where_it_was(broker: Broker, own_name: st
 
         produce("1", "2")
         assert sorted(read(4)) == [(name, value) for name in names for value in (b"1", b"2")]
-        opened.pause([names[0]])
+        topics_input.pause([names[0]])
         produce("3", "4")
         assert read(2) == [(names[1], b"3"), (names[1], b"4")]
-        assert opened.read(1.0, 0.0).placed == []
-        opened.pause([])
+        assert topics_input.read(1.0, 0.0).placed == []
+        topics_input.pause([])
         assert read(2) == [(names[0], b"3"), (names[0], b"4")]

@@ -1,4 +1,4 @@
-"""One database, the configuration of a service that publishes it to Kafka, and the changelog in Kafka."""
+"""A database, the configuration of a service that publishes it to Kafka, and the changelog in Kafka."""
 
 import contextlib
 import json
@@ -39,9 +39,9 @@ from tests.servers.registry import Registry
 class Site:
     """A database at `dsn`, and a service that publishes its `tables`, each as the entity of the same name.
 
-    The configuration is in `folder`. If there is a registry, messages are in Avro. If `name` is not given, the service
-    has the name of its database, because a slot's name is unique on the whole server. `suffix` distinguishes several
-    services over one database.
+    The configuration is in `folder`, and ends with `rest`. If there is a registry, messages are in Avro. If `name` is
+    None, the service has the name of its database, followed by `suffix`. The name of its slot must be unique on the
+    whole server, so several services over one database need different suffixes.
     """
 
     def __init__(
@@ -128,23 +128,22 @@ class Site:
         return alive
 
     def table(self, entity: str) -> dict[str, Any]:
-        """Returns the rows of the table. The keys are the values of the column `id` as text, and the rows are the JSON
-        that the database prints.
-        """
+        """Returns the rows of the table by their `id` as text. A row is the JSON that the database prints."""
         with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
             rows = connection.execute(f"SELECT to_json(t) AS row FROM {entity} AS t".encode()).fetchall()
         return {str(row["row"]["id"]): row["row"] for row in rows}
 
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
-        """Appends changes to the changelog through the sink: states that the table never had, or None for a delete.
+        """Appends changes to the changelog through the sink. The table never had these changes.
 
-        The service must be stopped. A change maps columns to values as JSON text. Everything else is copied from the
-        key's last row, or from another key's row if this key has no row. A key that had rows stays in its partition.
+        The service must be stopped. `changes` maps keys to changes. A change maps columns to values as JSON text; None
+        is a delete. Everything else is copied from the key's last row, or from another key's row if this key has no row
+        now. A key that ever had a row stays in its partition.
         """
         last_records = {record.place.key: record for record in self.records(entity)}
         alive = {key: record for key, record in last_records.items() if record.envelope.current is not None}
         example = next(iter(alive.values()))
-        [version] = [stored for stored in read_versions(self.log) if stored.entity == entity][-1:]
+        [version] = [version for version in read_versions(self.log) if version.entity == entity][-1:]
         with connect(self.dsn) as connection:
             resolved = entities.resolve(self.settings, read_tables(connection))
         partitions = self.settings.entities[entity].partitions
@@ -156,8 +155,8 @@ class Site:
             position, forged_records = checkpoint.position, []
             for key, change in changes.items():
                 position = Position(position.epoch, position.commit, position.ordinal + 2)
-                by_key = Place(key=key, partition=partition(key.encode(), partitions))
-                place = last_records[key].place if key in last_records else by_key
+                new_place = Place(key=key, partition=partition(key.encode(), partitions))
+                place = last_records[key].place if key in last_records else new_place
                 forged_records.append(replace(_forged(alive.get(key, example), change, position), place=place))
             sink.add([batch.with_shapes(batch.from_records(forged_records), {entity: version.columns})])
             sink.commit(replace(checkpoint, position=position))
@@ -170,14 +169,14 @@ class Site:
         settled(self._client, parts)
 
 
-def _forged(like: Record, change: Mapping[str, str] | None, position: Position) -> Record:
-    provenance = like.envelope.provenance
+def _forged(example: Record, change: Mapping[str, str] | None, position: Position) -> Record:
+    provenance = example.envelope.provenance
     source = replace(provenance.source, op=Op.DELETE if change is None else Op.UPDATE, position=position)
     current = None
     if change is not None:
-        assert like.envelope.current is not None
-        tokens = tokens_of(bytes(like.envelope.current).decode())
+        assert example.envelope.current is not None
+        tokens = tokens_of(bytes(example.envelope.current).decode())
         current = Raw(msgspec.json.encode(tokens | {name: Raw(text.encode()) for name, text in change.items()}))
     return replace(
-        like, envelope=Envelope(provenance=replace(provenance, source=source), current=current, original=MISSING)
+        example, envelope=Envelope(provenance=replace(provenance, source=source), current=current, original=MISSING)
     )

@@ -1,4 +1,4 @@
-"""The commands over a changelog on Kafka, from its first row until its topics are dropped."""
+"""Runs the commands on a changelog in Kafka, from its first row until its topics are dropped."""
 
 import json
 import os
@@ -56,7 +56,7 @@ ANY_RULE = AclBindingFilter(
 
 
 class Site:
-    """One database with a changelog on a broker."""
+    """A database, and its changelog on a broker."""
 
     def __init__(self, dsn: str, broker: Broker, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.dsn, self._capsys = dsn, capsys
@@ -84,7 +84,7 @@ class Site:
                 connection.execute(statement.encode())
 
     def call(self, *words: str) -> tuple[int, str, str]:
-        """Returns a command's exit code, output and errors. The lines of the log are left out."""
+        """Returns a command's exit code, its output and its errors, without the lines of the log."""
         self._capsys.readouterr()
         code = cli.main([words[0], "--config", str(self.file), *words[1:]])
         output = self._capsys.readouterr()
@@ -110,8 +110,8 @@ class Site:
     def service(self) -> Running:
         return Running(Service(config.load(self.file, os.environ)))
 
-    def published(self, count: int) -> None:
-        """Runs the service until the changelog holds `count` rows."""
+    def publish(self, count: int) -> None:
+        """Runs the service until the changelog has `count` rows."""
         log = open_log(config.load(self.file, os.environ))
         service = self.service()
         try:
@@ -144,13 +144,13 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert findings["fail"] == []
     assert f"transactions: this user may begin transactions as changelog.{site.name}.{site.name}" in findings["ok"]
 
-    site.published(1)
+    site.publish(1)
     site.sql(
         "INSERT INTO orders VALUES (7, 'NEW'), (8, 'NEW')",
         "UPDATE orders SET status = 'PAID' WHERE id = 7",
         "DELETE FROM orders WHERE id = 7",
     )
-    site.published(5)
+    site.publish(5)
     changes_of_7 = [("orders", "7", op) for op in ("create", "update", "delete")]
     assert site.messages("tail", "--no-follow", "-n", "3") == [("orders", "8", "create"), *changes_of_7[1:]]
     assert site.messages("tail", "guest", "--no-follow") == [("guest", "1", "read")]
@@ -168,7 +168,7 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert "messages (at most)" in site.call("status")[1]
     assert "rights: this user may read and write all 6 topics" in site.findings()["ok"]
 
-    _deltas(site, "orders")
+    _create_delta_topic(site, "orders")
     assert f"topic {site.name}.orders.delta: 1 partitions, set as configured" in site.findings()["ok"]
     code, out, _ = site.call("drop", "--topics", "--positions")
     assert code == 0
@@ -184,7 +184,7 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert f"{site.name}.orders.delta" not in Client(bootstrap_servers=site.broker.bootstrap_servers).admin().topics()
 
 
-def _deltas(site: Site, entity: str) -> None:
+def _create_delta_topic(site: Site, entity: str) -> None:
     """Creates the topic of an entity's deltas, as the Spark job does."""
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
     name = f"{site.name}.{entity}"
@@ -193,14 +193,14 @@ def _deltas(site: Site, entity: str) -> None:
 
 
 def test_accept_gets_past_a_stop_and_a_running_service_cannot_be_changed(site: Site) -> None:
-    site.published(1)
+    site.publish(1)
     site.sql("TRUNCATE orders", "INSERT INTO orders VALUES (1, 'NEW')")
     error = site.service().ended()
     assert error.position is not None
     code, out, err = site.call("accept", str(error.position), "--as", "skip")
     assert (code, err) == (0, "")
     assert out.startswith(f"{error.position}: skip")
-    site.published(2)
+    site.publish(2)
     assert site.messages("tail", "orders", "--no-follow") == [("orders", "1", "create")]
     code, _, err = site.call("accept", str(error.position), "--as", "skip")
     assert code == 2
@@ -228,9 +228,9 @@ def test_accept_gets_past_a_stop_and_a_running_service_cannot_be_changed(site: S
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter"])
 def test_accept_gets_past_a_stop_at_a_message_that_is_too_large(site: Site, decision: str) -> None:
-    site.published(1)
-    large = "SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 40000) AS n"
-    site.sql(f"INSERT INTO orders {large}", "INSERT INTO orders VALUES (2, 'NEW')")
+    site.publish(1)
+    large_row = "SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 40000) AS n"
+    site.sql(f"INSERT INTO orders {large_row}", "INSERT INTO orders VALUES (2, 'NEW')")
     error = site.service().ended()
     assert "a message to" in str(error)
     code, _, err = site.call("accept", str(error.position), "--as", "default")
@@ -269,7 +269,7 @@ def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site, monkeypatch: p
 
 
 def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
-    site.published(1)
+    site.publish(1)
     assert f"sources: no other source publishes to the topics of {site.name}" in site.findings()["ok"]
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
     with closing(KafkaSink(KafkaSettings(client=client, name="other", prefix=site.name), JSON)) as other:
@@ -295,7 +295,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
     findings = site.findings()
     assert findings["fail"] == []
     assert {f"{subject} is registered" for subject in subjects} <= set(findings["ok"])
-    site.published(1)
+    site.publish(1)
     assert site.messages("history", "guest", "1") == [("guest", "1", "read")]
     site.configure('codec = "json"')
     code, _, err = site.call("history", "guest", "1")
@@ -306,7 +306,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
 def test_rights_that_are_missing_are_findings(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A broker that has no rule about something allows everybody to do it."""
+    """The broker allows everybody to do what it has no rule for."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -315,9 +315,9 @@ def test_rights_that_are_missing_are_findings(
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(TABLES.encode())
         site = Site(database, broker, tmp_path, capsys)
-        site.published(1)
+        site.publish(1)
         admin = Client(bootstrap_servers=broker.bootstrap_servers).admin()
-        rules_for = [
+        grants = [
             (ResourceType.TOPIC, f"{site.name}.orders", "User:*", AclOperation.READ),
             (ResourceType.TOPIC, f"{site.name}.orders", "User:other", AclOperation.WRITE),
             (ResourceType.TOPIC, f"{site.name}.orders", "User:*", AclOperation.DESCRIBE_CONFIGS),
@@ -325,7 +325,7 @@ def test_rights_that_are_missing_are_findings(
         ]
         bindings = [
             AclBinding(kind, name, ResourcePatternType.LITERAL, principal, "*", operation, AclPermissionType.ALLOW)
-            for kind, name, principal, operation in rules_for
+            for kind, name, principal, operation in grants
         ]
         for future in admin.create_acls(bindings).values():
             future.result()

@@ -32,7 +32,7 @@ from tests.patience import PATIENCE_S, until
 from tests.servers import kafka_lib
 from tests.unit.records import checkpoint
 
-AWHILE_S = 3.0
+TOO_EARLY_S = 3.0
 """A reader that does not wait would return within this time, which is too early. After this time, a correct reader is
 still waiting.
 """
@@ -56,30 +56,33 @@ def read(log: KafkaLog) -> list[int]:
 
 
 def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
-    """The brokers whose copies of a partition are complete. Kafka marks a commit once all of these brokers have it."""
+    """Returns the brokers whose copies of a partition are complete. Kafka marks a commit once all of them have it."""
     topic, number = part
     partition = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(number)
     # Until a broker knows a new topic, it lists no partitions.
     return [] if partition is None else list(partition.isrs)
 
 
-def reached(log: KafkaLog) -> int:
+def stored_commit(log: KafkaLog) -> int:
     stored = log.checkpoint()
     return 0 if stored is None or stored.position is None else stored.position.commit
 
 
 def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_servers: None) -> None:
-    slow = {"broker.session.timeout.ms": "300000", "replica.lag.time.max.ms": "300000"}
+    long_timeouts = {"broker.session.timeout.ms": "300000", "replica.lag.time.max.ms": "300000"}
     with temporary_folder("changelog-kafka-") as folder, ThreadPoolExecutor(1) as pool:
         lib = reachable(kafka_lib(), folder)
-        with Broker(lib, folder / "first", heap="256m", settings=slow) as first:
+        with Broker(lib, folder / "first", heap="256m", settings=long_timeouts) as first:
             client = Client(bootstrap_servers=first.bootstrap_servers)
             with opened(KafkaSettings(client=client, name=SOURCE, prefix="early")):
                 pass  # creates the topic of transaction states on the first broker
-            with Broker(lib, folder / "second", heap="256m", settings=slow, joins=first) as second:
+            with Broker(lib, folder / "second", heap="256m", settings=long_timeouts, joins=first) as second:
                 settings, part = KafkaSettings(client=client, name=SOURCE, prefix="late"), ("late.order", 0)
                 admin = client.admin()
-                until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "the second broker is not there")
+                until(
+                    lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2,
+                    "the second broker does not register",
+                )
                 replicas = {"late.positions": [1], "late.order": [1, 2]}
                 new_topics = [NewTopic(name, 1, replica_assignment=[nodes]) for name, nodes in replicas.items()]
                 for future in admin.create_topics(new_topics).values():
@@ -88,20 +91,20 @@ def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_
                 with opened(settings) as sink:
                     store(sink, 1, change(1))
                     settled(client, [part, ("late.positions", 0)])
-                    before = written_ends(admin, [part])
+                    ends_before = written_ends(admin, [part])
                     sink.add([batch.from_records([change(2)])])
-                    until(lambda: written_ends(admin, [part]) != before, "the row does not arrive")
+                    until(lambda: written_ends(admin, [part]) != ends_before, "the row does not arrive")
                     os.kill(second.pid, signal.SIGSTOP)
                     try:
                         sink.commit(checkpoint(2))
                         log = log_of(settings)
-                        until(lambda: reached(log) == 2, "the checkpoint does not show")
+                        until(lambda: stored_commit(log) == 2, "readers do not see the checkpoint")
                         assert ends(admin, [part]) != written_ends(admin, [part])
-                        reading = pool.submit(read, log)
-                        wait([reading], AWHILE_S)
+                        read_task = pool.submit(read, log)
+                        wait([read_task], TOO_EARLY_S)
                     finally:
                         os.kill(second.pid, signal.SIGCONT)
-                    assert reading.result(PATIENCE_S) == [1, 2]
+                    assert read_task.result(PATIENCE_S) == [1, 2]
 
 
 def test_a_reader_waits_for_a_row_of_the_checkpoint(settings: KafkaSettings) -> None:
@@ -111,11 +114,11 @@ def test_a_reader_waits_for_a_row_of_the_checkpoint(settings: KafkaSettings) -> 
     with transaction(settings, "rows") as rows, ThreadPoolExecutor(1) as pool:
         send(rows, settings, [change(2)])
         store_checkpoint(settings, 2)
-        assert reached(log) == 2
-        reading = pool.submit(read, log)
-        wait([reading], AWHILE_S)
+        assert stored_commit(log) == 2
+        read_task = pool.submit(read, log)
+        wait([read_task], TOO_EARLY_S)
         rows.commit_transaction(PATIENCE_S)
-        assert reading.result(PATIENCE_S) == [1, 2]
+        assert read_task.result(PATIENCE_S) == [1, 2]
 
 
 def test_a_reader_does_not_wait_for_rows_after_the_checkpoint(settings: KafkaSettings) -> None:
@@ -144,7 +147,7 @@ def test_committed_rows_after_an_endless_transaction_are_an_error(
         assert others.flush(PATIENCE_S) == 0
         assert read(log) == [1]
         store(sink, 2, change(2))
-        until(lambda: reached(log) == 2, "the checkpoint does not show")
+        until(lambda: stored_commit(log) == 2, "readers do not see the checkpoint")
         with pytest.raises(ChangelogError) as caught:
             read(log)
         assert caught.value.kind is Kind.CONNECTION

@@ -1,4 +1,4 @@
-"""The console shows a changelog in Kafka, and the state of the service and of the database that fill it."""
+"""The console shows a changelog in Kafka, and the state of the service and of the database."""
 
 from pathlib import Path
 

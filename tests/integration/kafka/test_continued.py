@@ -112,10 +112,10 @@ def contents(records: Sequence[Record]) -> list[tuple[str, str, bytes]]:
     ]
 
 
-def operations(site: Site, entity: str, before: Mapping[str, Sequence[Record]]) -> list[tuple[str, str]]:
-    """Returns the operation and the key of each change after those in `before`."""
-    added = site.records(entity)[len(before[entity]) :]
-    return [(str(record.envelope.provenance.source.op.value), record.place.key) for record in added]
+def operations(site: Site, entity: str, old_records: Mapping[str, Sequence[Record]]) -> list[tuple[str, str]]:
+    """Returns the operation and the key of each change after those in `old_records`."""
+    new_records = site.records(entity)[len(old_records[entity]) :]
+    return [(str(record.envelope.provenance.source.op.value), record.place.key) for record in new_records]
 
 
 def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repairs(
@@ -132,12 +132,12 @@ def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repai
         "CREATE TABLE photo (id int PRIMARY KEY, title text)",
         f"INSERT INTO photo SELECT n, 'photo ' || n FROM generate_series(1, {PHOTOS}) AS n",
     )
-    stored, before = site.checkpoint, {name: site.records(name) for name in ("item", "photo")}
+    stored, old_records = site.checkpoint, {name: site.records(name) for name in ("item", "photo")}
     assert stored is not None
     assert stored.windows["photo"]["leaves"]
     assert Repairs.parse(stored.repairs).open
     assert all(state["amount"] for state in site.state("item").values() if state["id"] < 51), (
-        "an aborted update is seen"
+        "readers see an aborted update"
     )
     with pytest.raises(ChangelogError, match="but the changelog comes from cluster"), site.running() as service:
         service.until(lambda: False)
@@ -150,15 +150,15 @@ def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repai
         site.sql("DELETE FROM item WHERE id = 51", "UPDATE photo SET title = 'late' WHERE id = 1")
         service.until(lambda: "51" not in site.state("item") and site.state("photo")["1"]["title"] == "late")
 
-    for name, records in before.items():
-        after = site.records(name)
+    for name, records in old_records.items():
+        all_records = site.records(name)
         assert records
-        assert contents(after)[: len(records)] == contents(records)
-        positions = [record.envelope.provenance.source.position for record in after]
+        assert contents(all_records)[: len(records)] == contents(records)
+        positions = [record.envelope.provenance.source.position for record in all_records]
         assert positions == sorted(set(positions))
         assert site.state(name) == site.table(name)
-    assert operations(site, "item", before) == [("read", "7"), ("create", "51"), ("delete", "51")]
-    assert sorted(operations(site, "photo", before)) == sorted(
+    assert operations(site, "item", old_records) == [("read", "7"), ("create", "51"), ("delete", "51")]
+    assert sorted(operations(site, "photo", old_records)) == sorted(
         [("update", "1"), *(("read", str(number)) for number in range(1, PHOTOS + 1))]
     )
     assert {version.entity for version in read_versions(site.log)} == {"item", "photo"}

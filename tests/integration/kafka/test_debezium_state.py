@@ -1,4 +1,4 @@
-"""A service with a [state] reads flat rows, which have no old rows, from topics of a real broker."""
+"""A service with a [state] reads flat rows from topics of a real broker. A flat row does not have the row before it."""
 
 import json
 import shutil
@@ -19,15 +19,15 @@ types = { id = "long", status = "string" }
 """
 
 
-def flat(number: int, status: str | None, **added: Any) -> SourceRecord:
-    content = {"id": number, "status": status, **added}
+def flat(number: int, status: str | None, **columns: Any) -> SourceRecord:
+    content = {"id": number, "status": status, **columns}
     return SourceRecord(
         topic="app.public.item", key=json.dumps({"id": number}).encode(), value=json.dumps(content).encode()
     )
 
 
 def test_originals_come_from_the_state(broker: Broker, own_name: str, tmp_path: Path) -> None:
-    """The folder of the state is lost in between, and the deletes have nulls that the table never had."""
+    """The folder of the state is lost after three changes. The deletes have nulls in place of the last values."""
     reader = Reader(broker, tmp_path, own_name)
     reader.set_up(CONFIG, source="unwrapped = true\n")
     reader.create("public.item")

@@ -1,6 +1,6 @@
-"""Events of Debezium in the topics of a real broker become a changelog. The service restarts, and meets changed topics.
+"""The service reads events of Debezium from the topics of a real broker, also after restarts and changes of topics.
 
-Our own sink writes the events (`envelope = "debezium"`), or a producer writes those of `change_events`.
+Our own sink writes the events (`envelope = "debezium"`), or a producer sends events that `change_events` has built.
 """
 
 import json
@@ -33,7 +33,7 @@ ITEM = ("public", "item")
 
 
 class Reader(Site):
-    """A service that reads topics into a file log. `prefix` is that of the topics."""
+    """A service that reads topics into a file log. The names of the topics begin with `prefix`."""
 
     def __init__(self, broker: Broker, folder: Path, prefix: str) -> None:
         self.name, self.folder, self.prefix = prefix, folder, prefix
@@ -41,7 +41,7 @@ class Reader(Site):
         self.client = Client(bootstrap_servers=broker.bootstrap_servers)
 
     def set_up(self, rest: str, *, include: Sequence[str] = (), source: str = "", topics: str = "") -> None:
-        """Writes the configuration; `rest` is the text below its head."""
+        """Writes the configuration. `rest` is the text below its head."""
         self.config.write_text(
             f'name = "{self.name}"\nservice = {{ listen = "127.0.0.1:0" }}\n'
             f'sink = {{ path = "log", commit_seconds = 0.05 }}\n'
@@ -52,37 +52,37 @@ class Reader(Site):
         )
 
     def create(self, topic: str, partitions: int = 1, **settings: str) -> str:
-        """Creates a topic, waits until the broker names it to clients, and returns its name."""
+        """Creates a topic, waits until the broker lists it, and returns its name."""
         name = f"{self.prefix}.{topic}"
-        new = NewTopic(name, partitions, config={key.replace("_", "."): value for key, value in settings.items()})
+        new_topic = NewTopic(name, partitions, config={key.replace("_", "."): value for key, value in settings.items()})
         admin = self.client.admin()
-        for future in admin.create_topics([new]).values():
+        for future in admin.create_topics([new_topic]).values():
             future.result()
-        until(lambda: name in admin.topics(), f"the broker does not name the topic {name}")
+        until(lambda: name in admin.topics(), f"the broker does not list the topic {name}")
         return name
 
     def produce(self, *messages: SourceRecord, partition: int = 0) -> None:
-        """Sends messages to their topics."""
+        """Sends messages to their topics. The prefix `app.` of a topic is replaced by the prefix of this service."""
         producer = Producer({"bootstrap.servers": self.client.bootstrap_servers})
         for message in messages:
             topic = message.topic.replace("app.", f"{self.prefix}.", 1)
             producer.produce(topic, message.value, message.key, partition, headers=list(message.headers))
         assert producer.flush(30) == 0
 
-    def reached(self, count: int, entity: str = "item") -> Callable[[], bool]:
-        """Returns a function that says whether the changelog has this many messages of an entity."""
+    def has_messages(self, count: int, entity: str = "item") -> Callable[[], bool]:
+        """Returns a function that says whether the changelog has `count` messages of an entity."""
         return lambda: len(self.messages(entity)) >= count
 
-    def committed(self, topic: str) -> list[int]:
+    def committed_offsets(self, topic: str) -> list[int]:
         """Returns the offsets of the topic that are stored for the service's consumer group."""
         admin = self.client.admin()  # without this reference, the client would be deleted before its answer arrives
         [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name)]).values()
         return [part.offset for part in future.result().topic_partitions if part.topic == topic]
 
     def publish(self, count: int, entity: str = "item") -> None:
-        """Runs the service until the changelog has this many messages of an entity."""
+        """Runs the service until the changelog has `count` messages of an entity."""
         with self.running() as service:
-            service.until(self.reached(count, entity))
+            service.until(self.has_messages(count, entity))
 
 
 ENTITY = '[entities.item]\ntable = "public.item"\n'
@@ -95,12 +95,12 @@ def reader(broker: Broker, own_name: str, tmp_path: Path) -> Reader:
     return reader
 
 
-def created(number: int, **more: Any) -> SourceRecord:
+def creation(number: int, **more: Any) -> SourceRecord:
     return event("c", ITEM, None, {"id": number, "status": f"s{number}"}, transaction=number, at=number, **more)
 
 
 def rows(messages: Sequence[dict[str, Any]]) -> list[tuple[str, str, Any, Any]]:
-    """Returns the op, the key and both states of messages."""
+    """Returns the op, the key, the current and the original row of each message."""
     return [
         (
             message["value"]["provenance"]["source"]["op"],
@@ -114,12 +114,12 @@ def rows(messages: Sequence[dict[str, Any]]) -> list[tuple[str, str, Any, Any]]:
 
 @pytest.fixture(params=["json", "avro"])
 def registry_of_events(request: pytest.FixtureRequest, starts_servers: None) -> Registry | None:
-    """The registry of the events' schemas; None if the events are JSON with schemas."""
+    """The registry of the events' schemas. None if the events are JSON with schemas."""
     registry: Registry | None = request.getfixturevalue("registry") if request.param == "avro" else None
     return registry
 
 
-def test_a_changelog_by_way_of_topics_equals_the_direct_one(
+def test_a_changelog_of_events_in_topics_equals_one_of_the_tables(
     database: str, broker: Broker, registry_of_events: Registry | None, own_name: str, tmp_path: Path
 ) -> None:
     direct = KafkaSite(
@@ -175,17 +175,20 @@ def has_last(site: Site) -> bool:
 
 
 def by_key(messages: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the ops and the states of each key, in order. Both changelogs have their reads at other places."""
-    states: dict[str, list[Any]] = {}
+    """Returns the ops and the rows of each key, in order.
+
+    The order across keys is left out. It differs, because the two changelogs have their reads at different positions.
+    """
+    changes: dict[str, list[Any]] = {}
     for op, key, current, original in rows(messages):
-        states.setdefault(key, []).append((op, current, original))
-    return states
+        changes.setdefault(key, []).append((op, current, original))
+    return changes
 
 
 def test_restarts_repeat_nothing(reader: Reader) -> None:
     reader.create("public.item", 3)
     for number in range(1, 4):
-        reader.produce(*(created(10 * number + n) for n in range(5)), partition=number - 1)
+        reader.produce(*(creation(10 * number + n) for n in range(5)), partition=number - 1)
         reader.publish(5 * number)
     keys = [str(10 * number + n) for number in (1, 2, 3) for n in range(5)]
     assert [message["key"] for message in reader.messages("item")] == keys
@@ -197,32 +200,32 @@ def test_a_new_topic_is_read_without_a_restart(reader: Reader, monkeypatch: pyte
     monkeypatch.setattr("changelog.connectors.sources.debezium.inputs.topics.reader.CHECK_INTERVAL_S", 0.1)
     reader.set_up('[tables]\ninclude = ["public.*"]\n')
     reader.create("public.item")
-    reader.produce(created(1))
+    reader.produce(creation(1))
     with reader.running() as service:
-        service.until(reader.reached(1))
+        service.until(reader.has_messages(1))
         reader.create("public.sale")
         reader.produce(event("c", ("public", "sale"), None, {"id": 9, "status": "s"}))
-        service.until(reader.reached(1, "sale"))
+        service.until(reader.has_messages(1, "sale"))
     assert service.said("opening the source again")
 
 
 def test_events_of_other_tables_are_counted(reader: Reader) -> None:
     reader.create("public.item")
     other = [event("c", ("public", "other"), None, {"id": n, "status": "s"}, topic="app.public.item") for n in range(3)]
-    reader.produce(*other, created(1))
+    reader.produce(*other, creation(1))
     with reader.running() as service:
-        service.until(reader.reached(1))
+        service.until(reader.has_messages(1))
     [line] = [line for line in service.events() if line["event"] == "events of tables that are not configured"]
     assert (line["tables"], line["count"]) == ({"public.other": 3}, 3)
 
 
 def test_a_message_that_cannot_be_read_stops_the_service_until_it_is_accepted(reader: Reader) -> None:
     topic = reader.create("public.item", 2)
-    reader.produce(created(1))
-    reader.produce(created(2), partition=1)
+    reader.produce(creation(1))
+    reader.produce(creation(2), partition=1)
     reader.publish(2)
-    reader.produce(created(3), SourceRecord(topic="app.public.item", key=b"{}", value=b"not json"), created(4))
-    reader.produce(created(5), created(6), partition=1)
+    reader.produce(creation(3), SourceRecord(topic="app.public.item", key=b"{}", value=b"not json"), creation(4))
+    reader.produce(creation(5), creation(6), partition=1)
     with reader.running() as service:
         error = service.ended()
     assert error.kind is Kind.STOP
@@ -246,9 +249,9 @@ def lose(reader: Reader, topic: str, before: int) -> None:
 
 def test_lost_offsets_are_a_gap(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     topic = reader.create("public.item", 2)
-    reader.produce(*map(created, range(3)))
+    reader.produce(*map(creation, range(3)))
     reader.publish(3)
-    reader.produce(*map(created, range(3, 6)))
+    reader.produce(*map(creation, range(3, 6)))
     lose(reader, topic, 5)
     refusal = (
         f"partition 0 of topic {topic} begins at offset 5, and the changelog has it up to 3: 2 offsets are lost; "
@@ -269,6 +272,7 @@ def test_lost_offsets_are_a_gap(reader: Reader, capsys: pytest.CaptureFixture[st
 
 
 def cross(reader: Reader) -> None:
+    """Lets the changelog continue after its gap."""
     settings = config.load(reader.config, os.environ)
     gap = gaps.find(settings, accept_settings=False, reach=nowhere)
     assert gap is not None
@@ -277,14 +281,14 @@ def cross(reader: Reader) -> None:
 
 def test_a_topic_that_was_created_again_is_a_gap(reader: Reader) -> None:
     topic = reader.create("public.item")
-    reader.produce(created(1), created(2))
+    reader.produce(creation(1), creation(2))
     reader.publish(2)
     delete(reader.client, topic)
     assert reader.refused("run", code=2).startswith(
         "configuration: entities.item.table: there is no event of public.item yet that can be read; let Debezium"
     )
     reader.create("public.item")
-    reader.produce(created(7))
+    reader.produce(creation(7))
     assert reader.refused().startswith(f"topic {topic} was deleted and created again; `changelog run --over-gap`")
     cross(reader)
     reader.publish(3)
@@ -294,23 +298,23 @@ def test_a_topic_that_was_created_again_is_a_gap(reader: Reader) -> None:
 def test_a_topic_with_more_partitions_is_refused(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("changelog.connectors.sources.debezium.inputs.topics.reader.CHECK_INTERVAL_S", 0.1)
     topic = reader.create("public.item")
-    reader.produce(created(1))
-    grown = (
+    reader.produce(creation(1))
+    refusal = (
         f"topic {topic} has 3 partitions, and had 1 when its events were published, so the order of a key's events is "
         "unknown"
     )
     with reader.running() as service:
-        service.until(reader.reached(1))
+        service.until(reader.has_messages(1))
         grow(reader.client, topic, 3)
-        assert service.ended().message == grown
-    assert reader.refused().startswith(grown)
-    reader.produce(created(2), partition=2)
+        assert service.ended().message == refusal
+    assert reader.refused().startswith(refusal)
+    reader.produce(creation(2), partition=2)
     cross(reader)
     reader.publish(2)
     assert [message["key"] for message in reader.messages("item")] == ["1", "2"]
 
 
-def test_commands(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_on_a_changelog_of_events(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     reader.create("public.item", cleanup_policy="compact")
     before, after = {"id": 1, "status": "a"}, {"id": 1, "status": "b"}
     reader.produce(event("c", ITEM, None, before), event("u", ITEM, None, after), event("d", ITEM, before, None))
@@ -350,23 +354,23 @@ def test_commands(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_offsets_are_committed_to_a_group_for_tools(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     topic = reader.create("public.item")
-    reader.produce(created(1), created(2))
+    reader.produce(creation(1), creation(2))
     with reader.running() as service:
-        service.until(lambda: reader.committed(topic) == [2])
+        service.until(lambda: reader.committed_offsets(topic) == [2])
     assert cli.main(["drop", "--config", str(reader.config), "--group", "--yes"]) == 0
     assert f"dropped group {reader.name}" in capsys.readouterr().out
-    reader.produce(created(3))
+    reader.produce(creation(3))
     reader.publish(3)
 
 
 class ForgetfulConsumer(Consumer):
-    """A consumer whose first commits get lost."""
+    """A consumer whose first two commits have no effect."""
 
-    lost = 0
+    lost_commits = 0
 
     def commit(self, *arguments: Any, **options: Any) -> Any:
-        if self.lost < 2:
-            self.lost += 1
+        if self.lost_commits < 2:
+            self.lost_commits += 1
             return None
         return super().commit(*arguments, **options)
 
@@ -375,9 +379,9 @@ def test_a_lost_commit_of_offsets_is_repeated(reader: Reader, monkeypatch: pytes
     monkeypatch.setattr(client, "Consumer", ForgetfulConsumer)
     monkeypatch.setattr(topics_reader, "CHECK_INTERVAL_S", 0.2)
     topic = reader.create("public.item")
-    reader.produce(created(1), created(2))
+    reader.produce(creation(1), creation(2))
     with reader.running() as service:
-        service.until(lambda: reader.committed(topic) == [2])
+        service.until(lambda: reader.committed_offsets(topic) == [2])
 
 
 def test_an_absent_broker_is_one_line(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +396,7 @@ def test_an_absent_broker_is_one_line(reader: Reader, monkeypatch: pytest.Monkey
 def test_init_writes_a_configuration_from_topics(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     reader.create("public.item", 2)
     reader.create("public.keyless")
-    reader.produce(created(1), created(2))
+    reader.produce(creation(1), creation(2))
     reader.produce(event("c", ("public", "keyless"), None, {"id": 1, "status": "s"}, key=()))
     reader.config.unlink()
     command = ["init", "--config", str(reader.config), "--name", reader.name]

@@ -48,8 +48,8 @@ class Site:
         self.positions = Positions(servers, self.name, self.name)
 
     def crash(self, fail_at: str) -> int:
-        """Starts the service once to create its slot, then under load until it crashes at the fail point. Returns the
-        LSN at which the slot begins.
+        """Starts the service to create its slot. Starts it again, under load, and waits until it crashes at the fail
+        point. Returns the LSN at which the slot begins.
         """
         self.service.start()
         slot_lsn = self.service.slot_made(self.dsn, self.name)
@@ -92,9 +92,8 @@ def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[S
 
 @pytest.mark.parametrize("name", FAIL_POINTS)
 def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
-    slot_lsn = site.crash(
-        f"{name}:{1 if name == 'kafka:recovered' else 4}@0.1"
-    )  # in the 0.1 s before the crash, the Kafka client sends its queued messages
+    count = 1 if name == "kafka:recovered" else 4
+    slot_lsn = site.crash(f"{name}:{count}@0.1")  # in these 0.1 s, the Kafka client sends its queued messages
     site.judge(slot_lsn)
 
 

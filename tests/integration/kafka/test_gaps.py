@@ -46,7 +46,7 @@ class World:
         with self.site.running() as running:
             running.until(self.site.is_read)
             self.writer.write(10)
-            running.until(self._consumed)
+            running.until(self._consume)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Returns the rows ordered by position. A consumer that reads several partitions must also handle the rows in
@@ -55,7 +55,8 @@ class World:
         rows = pa.Table.from_batches(list(self.site.log.read(entity="guest")))
         return iter(rows.sort_by("position").to_batches())
 
-    def _consumed(self) -> bool:
+    def _consume(self) -> bool:
+        """Lets the consumer read all messages. Returns whether it then has the rows of the table."""
         self.consumer.take(self._rows())
         return self.consumer.states == table(self.site.dsn)
 
@@ -63,22 +64,23 @@ class World:
         with psycopg.connect(self.site.dsn, autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    def cross_gap(self, *crashes: str) -> Gap:
+    def cross_gap(self, *fail_points: str) -> Gap:
         """Continues over the gap while the writer writes, and returns the gap.
 
-        The command `run --over-gap --yes` is killed at each of `crashes` and repeated. Then the service runs as usual.
+        The command `run --over-gap --yes` crashes at each of `fail_points`, and is repeated. Then the service runs
+        normally.
         """
         self.writer.start()
         try:
-            for point in crashes:
+            for point in fail_points:
                 self.service.start(point, "--over-gap", "--yes")
                 assert self.service.wait(PATIENCE_S), f"{point} was not reached: {self.service.said()[-2000:]}"
-            if "gap:stored" not in crashes:
+            if "gap:stored" not in fail_points:
                 self.service.start(None, "--over-gap", "--yes")
-                self.service.until_stored(self._stored, lambda stored: stored.epoch > 1, PATIENCE_S)
+                self.service.until_stored(self._checkpoint, lambda stored: stored.epoch > 1, PATIENCE_S)
                 self.service.kill()
             self.service.start()
-            self.service.until_stored(self._stored, _is_repaired, PATIENCE_S)
+            self.service.until_stored(self._checkpoint, _is_repaired, PATIENCE_S)
         finally:
             self.writer.stop()
         return self._judge()
@@ -87,18 +89,18 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until_stored(self._stored, lambda stored: through_lsn(stored) > end, PATIENCE_S)
+        self.service.until_stored(self._checkpoint, lambda stored: through_lsn(stored) > end, PATIENCE_S)
         self.service.stop()
-        expected = table(self.site.dsn)
+        expected_rows = table(self.site.dsn)
         self.consumer.take(self._rows())
-        assert self.consumer.states == expected
+        assert self.consumer.states == expected_rows
         check_order(rows for rows in self._rows())
         new_consumer = Consumer()
         new_consumer.take(self._rows())
-        assert new_consumer.states == expected
+        assert new_consumer.states == expected_rows
         return Gap.parse(read_gaps(self.site.log)[-1].envelope.current or b"")
 
-    def _stored(self) -> Checkpoint | None:
+    def _checkpoint(self) -> Checkpoint | None:
         with suppress(ChangelogError):
             return self.site.checkpoint
         return None

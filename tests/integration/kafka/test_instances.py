@@ -1,5 +1,5 @@
-"""Two instances of one service. While the first instance has no connection to the database, the second one publishes.
-When the first instance continues, it must not mistake this for a gap.
+"""One service has two instances. While the first instance has no connection to the database, the second one publishes.
+When the first instance continues, it must not take the changes that it missed for a gap.
 """
 
 from contextlib import closing
@@ -14,11 +14,11 @@ from tests.integration.kafka.site import Site
 from tests.patience import until
 from tests.proxy import Proxy
 
-READ = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND active"
+ACTIVE_SLOT = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND active"
 
 
 def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[Site, Site]:
-    """Returns the same service twice, each with its own folder. Only the first connects through the proxy."""
+    """Returns the same service twice, each with its own folder. Only the first site connects through the proxy."""
     sites = []
     for name, dsn in (("first", make_conninfo(database, host="127.0.0.1", port=proxy.port)), ("second", database)):
         (folder / name).mkdir()
@@ -35,7 +35,7 @@ def test_changes_that_another_instance_published_are_not_a_gap(
         with first.running() as first_service:
             first_service.until(first.is_read)
             proxy.stop()
-            until(lambda: sql.execute(READ).fetchone() is None, "the server still has the session of the first service")
+            until(lambda: sql.execute(ACTIVE_SLOT).fetchone() is None, "the first instance still reads the slot")
             sql.execute("INSERT INTO item VALUES (1, 'while the first is away')")
             with second.running() as second_service:
                 second_service.until(lambda: len(second.records("item")) == 1)
@@ -47,4 +47,4 @@ def test_changes_that_another_instance_published_are_not_a_gap(
             first_service.until(lambda: len(second.records("item")) == 3)
         assert second.state("item") == second.table("item") | {"1": {"id": 1, "name": "while the first is away"}}
         versions = [version.place.key for version in second.records("schemas")]
-        assert versions == ["item", "item"], "the first instance announced the second's version again"
+        assert versions == ["item", "item"], "the first instance announced the same version as the second one"

@@ -1,5 +1,5 @@
-"""Debezium's JDBC sink, in a real Kafka Connect, reads topics with the envelopes of Debezium and flat rows. From both,
-it writes tables that equal the source.
+"""Debezium's JDBC sink, in a real Kafka Connect, reads a topic of Debezium's events and a topic of flat rows. It writes
+a table from each topic, and these tables equal the source.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def rows(dsn: str, table: str) -> list[tuple[Any, ...]]:
 
 
 def sink(envelope: str, topic: str, target: str) -> dict[str, str]:
-    """The properties of the sink that writes a topic to the table `from_ENVELOPE`."""
+    """Returns the properties of the sink that writes a topic to the table `from_ENVELOPE`."""
     parts = conninfo_to_dict(target)
     return {
         "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
@@ -97,7 +97,7 @@ def test_tables_equal_the_source(database: str, target: str, broker: Broker, tmp
     sinks = {envelope: sink(envelope, f"{site.settings.name}.item", target) for envelope, site in sites.items()}
     sinks["notes"] = {**sink("notes", f"{source.settings.name}.note", target), "truncate.enabled": "true"}
     with temporary_connect(jars, broker.bootstrap_servers, sinks) as connect:
-        equal(connect, database, target)
+        wait_until_equal(connect, database, target)
         source.sql(
             "UPDATE item SET name = upper(name), amount = -amount, doc = '[1, null]' WHERE id % 3 = 0",
             "UPDATE item SET id = id + 200, code = code || 'm' WHERE id BETWEEN 4 AND 9",
@@ -108,13 +108,13 @@ def test_tables_equal_the_source(database: str, target: str, broker: Broker, tmp
             "INSERT INTO note VALUES (2, 'c')",
         )
         publish(sites)
-        equal(connect, database, target)
+        wait_until_equal(connect, database, target)
         with psycopg.connect(target, autocommit=True) as connection:
             for envelope in ENVELOPES:
                 connection.execute(f"UPDATE from_{envelope} SET name = 'drifted' WHERE id = 31".encode())
                 connection.execute(f"DELETE FROM from_{envelope} WHERE id = 32".encode())
         publish(sites, Signal(do="rebuild", id="r", entity="item"))
-        equal(connect, database, target)
+        wait_until_equal(connect, database, target)
 
 
 def notes(dsn: str, table: str) -> list[tuple[Any, ...]]:
@@ -125,7 +125,7 @@ def notes(dsn: str, table: str) -> list[tuple[Any, ...]]:
 
 
 def publish(sites: dict[str, Site], signal: Signal | None = None) -> None:
-    """Runs each service until it has published all changes, and done what the signal asks."""
+    """Sends the signal. Then runs each service until it has published all changes and done what the signal asks."""
     if signal is None:
         signal = Signal(do="republish", id="k", entity="item", keys=('["500","new"]',))
     with psycopg.connect(sites["debezium"].dsn, autocommit=True) as connection:
@@ -135,17 +135,17 @@ def publish(sites: dict[str, Site], signal: Signal | None = None) -> None:
             service.until(lambda site=site: site.ended(signal.id))  # type: ignore[misc]
 
 
-def equal(connect: Connect, source: str, target: str) -> None:
-    """Waits until the table of each sink equals the source."""
+def wait_until_equal(connect: Connect, source: str, target: str) -> None:
+    """Waits until the table of each sink equals its source."""
     until(lambda: notes(target, "from_notes") == notes(source, "note"), f"the notes differ: {connect.errors()}")
     for envelope in ENVELOPES:
-        expected = rows(source, "item")
+        expected_rows = rows(source, "item")
 
-        def is_equal(envelope: str = envelope, expected: list[tuple[Any, ...]] = expected) -> bool:
-            return rows(target, f"from_{envelope}") == expected
+        def is_equal(envelope: str = envelope, expected_rows: list[tuple[Any, ...]] = expected_rows) -> bool:
+            return rows(target, f"from_{envelope}") == expected_rows
 
         try:
             until(is_equal, f"the table from {envelope} does not equal its source")
         except AssertionError as error:
-            differing = set(map(repr, rows(target, f"from_{envelope}"))) ^ set(map(repr, expected))
-            raise AssertionError(f"{error}\n{connect.errors()}\n" + "\n".join(sorted(differing)[:6])) from error
+            differences = set(map(repr, rows(target, f"from_{envelope}"))) ^ set(map(repr, expected_rows))
+            raise AssertionError(f"{error}\n{connect.errors()}\n" + "\n".join(sorted(differences)[:6])) from error

@@ -1,4 +1,4 @@
-"""Questions about a key or a writer have the same answers over topics with several partitions as over files."""
+"""Questions about a key or a writer have the same answers whether the changelog is in topics or in files."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -82,5 +82,5 @@ def test_topics_answer_as_files_do(settings: KafkaSettings, tmp_path: Path) -> N
     assert before_truncate == key_blame(files, "order", "2", at=Position(1, 5, 9))
     assert before_truncate.services == ("merge", "payments", "router")
     for service, identifier in (("merge", None), (None, "req-1"), (None, None)):
-        questions = [writes(log, service=service, identifier=identifier, entity="order") for log in (topics, files)]
-        assert questions[0] == questions[1]
+        answers = [writes(log, service=service, identifier=identifier, entity="order") for log in (topics, files)]
+        assert answers[0] == answers[1]

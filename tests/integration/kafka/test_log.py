@@ -58,7 +58,7 @@ def settings(broker: Broker, own_name: str) -> KafkaSettings:
     return KafkaSettings(client=client, name=NAME, prefix=own_name)
 
 
-def opened(settings: KafkaSettings) -> KafkaLog:
+def log_of(settings: KafkaSettings) -> KafkaLog:
     return KafkaLog(settings.client, JSON, prefix=settings.prefix, name=settings.name)
 
 
@@ -74,19 +74,19 @@ def change(commit: int, text: str, *, at: int | None = None, entity: str = "orde
     """Returns a change of the key `text`. The change is in the partition of that key, unless `at` names another
     partition.
     """
-    created = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
+    creation = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
     number = key.partition(text.encode(), PARTITIONS) if at is None else at
-    return replace(created, place=Place(key=text, partition=number))
+    return replace(creation, place=Place(key=text, partition=number))
 
 
-def version(of: Entity, commit: int) -> Record:
+def version(entity_: Entity, commit: int) -> Record:
     """Returns the message that announces the entity's columns and settings before the first row of a commit."""
     table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
     versions = Versions([], accepted={}, filled=lambda *_: ())
-    return versions.announce(of, table, change(commit, "42").envelope.provenance).record
+    return versions.announce(entity_, table, change(commit, "42").envelope.provenance).record
 
 
-def visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:
+def wait_until_visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:
     """Waits until readers see all messages of these partitions. A partition is an entity and a number."""
     settled(settings.client, [(f"{settings.prefix}.{name}", number) for name, number in parts])
 
@@ -95,14 +95,17 @@ def store(sink: KafkaSink, commit: int, *records: Record) -> None:
     sink.add([batch.from_records(records)])
     shapes = {"order": entity().shape()}
     sink.commit(replace(checkpoint(commit), settings=shapes))
-    visible(sink._settings, {("positions", 0), *((record.entity, record.place.partition) for record in records)})
+    wait_until_visible(
+        sink._settings, {("positions", 0), *((record.entity, record.place.partition) for record in records)}
+    )
 
 
 def commits(rows: Sequence[pa.RecordBatch]) -> list[int]:
     return [record.envelope.provenance.source.position.commit for chunk in rows for record in batch.records(chunk)]
 
 
-def once() -> bool:
+def stop() -> bool:
+    """Ends `follow` when it has read all messages."""
     return False
 
 
@@ -127,7 +130,7 @@ def raw(
         producer.commit_transaction(PATIENCE_S)
     else:
         producer.abort_transaction(PATIENCE_S)
-    visible(settings, {(name, item.place.partition) for item in records})
+    wait_until_visible(settings, {(name, item.place.partition) for item in records})
 
 
 def test_only_committed_messages_are_read(settings: KafkaSettings) -> None:
@@ -137,7 +140,7 @@ def test_only_committed_messages_are_read(settings: KafkaSettings) -> None:
             store(sink, number, item)
         raw(settings, "order", [change(9, "5")], commit=False)
         sink.add([batch.from_records([change(10, "6")])])  # leaves a transaction open at the end
-        log = opened(settings)
+        log = log_of(settings)
         records = [item for rows in log.read() for item in batch.records(rows)]
         assert sorted(commits(list(log.read()))) == list(range(1, 9))
         assert commits(list(log.read(identifier="req-3"))) == [3]
@@ -150,29 +153,27 @@ def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: Kafka
     with writing(settings) as sink:
         store(sink, 1, record(Op.CREATE, '{"id":42}'))
         store(sink, 2, delete)
-    [rows] = opened(settings).read(entity="order", after=checkpoint(1).position)
+    [rows] = log_of(settings).read(entity="order", after=checkpoint(1).position)
     assert list(batch.records(rows)) == [delete]
 
 
 def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
-    """For example, a row moves to another partition if the column that chooses its partition changes, and back if that
-    column changes back.
-    """
+    """A key has rows in several partitions if another column has chosen the partition, and its value has changed."""
     order = entity(partition_by="guest_id")
     with writing(settings, order) as sink:
         for commit in range(1, 10):
             sink.add([batch.from_records([change(commit, "42", at=commit % PARTITIONS), change(commit, "7")])])
             sink.commit(replace(checkpoint(commit), settings={"order": order.shape()}))
-    visible(settings, [("order", number) for number in range(PARTITIONS)])
-    assert commits(list(opened(settings).read(entity="order", key="42"))) == list(range(1, 10))
-    assert commits(list(opened(settings).follow(entity="order", key="42", wait=once))) == list(range(1, 10))
+    wait_until_visible(settings, [("order", number) for number in range(PARTITIONS)])
+    assert commits(list(log_of(settings).read(entity="order", key="42"))) == list(range(1, 10))
+    assert commits(list(log_of(settings).follow(entity="order", key="42", wait=stop))) == list(range(1, 10))
 
 
 def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: KafkaSettings) -> None:
     with writing(settings) as sink:
         store(sink, 1, version(entity(), 1), change(1, "42"), change(1, "7"))
         raw(settings, "order", [change(2, "42", at=ELSEWHERE)], commit=True)
-    assert commits(list(opened(settings).read(entity="order", key="42"))) == [1]
+    assert commits(list(log_of(settings).read(entity="order", key="42"))) == [1]
 
 
 @pytest.mark.parametrize("partition_columns", [["guest_id"], ["guest_id", "id"], ["id", "guest_id", "id"], []])
@@ -187,9 +188,9 @@ def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
     with writing(settings) as sink:
         store(sink, 1, *versions, change(1, "42", at=ELSEWHERE))
         store(sink, 2, change(2, "42"))
-    log = opened(settings)
+    log = log_of(settings)
     assert commits(list(log.read(entity="order", key="42"))) == [1, 2]
-    assert commits(list(log.follow(entity="order", key="42", last=5, wait=once))) == [1, 2]
+    assert commits(list(log.follow(entity="order", key="42", last=5, wait=stop))) == [1, 2]
 
 
 @pytest.mark.parametrize("last", [0, 1, 5, 40])
@@ -198,7 +199,7 @@ def test_the_last_messages_are_the_newest_by_position(settings: KafkaSettings, l
         store(sink, 1, change(1, "g", at=0, entity="guest"))
         for commit in range(2, 31):
             store(sink, commit, change(commit, str(commit)))
-    assert commits(list(opened(settings).follow(last=last, wait=once))) == list(range(max(31 - last, 1), 31))
+    assert commits(list(log_of(settings).follow(last=last, wait=stop))) == list(range(max(31 - last, 1), 31))
 
 
 def test_the_recent_rows_are_the_newest_of_each_partition(settings: KafkaSettings) -> None:
@@ -206,11 +207,11 @@ def test_the_recent_rows_are_the_newest_of_each_partition(settings: KafkaSetting
         store(sink, 1, change(1, "g", at=0, entity="guest"))
         for commit in range(2, 31):
             store(sink, commit, change(commit, str(commit), at=0))
-    recent = commits(list(opened(settings).recent(20)))
+    recent = commits(list(log_of(settings).recent(20)))
     assert recent[0] == 1
     assert recent[-1] == 30
     assert 3 <= len(recent) <= 11  # the messages of each partition include markers of transactions
-    assert commits(list(opened(settings).recent(1000))) == list(range(1, 31))
+    assert commits(list(log_of(settings).recent(1000))) == list(range(1, 31))
 
 
 def test_the_last_messages_of_a_rare_key_are_searched_further_back(settings: KafkaSettings) -> None:
@@ -218,8 +219,8 @@ def test_the_last_messages_of_a_rare_key_are_searched_further_back(settings: Kaf
         store(sink, 1, change(1, "rare", at=0))
         for commit in range(2, 5):
             store(sink, commit, *(change(commit, f"often{n}", at=0) for n in range(200)))
-    log = opened(settings)
-    assert commits(list(log.follow(entity="order", key="rare", last=1, wait=once))) == [1]
+    log = log_of(settings)
+    assert commits(list(log.follow(entity="order", key="rare", last=1, wait=stop))) == [1]
 
 
 def test_a_follower_reads_new_commits(settings: KafkaSettings) -> None:
@@ -231,7 +232,7 @@ def test_a_follower_reads_new_commits(settings: KafkaSettings) -> None:
         def wait() -> bool:
             commit = next(numbers)
             if commit == 4:
-                with suppress(ChangelogError):  # if the row was not sent yet, the broker has no transaction
+                with suppress(ChangelogError):  # if the client has not sent the row yet, the broker has no transaction
                     sink.abandon()
                 sink.recover()
             elif commit < 7:
@@ -242,7 +243,7 @@ def test_a_follower_reads_new_commits(settings: KafkaSettings) -> None:
                 time.sleep(0.1)  # a commit becomes visible a little later
             return commit < 20 or (6 not in received and time.monotonic() < deadline)
 
-        for rows in opened(settings).follow(last=10, wait=wait):
+        for rows in log_of(settings).follow(last=10, wait=wait):
             received += commits([rows])
         assert received == [1, 2, 5, 6]
 
@@ -262,7 +263,7 @@ def test_a_follower_reads_new_entities(settings: KafkaSettings, monkeypatch: pyt
                 time.sleep(0.1)  # a commit becomes visible a little later
             return len(received) < 2 and time.monotonic() < deadline
 
-        for rows in opened(settings).follow(last=10, wait=wait):
+        for rows in log_of(settings).follow(last=10, wait=wait):
             received += commits([rows])
         assert received == [1, 2]
 
@@ -271,15 +272,15 @@ def test_the_error_of_an_unknown_entity_lists_the_entities(settings: KafkaSettin
     with writing(settings, entity(), entity("guest", partitions=1)):
         pass
     with pytest.raises(ChangelogError, match=r"has no entity ordr; it has: dead, gaps, guest, order$") as caught:
-        list(opened(settings).read(entity="ordr"))
+        list(log_of(settings).read(entity="ordr"))
     assert caught.value.kind is Kind.USAGE
-    assert list(opened(settings).read(entity="order")) == []
+    assert list(log_of(settings).read(entity="order")) == []
 
 
 def test_a_changelog_without_topics_is_an_error(settings: KafkaSettings) -> None:
-    log = opened(settings)
+    log = log_of(settings)
     with pytest.raises(ChangelogError, match=f"there is no topic of the changelog {settings.prefix} at ") as caught:
-        list(log.follow(wait=once))
+        list(log.follow(wait=stop))
     assert caught.value.kind is Kind.PRECONDITION
     assert log.counts() == {}
     assert log.checkpoint() is None
@@ -288,9 +289,9 @@ def test_a_changelog_without_topics_is_an_error(settings: KafkaSettings) -> None
 
 def test_checkpoint_time_and_counts_of_messages(settings: KafkaSettings) -> None:
     with writing(settings) as sink:
-        before = opened(settings).stored_at()
+        before = log_of(settings).stored_at()
         store(sink, 1, change(1, "1"))
-        log = opened(settings)
+        log = log_of(settings)
         first = log.stored_at()
         store(sink, 2, change(2, "2"))
     assert before is None
@@ -309,18 +310,18 @@ def test_the_error_of_a_foreign_message_says_where_it_is(settings: KafkaSettings
     with writing(settings):
         raw(settings, "order", [change(1, "1", at=2)], commit=True, values=[b"secret"])
     with pytest.raises(ChangelogError) as caught:
-        list(opened(settings).read())
+        list(log_of(settings).read())
     assert str(caught.value) == f"a message is not an envelope in JSON: {settings.prefix}.order, partition 2, offset 0"
 
 
 def test_an_event_has_the_position_that_kafka_gave_it(settings: KafkaSettings) -> None:
-    created = change(1, "e", at=1, entity="event")
-    provenance = created.envelope.provenance
+    creation = change(1, "e", at=1, entity="event")
+    provenance = creation.envelope.provenance
     source = replace(provenance.source, position=UNPLACED, id="one")
-    event = replace(created, envelope=replace(created.envelope, provenance=replace(provenance, source=source)))
+    event = replace(creation, envelope=replace(creation.envelope, provenance=replace(provenance, source=source)))
     with writing(settings, entity("event")):
         raw(settings, "event", [event, event], commit=True)
-    [rows] = opened(settings).read(entity="event")
+    [rows] = log_of(settings).read(entity="event")
     assert rows.column("position").to_pylist() == [str(at_offset(1, 0)), str(at_offset(1, 1))]
 
 
@@ -331,6 +332,8 @@ def test_a_row_in_the_dead_letter_topic_is_read_completely(settings: KafkaSettin
     large = [record(Op.CREATE, f'{{"id":{n},"note":"{text}"}}', ordinal=2 * n, key=str(n)) for n in range(2)]
     with writing(limited) as sink:
         store(sink, 1, *large)
-    letters = [item for rows in opened(limited).read(entity="dead") for item in batch.records(rows)]
-    assert [item.envelope for item in letters] == [item.envelope for item in large]
-    assert [item.place.key for item in letters] == [str(item.envelope.provenance.source.position) for item in large]
+    dead_letters = [item for rows in log_of(limited).read(entity="dead") for item in batch.records(rows)]
+    assert [item.envelope for item in dead_letters] == [item.envelope for item in large]
+    assert [item.place.key for item in dead_letters] == [
+        str(item.envelope.provenance.source.position) for item in large
+    ]

@@ -1,4 +1,4 @@
-"""A changelog of very many tables."""
+"""The service publishes very many tables."""
 
 import os
 import time
@@ -19,15 +19,14 @@ from tests.integration.kafka.topics import entity
 from tests.patience import PATIENCE_S
 from tests.servers import kafka_lib
 
-COUNT = 1_000
-FEW = 60
-FOLLOWED = int(os.environ.get("CHANGELOG_TEST_TABLES", FEW))
-"""The number of tables that are published. The campaign audit_kafka publishes a thousand, with faults."""
+TOPICS = 1_000
+TABLES = int(os.environ.get("CHANGELOG_TEST_TABLES", "60"))
+"""The number of tables that the service publishes. The campaign audit_kafka publishes a thousand, with faults."""
 
 
 @pytest.mark.usefixtures("starts_servers")
 def test_the_topics_of_a_thousand_tables_are_created() -> None:
-    topics = topics_of("many", [entity(f"table_{number:04}") for number in range(COUNT)], {})
+    topics = topics_of("many", [entity(f"table_{number:04}") for number in range(TOPICS)], {})
     with temporary_broker(kafka_lib()) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)
         ensure(client, topics, create=True, replication_factor=None)
@@ -39,7 +38,7 @@ def test_the_topics_of_a_thousand_tables_are_created() -> None:
     assert [finding.status for finding in statuses] == ["ok"] * (1 + len(topics))
 
 
-def followed_to(site: Site) -> int:
+def stored_lsn(site: Site) -> int:
     stored = site.checkpoint
     assert stored is not None
     return through_lsn(stored)
@@ -47,7 +46,7 @@ def followed_to(site: Site) -> int:
 
 def test_each_of_many_tables_is_read_and_streamed(broker: Broker, database: str, tmp_path: Path) -> None:
     """Each topic holds exactly the rows of its table and their later changes, in order."""
-    names = [f"small_{number:04}" for number in range(FOLLOWED)]
+    names = [f"small_{number:04}" for number in range(TABLES)]
     with psycopg.connect(database, autocommit=True) as connection:
         for name in names:
             connection.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text)".encode())
@@ -60,11 +59,11 @@ def test_each_of_many_tables_is_read_and_streamed(broker: Broker, database: str,
             end = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
             assert end is not None
             connection.execute(f"DELETE FROM {names[0]} WHERE id = 1".encode())
-            running.until(lambda: followed_to(site) > int(end[0]))
-    published: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
+            running.until(lambda: stored_lsn(site) > int(end[0]))
+    changes: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
     for (topic, _), message in messages(broker.direct_servers, [(f"{site.settings.prefix}.{n}", 0) for n in names]):
         if message.value() is not None:
             headers: Any = dict(message.headers() or [])
-            published[topic.rpartition(".")[2]].append((headers["op"].decode(), (message.key() or b"").decode()))
-    expected = [("read", "1"), ("read", "2"), ("update", "2")]
-    assert published == {name: expected + [("delete", "1")] * (name == names[0]) for name in names}
+            changes[topic.rpartition(".")[2]].append((headers["op"].decode(), (message.key() or b"").decode()))
+    expected_changes = [("read", "1"), ("read", "2"), ("update", "2")]
+    assert changes == {name: expected_changes + [("delete", "1")] * (name == names[0]) for name in names}

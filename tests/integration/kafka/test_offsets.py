@@ -23,9 +23,9 @@ def admin(broker: Broker) -> Admin:
 @pytest.fixture
 def parts(admin: Admin, own_name: str) -> list[Part]:
     """The partitions of a topic that has just been created. For a moment, they have no leader."""
-    [created] = admin.create_topics([NewTopic(own_name, PARTITIONS, 1)]).values()
-    created.result()
-    until(lambda: own_name in admin.topics(), f"the broker does not name the topic {own_name}")
+    [creation] = admin.create_topics([NewTopic(own_name, PARTITIONS, 1)]).values()
+    creation.result()
+    until(lambda: own_name in admin.topics(), f"the broker does not list the topic {own_name}")
     return [(own_name, number) for number in range(PARTITIONS)]
 
 
@@ -56,17 +56,17 @@ def test_an_open_transaction_is_after_the_end_that_readers_see(broker: Broker, a
 def test_offsets_are_asked_for_only_after_a_broker_has_answered(
     broker: Broker, parts: list[Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client without a connection would ask again only after 3 s."""
+    """Without this order, a client that has no connection yet would repeat its request only after 3 s."""
     admin, requests = Client(bootstrap_servers=broker.bootstrap_servers).admin(), []
 
     def record(name: str) -> None:
         request = getattr(admin, name)
 
-        def recorded(*arguments: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             requests.append(name)
-            return request(*arguments, **named)
+            return request(*arguments, **options)
 
-        monkeypatch.setattr(admin, name, recorded)
+        monkeypatch.setattr(admin, name, call)
 
     record("list_topics")
     record("list_offsets")

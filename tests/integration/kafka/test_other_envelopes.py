@@ -1,7 +1,7 @@
-"""A service publishes events of Debezium, or flat rows, to a real broker. It restarts, and it repairs a changelog in
-these envelopes.
+"""A service publishes events of Debezium, or flat rows, to a real broker. It restarts, and repairs changelogs in these
+envelopes.
 
-A *ghost* is a row that the changelog holds and the table lacks.
+A *ghost* is a row that the changelog has and the table lacks.
 """
 
 import json
@@ -63,8 +63,8 @@ def make_site(database: str, broker: Broker, tmp_path: Path) -> MakeSite:
 
 
 def publish(site: Site, signal: Signal | None = None) -> None:
-    """Runs the service until it has read the table, and has done what the signal asks. The signal is sent after all
-    changes.
+    """Runs the service until it has read the table. Then sends a signal, and waits until the service has done what the
+    signal asks. By then, the service has published all earlier changes.
     """
     signal = signal or Signal(
         do="republish", id=f"k{site.checkpoint and site.checkpoint.position}", entity="item", keys=("2",)
@@ -76,14 +76,14 @@ def publish(site: Site, signal: Signal | None = None) -> None:
 
 
 def topic(site: Site, entity: str = "item") -> list[Consumed]:
-    """Returns the messages of a topic, as any consumer sees them, in the order of their positions."""
+    """Returns the messages of an entity's topic, as any consumer sees them, in the order of their positions."""
     client = sink_settings(site.settings, kafka_of(site)).client
     return sorted(consumed(client, f"{site.settings.name}.{entity}"), key=lambda message: message.headers["position"])
 
 
 def read(messages: Sequence[Consumed]) -> list[tuple[Any, Any]]:
-    """Returns the payloads of keys and values. The payload of an event is its operation and both rows. That of a
-    tombstone is None.
+    """Returns the key and the value of each message. The value of an event is its operation and both rows. The value of
+    a tombstone is None.
     """
     pairs = []
     for message in messages:
@@ -169,13 +169,13 @@ def test_a_rebuild_deletes_ghosts(make_site: MakeSite, envelope: str) -> None:
 
 
 def deletes(envelope: str, id_: int) -> list[Any]:
-    """The messages of the delete of a ghost, whose last state the service does not know."""
+    """Returns the values of the messages that delete a ghost. The service does not know the last state of the ghost."""
     return [None] if envelope == "flat" else [("d", {"id": id_, "name": None}, None), None]
 
 
 def plant(site: Site, key: str) -> None:
     """Appends a row to the changelog that the table never had. The service must be stopped."""
-    [version] = [stored for stored in read_versions(site.log) if stored.entity == "item"][-1:]
+    [version] = [version for version in read_versions(site.log) if version.entity == "item"][-1:]
     with closing(open_sink(site.settings)) as sink:
         sink.prepare(read_entities(site.settings, source_of(site.settings)))
         checkpoint = sink.recover()
@@ -195,7 +195,7 @@ def plant(site: Site, key: str) -> None:
 
 
 def test_an_older_checkpoint_is_noticed(make_site: MakeSite) -> None:
-    """In this test, the last message is a tombstone, which counts as a row in this envelope."""
+    """The last message is a tombstone. In the flat envelope, a tombstone counts as a row."""
     site = make_site("flat")
     with site.running() as service:
         service.until(site.is_read)
@@ -233,12 +233,12 @@ def test_the_service_continues_over_a_gap(make_site: MakeSite, topic_is_lost: bo
     assert gap is not None
     with structlog.testing.capture_logs() as logs:
         gaps.cross(site.settings, gap, accept_settings=False, reach=nowhere)
-    left_out = [line["entity"] for line in logs if line["event"] == "left out a truncate"]
-    assert left_out == ["item"] * topic_is_lost
+    entities = [line["entity"] for line in logs if line["event"] == "left out a truncate"]
+    assert entities == ["item"] * topic_is_lost
     with site.running() as service:
         service.until(lambda: site.is_read() and not (site.checkpoint and site.checkpoint.repairs.get("open")))
-    after = [message for message in topic(site) if message.headers["position"] > "00000002"]
-    assert sorted(read(after), key=str) == [(1, None)] * (not topic_is_lost) + [(2, item(2, "b"))]
+    messages = [message for message in topic(site) if message.headers["position"] > "00000002"]
+    assert sorted(read(messages), key=str) == [(1, None)] * (not topic_is_lost) + [(2, item(2, "b"))]
     assert len(read_gaps(site.log)) == 1
 
 

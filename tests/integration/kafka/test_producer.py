@@ -1,5 +1,5 @@
-"""Tests events that an application publishes itself, on a real broker. A batch is published completely or not at all,
-and each event is identified by its id.
+"""An application publishes events to a real broker itself. A batch is published completely or not at all, and the id of
+an event identifies it.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ with ChangelogProducer(
 
 _numbers = itertools.count()
 
-Open = Callable[..., ChangelogProducer]
+OpenProducer = Callable[..., ChangelogProducer]
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def prefix(broker: Broker) -> str:
 
 
 @pytest.fixture
-def opened(broker: Broker, prefix: str) -> Iterator[Open]:
-    """Returns a function that opens producers of the service `web`, by default as instance `web-0`. They are closed at
-    the end of the test.
+def open_producer(broker: Broker, prefix: str) -> Iterator[OpenProducer]:
+    """Returns a function that opens a producer of the service `web`, by default as instance `web-0`. The producer is
+    closed at the end of the test.
     """
     with contextlib.ExitStack() as producers:
 
@@ -94,7 +94,7 @@ def event(number: int, **changes: Any) -> Event:
 
 
 def read(broker: Broker, topic: str) -> list[Message]:
-    """Returns the committed messages, partition by partition, once no transaction is open."""
+    """Waits until no transaction is open. Returns the committed messages, one partition after the other."""
     settled(Client(bootstrap_servers=broker.direct_servers), [(topic, number) for number in range(PARTITIONS)])
     consumer = Consumer(
         {
@@ -107,17 +107,17 @@ def read(broker: Broker, topic: str) -> list[Message]:
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     messages: list[Message] = []
-    finished: set[int | None] = set()
+    read_partitions: set[int | None] = set()
     with contextlib.closing(consumer):
-        while len(finished) < PARTITIONS:
+        while len(read_partitions) < PARTITIONS:
             message = consumer.poll(PATIENCE_S)
-            assert message is not None, "the broker is silent"
+            assert message is not None, "the broker does not answer"
             error = message.error()
             if error is None:
                 messages.append(message)
             else:
                 assert error.name() == "_PARTITION_EOF"
-                finished.add(message.partition())
+                read_partitions.add(message.partition())
     return messages
 
 
@@ -129,9 +129,11 @@ def ids(messages: Sequence[Message]) -> list[str]:
     return sorted(headers_of(message)["id"].decode() for message in messages)
 
 
-def test_an_event_has_the_form_of_every_message(broker: Broker, prefix: str, opened: Open) -> None:
+def test_an_event_has_the_form_of_every_message(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
     context = {"ticket": "PAY-7", "user": {"größe": 1.5}}
-    opened().publish([event(7, identifier="req-1", context=context), event(8, key=("a", "b"), partition_by=("g",))])
+    open_producer().publish(
+        [event(7, identifier="req-1", context=context), event(8, key=("a", "b"), partition_by=("g",))]
+    )
     by_id = {headers_of(message)["id"]: message for message in read(broker, f"{prefix}.viewed")}
     first, second = by_id[b"e-7"], by_id[b"e-8"]
     assert (first.key(), first.partition()) == (b"7", partition(b"7", PARTITIONS))
@@ -167,17 +169,19 @@ def test_an_event_has_the_form_of_every_message(broker: Broker, prefix: str, ope
     assert json_codec.decode(first.value() or b"").provenance.source.position == UNPLACED
 
 
-def test_a_key_keeps_its_order(broker: Broker, prefix: str, opened: Open) -> None:
-    producer = opened()
+def test_a_key_keeps_its_order(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
+    producer = open_producer()
     producer.publish([event(n, key=("7",)) for n in range(50)])
     producer.publish([event(n, key=("7",)) for n in range(50, 100)])
     messages = read(broker, f"{prefix}.viewed")
     assert [json.loads(message.value() or b"")["current"]["id"] for message in messages] == list(range(100))
 
 
-def test_a_batch_with_a_message_that_is_too_large_is_not_published(broker: Broker, prefix: str, opened: Open) -> None:
+def test_a_batch_with_a_message_that_is_too_large_is_not_published(
+    broker: Broker, prefix: str, open_producer: OpenProducer
+) -> None:
     create(broker, f"{prefix}.small", **{"max.message.bytes": "2000"})
-    producer = opened()
+    producer = open_producer()
     too_large = event(3, entity="small", state={"text": random.Random(1).randbytes(5000).hex()})
     with pytest.raises(ChangelogError, match="nothing was stored") as caught:
         producer.publish([event(1), event(2, entity="small"), too_large])
@@ -189,9 +193,9 @@ def test_a_batch_with_a_message_that_is_too_large_is_not_published(broker: Broke
 
 
 def test_a_message_that_the_client_refuses_leaves_no_transaction_open(
-    broker: Broker, prefix: str, opened: Open
+    broker: Broker, prefix: str, open_producer: OpenProducer
 ) -> None:
-    producer = opened()
+    producer = open_producer()
     with pytest.raises(ChangelogError, match="nothing was stored") as caught:
         producer.publish([event(1), event(2, state={"text": "x" * 2_000_000})])
     assert caught.value.kind is Kind.LIMIT
@@ -199,11 +203,11 @@ def test_a_message_that_the_client_refuses_leaves_no_transaction_open(
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-3"]
 
 
-def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, opened: Open) -> None:
-    older, newer = opened(), opened()
+def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
+    older, newer = open_producer(), open_producer()
     older.publish([event(1)])
     newer.publish([event(2)])
-    for _ in range(2):  # the older instance does not get the name back, however often it tries
+    for _ in range(2):  # the older instance does not get the name back, even if it tries again
         with pytest.raises(ChangelogError, match="another process now uses the name") as caught:
             older.publish([event(3)])
         assert caught.value.kind is Kind.IN_USE
@@ -211,24 +215,26 @@ def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, o
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-1", "e-2", "e-4"]
 
 
-def test_instances_with_different_names_publish_side_by_side(broker: Broker, prefix: str, opened: Open) -> None:
-    first, second = opened(instance="web-0"), opened(instance="web-1")
+def test_instances_with_different_names_publish_side_by_side(
+    broker: Broker, prefix: str, open_producer: OpenProducer
+) -> None:
+    first, second = open_producer(instance="web-0"), open_producer(instance="web-1")
     for number in range(3):
         first.publish([event(2 * number)])
         second.publish([event(2 * number + 1)])
     assert ids(read(broker, f"{prefix}.viewed")) == [f"e-{number}" for number in range(6)]
 
 
-def test_a_repeated_event_has_the_same_id(broker: Broker, prefix: str, opened: Open) -> None:
-    opened().publish([event(1), event(2)])
-    opened().publish([event(1), event(2)])
+def test_a_repeated_event_has_the_same_id(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
+    open_producer().publish([event(1), event(2)])
+    open_producer().publish([event(1), event(2)])
     messages = read(broker, f"{prefix}.viewed")
     assert ids(messages) == ["e-1", "e-1", "e-2", "e-2"]
     assert len({(message.key(), message.value()) for message in messages}) == 2
 
 
-def insist(producer: ChangelogProducer, events: Sequence[Event]) -> None:
-    """Publishes events. Repeats this with the same ids if Kafka takes longer than the producer waits."""
+def publish_again_until_stored(producer: ChangelogProducer, events: Sequence[Event]) -> None:
+    """Publishes events. Publishes them again, with the same ids, if Kafka takes longer than the producer waits."""
 
     def is_published() -> bool:
         try:
@@ -252,7 +258,7 @@ def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
         ChangelogProducer(proxy.address, prefix="p", service_name="web", instance="web-0", timeout_s=5) as producer,
     ):
         create(broker, "p.viewed")
-        insist(producer, [event(1)])
+        publish_again_until_stored(producer, [event(1)])
         proxy.hang()
         with pytest.raises(ChangelogError) as caught:
             producer.publish([event(2), event(3)])
@@ -260,12 +266,12 @@ def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
         assert caught.value.hint == "publish the same events again, with the same ids"
         del caught  # the error's traceback would keep the failed client alive
         proxy.resume()
-        insist(producer, [event(2), event(3)])
+        publish_again_until_stored(producer, [event(2), event(3)])
         assert sorted(set(ids(read(broker, "p.viewed")))) == ["e-1", "e-2", "e-3"]
 
 
-def test_threads_take_turns(broker: Broker, prefix: str, opened: Open) -> None:
-    producer = opened()
+def test_threads_take_turns(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
+    producer = open_producer()
     threads = [threading.Thread(target=producer.publish, args=([event(n), event(n + 10)],)) for n in range(8)]
     for thread in threads:
         thread.start()
@@ -274,18 +280,20 @@ def test_threads_take_turns(broker: Broker, prefix: str, opened: Open) -> None:
     assert len(ids(read(broker, f"{prefix}.viewed"))) == 16
 
 
-def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, opened: Open) -> None:
+def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
     with pytest.raises(ChangelogError, match="has 3 partitions, and 4 are expected") as caught:
-        opened(partitions={"viewed": 4}).publish([event(1)])
+        open_producer(partitions={"viewed": 4}).publish([event(1)])
     assert caught.value.kind is Kind.PRECONDITION
     assert "a topic that grew cannot shrink: set partitions={'viewed': 3}" in str(caught.value)
-    opened(partitions={"viewed": 3}).publish([event(2)])
+    open_producer(partitions={"viewed": 3}).publish([event(2)])
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-2"]
 
 
-def test_the_producer_waits_for_a_topic_that_is_being_created(broker: Broker, prefix: str, opened: Open) -> None:
+def test_the_producer_waits_for_a_topic_that_is_being_created(
+    broker: Broker, prefix: str, open_producer: OpenProducer
+) -> None:
     """Some brokers learn of a new topic later than the client that created it."""
-    producer = opened()
+    producer = open_producer()
     producer.publish([event(1)])
     creation = threading.Timer(1.0, create, [broker, f"{prefix}.new"])
     creation.start()
@@ -296,9 +304,9 @@ def test_the_producer_waits_for_a_topic_that_is_being_created(broker: Broker, pr
     assert ids(read(broker, f"{prefix}.new")) == ["e-2"]
 
 
-def test_a_missing_topic_is_an_error(opened: Open) -> None:
+def test_a_missing_topic_is_an_error(open_producer: OpenProducer) -> None:
     with pytest.raises(ChangelogError, match=r"topic .*\.nothing") as caught:
-        opened().publish([event(1, entity="nothing")])
+        open_producer().publish([event(1, entity="nothing")])
     assert caught.value.kind is Kind.PRECONDITION
 
 
@@ -321,23 +329,23 @@ def test_a_missing_topic_is_an_error(opened: Open) -> None:
     ],
 )
 def test_a_batch_with_an_invalid_event_is_refused(
-    broker: Broker, prefix: str, opened: Open, changes: dict[str, Any], message: str
+    broker: Broker, prefix: str, open_producer: OpenProducer, changes: dict[str, Any], message: str
 ) -> None:
-    producer = opened()
+    producer = open_producer()
     with pytest.raises(ChangelogError, match=message) as caught:
         producer.publish([event(1), event(2, **changes)])
     assert caught.value.kind is Kind.USAGE
     assert read(broker, f"{prefix}.viewed") == []
 
 
-def test_a_batch_has_a_maximum_size(opened: Open) -> None:
+def test_a_batch_has_a_maximum_size(open_producer: OpenProducer) -> None:
     with pytest.raises(ChangelogError, match="may have at most 10000") as caught:
-        opened().publish([event(1)] * (EVENTS_MAX + 1))
+        open_producer().publish([event(1)] * (EVENTS_MAX + 1))
     assert caught.value.kind is Kind.LIMIT
 
 
-def test_a_closed_producer_refuses_events(opened: Open) -> None:
-    producer = opened()
+def test_a_closed_producer_refuses_events(open_producer: OpenProducer) -> None:
+    producer = open_producer()
     producer.close()
     with pytest.raises(ChangelogError, match="closed"):
         producer.publish([event(1)])
@@ -348,11 +356,11 @@ def test_an_instance_name_with_a_slash_is_refused() -> None:
         ChangelogProducer("127.0.0.1:1", prefix="a", service_name="b", instance="c/d")
 
 
-@pytest.mark.parametrize(("words", "logged"), [([], set()), (["logs"], {"changelog.librdkafka DEBUG"})])
+@pytest.mark.parametrize(("words", "log_lines"), [([], set()), (["logs"], {"changelog.librdkafka DEBUG"})])
 def test_the_log_of_librdkafka_goes_to_the_applications_log(
-    broker: Broker, prefix: str, words: list[str], logged: set[str]
+    broker: Broker, prefix: str, words: list[str], log_lines: set[str]
 ) -> None:
     command = [sys.executable, "-c", APPLICATION, broker.bootstrap_servers, prefix, *words]
     run = subprocess.run(command, capture_output=True, check=True, text=True)
     assert run.stdout == ""
-    assert set(run.stderr.splitlines()) == logged
+    assert set(run.stderr.splitlines()) == log_lines

@@ -12,8 +12,6 @@ from changelog.envelope.model import Op, position_of
 from tests.integration.kafka.site import Site
 from tests.patience import PATIENCE_S
 
-SERVICE = 'SELECT pg_logical_emit_message(true, \'provenance\', \'{"serviceName": "billing", "identifier": "r-1"}\')'
-
 STAMP = '{"serviceName": "billing", "identifier": "r-1"}'
 
 
@@ -25,13 +23,13 @@ def test_a_changelog_in_kafka_is_read(database: str, broker: Broker, tmp_path: P
     with site.running() as service:
         service.until(site.is_read)
         log = changelog.open(site.config)
-        new = log.follow("item", timeout=PATIENCE_S)
+        new_changes = log.follow("item", timeout=PATIENCE_S)
         with psycopg.connect(database) as connection:
             connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [STAMP])
             connection.execute("UPDATE item SET price = price / 2 WHERE id < 3")
-        updates = [next(new), next(new)]
+        updates = [next(new_changes), next(new_changes)]
         site.sql("DELETE FROM item WHERE id = 1")
-        position = position_of(next(new))
+        position = position_of(next(new_changes))
     assert log.entities() == ["item"]
     assert log.position() is not None
     assert {change.place.key for change in updates} == {"1", "2"}
@@ -41,8 +39,8 @@ def test_a_changelog_in_kafka_is_read(database: str, broker: Broker, tmp_path: P
     assert sorted(map(position_of, log.changes(service="billing", identifier="r-1"))) == sorted(
         map(position_of, updates)
     )
-    before = log.table("item", as_of=max(map(position_of, updates))).sort_by("id").to_pydict()
-    assert [float(price) for price in before["price"]] == [0.5, 1, *range(3, 10)]
+    old_table = log.table("item", as_of=max(map(position_of, updates))).sort_by("id").to_pydict()
+    assert [float(price) for price in old_table["price"]] == [0.5, 1, *range(3, 10)]
     assert log.table("item", as_of=position).sort_by("id")["id"].to_pylist() == list(range(2, 10))
     assert log.table("item", as_of=datetime.now(UTC) + timedelta(days=1)).num_rows == 8
     with pytest.raises(changelog.ChangelogError, match=r"has no entity items; it has: .*item"):

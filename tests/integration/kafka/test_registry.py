@@ -1,5 +1,5 @@
-"""Avro values and their schemas, with a real registry. The registry's own client reads the values, as any consumer
-would.
+"""The sink encodes values in Avro, and stores their schemas in a real registry. The registry's own client reads the
+values, as any consumer would.
 """
 
 import json
@@ -42,12 +42,12 @@ QUICK = {"max.retries": 0, "timeout": int(PATIENCE_S)}
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    """A prefix that only this test uses, because all tests share the registry."""
+    """A prefix that only one test uses, because all tests share the registry."""
     return str(request.node.name.replace("_", "-"))
 
 
 @contextmanager
-def linked(url: str, *, auto_register: bool = False) -> Iterator[Registry]:
+def client_of(url: str, *, auto_register: bool = False) -> Iterator[Registry]:
     with closing(Registry(url, QUICK, auto_register=auto_register)) as client:
         yield client
 
@@ -57,7 +57,7 @@ def test_an_unknown_schema_is_refused_until_it_is_registered(registry: Server, p
         batch.from_records([record(Op.UPDATE, '{"id":42,"amount":"13.50"}', '{"id":42,"amount":"NaN"}')]),
         {"order": OLD},
     )
-    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as registering:
+    with client_of(registry.url) as strict, client_of(registry.url, auto_register=True) as registering:
         values = AvroValues(strict, prefix, {"order": ["id"]})
         with pytest.raises(ChangelogError) as caught:
             values.encode(rows)
@@ -71,10 +71,10 @@ def test_an_unknown_schema_is_refused_until_it_is_registered(registry: Server, p
         assert values.decode(value) == next(batch.records(rows)).envelope
     with SchemaRegistryClient({"url": registry.url}) as client:
         context = SerializationContext(f"{prefix}.order", MessageField.VALUE)
-        read = AvroDeserializer(client)(value, context)
-    assert read is not None
-    assert read["current"] == {"id": 42, "amount": Number("13.50")}
-    assert read["original"] == {"id": 42, "amount": "NaN"}
+        message = AvroDeserializer(client)(value, context)
+    assert message is not None
+    assert message["current"] == {"id": 42, "amount": Number("13.50")}
+    assert message["original"] == {"id": 42, "amount": "NaN"}
 
 
 def test_rows_with_other_columns_get_a_new_schema_version(registry: Server, prefix: str) -> None:
@@ -82,7 +82,7 @@ def test_rows_with_other_columns_get_a_new_schema_version(registry: Server, pref
     new = batch.with_shapes(
         batch.from_records([record(Op.CREATE, '{"id":1,"amount":null,"note":"x"}')]), {"order": NEW}
     )
-    with linked(registry.url, auto_register=True) as client:
+    with client_of(registry.url, auto_register=True) as client:
         values = AvroValues(client, prefix, {"order": ["id"]})
         first, second, repeated = (values.encode(rows)[0] for rows in (old, new, old))
         assert first == repeated
@@ -102,7 +102,7 @@ def test_entities_of_one_batch_and_records_without_columns(registry: Server, pre
         record(Op.TRUNCATE, None, None, entity="bill"),
     ]
     rows = batch.with_shapes(batch.from_records(records), {"order": OLD, "bill": NEW})
-    with linked(registry.url, auto_register=True) as client:
+    with client_of(registry.url, auto_register=True) as client:
         values = AvroValues(client, prefix, {"order": ["id"], "bill": ["id"]})
         encoded = values.encode(rows)
         assert [value[:1] for value in encoded] == [b"\0", b"{", b"\0", b"\0", b"\0"]
@@ -114,12 +114,12 @@ def test_entities_of_one_batch_and_records_without_columns(registry: Server, pre
 
 
 def test_foreign_messages_are_errors(registry: Server, prefix: str) -> None:
-    with linked(registry.url) as client:
+    with client_of(registry.url) as client:
         values = AvroValues(client, prefix, {})
-        other = client.register(f"{prefix}-other", {"type": "record", "name": "R", "fields": []})
+        other_id = client.register(f"{prefix}-other", {"type": "record", "name": "R", "fields": []})
         for value, kind in (
             (b"\0\0\0", Kind.MALFORMED),
-            (b"\0" + other.to_bytes(4, "big"), Kind.MALFORMED),
+            (b"\0" + other_id.to_bytes(4, "big"), Kind.MALFORMED),
             (b"\0\x7f\xff\xff\xff", Kind.PRECONDITION),
             (b"", Kind.MALFORMED),
         ):
@@ -131,16 +131,16 @@ def test_foreign_messages_are_errors(registry: Server, prefix: str) -> None:
 def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, prefix: str) -> None:
     name = subject(prefix, "order")
     schema = avro.value_schema("order", OLD, ["id"], prefix)
-    with linked(registry.url) as client:
+    with client_of(registry.url) as client:
         assert client.look_up(name, schema) is None
         assert client.register(name, schema) == client.look_up(name, schema)
         with SchemaRegistryClient({"url": registry.url}) as registry_client:
             registry_client.set_compatibility(name, "FULL_TRANSITIVE")
-        changed = avro.value_schema("order", Struct(fields=(("id", P.STRING),)), ["id"], prefix)
-        assert client.is_compatible(name, changed) is False
+        incompatible_schema = avro.value_schema("order", Struct(fields=(("id", P.STRING),)), ["id"], prefix)
+        assert client.is_compatible(name, incompatible_schema) is False
         assert client.is_compatible(name, avro.value_schema("order", NEW, ["id"], prefix)) is True
         with pytest.raises(ChangelogError) as caught:
-            client.register(name, changed)
+            client.register(name, incompatible_schema)
     assert caught.value.kind is Kind.PRECONDITION
     assert "\n" not in str(caught.value)
 
@@ -157,7 +157,7 @@ def test_a_topic_that_an_older_version_began_is_continued(registry: Server, pref
         second, envelope=replace(second.envelope, provenance=replace(second.envelope.provenance, stamp=stamp))
     )
     rows = batch.with_shapes(batch.from_records([second]), {"order": OLD})
-    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as registering:
+    with client_of(registry.url) as strict, client_of(registry.url, auto_register=True) as registering:
         id_ = strict.register(name, before_contexts(schema))
         with SchemaRegistryClient({"url": registry.url}) as registry_client:
             registry_client.set_compatibility(name, "FULL_TRANSITIVE")
@@ -172,11 +172,11 @@ def test_a_topic_that_an_older_version_began_is_continued(registry: Server, pref
 
 
 def test_an_unreachable_registry(registry: Server) -> None:
-    with linked(f"http://user:secret@127.0.0.1:{free_port()}") as client, pytest.raises(ChangelogError) as caught:
+    with client_of(f"http://user:secret@127.0.0.1:{free_port()}") as client, pytest.raises(ChangelogError) as caught:
         client.schema(1)
     assert caught.value.kind is Kind.CONNECTION
     assert "secret" not in str(caught.value)
-    with linked(registry.url + "/nowhere") as client, pytest.raises(ChangelogError) as caught:
+    with client_of(registry.url + "/nowhere") as client, pytest.raises(ChangelogError) as caught:
         client.look_up("a", "string")
     assert caught.value.kind is Kind.PRECONDITION
     assert caught.value.hint is not None
@@ -205,7 +205,7 @@ def test_error_answers_of_a_registry(status: int, kind: Kind) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with linked(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(ChangelogError) as caught:
+            with client_of(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(ChangelogError) as caught:
                 client.schema(status)
         finally:
             server.shutdown()

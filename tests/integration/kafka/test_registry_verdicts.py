@@ -1,4 +1,4 @@
-"""Compares our verdicts on random changes of random schemas with a real registry's, in every mode of the registry.
+"""Compares our verdicts on random changes of random schemas with those of a real registry, in each of its modes.
 
 Apicurio uses Java's `SchemaCompatibility`. It differs from our checks in four ways:
 
@@ -31,9 +31,9 @@ SUBJECTS = count()
 @given(evolution=evolutions())
 def test_a_registry_gives_the_same_verdict_on_one_change(registry: Registry, evolution: tuple[Schema, Schema]) -> None:
     old, new = evolution
-    subject = registered(registry, old)
+    subject = register(registry, old)
     for mode in (Mode.BACKWARD, Mode.FORWARD):
-        agree(answer(registry, subject, new, mode), problems(new, [("old", old)], mode))
+        check_agreement(answer(registry, subject, new, mode), problems(new, [("old", old)], mode))
 
 
 @settings(max_examples=max(ROUNDS // 4, 4), deadline=None, suppress_health_check=list(HealthCheck))
@@ -41,15 +41,16 @@ def test_a_registry_gives_the_same_verdict_on_one_change(registry: Registry, evo
 def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, versions: list[Schema]) -> None:
     assume(len({json.dumps(version) for version in versions}) == len(versions))
     *old, new = versions
-    subject = registered(registry, *old)
+    subject = register(registry, *old)
     for mode in Mode:
-        agree(
+        check_agreement(
             answer(registry, subject, new, mode),
             problems(new, [(str(n), version) for n, version in enumerate(old)], mode),
         )
 
 
-def agree(verdict: bool | None, our_problems: list[Problem]) -> None:
+def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
+    """Checks that the registry's verdict agrees with our problems. The registry has no strict problems."""
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:
         assert Rule.AMBIGUOUS in [problem.rule for problem in not_strict]
@@ -57,7 +58,7 @@ def agree(verdict: bool | None, our_problems: list[Problem]) -> None:
         assert verdict is (not not_strict), not_strict
 
 
-def registered(registry: Registry, *versions: Schema) -> str:
+def register(registry: Registry, *versions: Schema) -> str:
     """Registers these versions under a new subject. Returns the subject."""
     assume(not any(is_in_map_of_itself(Document(schema).root, ()) for schema in versions))
     subject = f"verdict-{next(SUBJECTS)}"
@@ -67,17 +68,21 @@ def registered(registry: Registry, *versions: Schema) -> str:
     return subject
 
 
-def is_in_map_of_itself(type_: Type, within: tuple[str, ...]) -> bool:
+def is_in_map_of_itself(type_: Type, outer_names: tuple[str, ...]) -> bool:
+    """Returns whether the values of a map in a record contain the same record.
+
+    `outer_names` has the names of the records around the type, and an empty name for each map around it.
+    """
     match type_.kind:
-        case "record" if type_.name in within:
-            return "" in within[within.index(type_.name) :]
+        case "record" if type_.name in outer_names:
+            return "" in outer_names[outer_names.index(type_.name) :]
         case "record":
-            return any(is_in_map_of_itself(field.type, (*within, type_.name)) for field in type_.fields())
+            return any(is_in_map_of_itself(field.type, (*outer_names, type_.name)) for field in type_.fields())
         case "map":
-            return is_in_map_of_itself(type_.values(), (*within, ""))
+            return is_in_map_of_itself(type_.values(), (*outer_names, ""))
         case "array":
-            return is_in_map_of_itself(type_.items(), within)
-    return any(is_in_map_of_itself(branch, within) for branch in type_.of_union())
+            return is_in_map_of_itself(type_.items(), outer_names)
+    return any(is_in_map_of_itself(branch, outer_names) for branch in type_.of_union())
 
 
 def answer(registry: Registry, subject: str, schema: Schema, mode: Mode) -> bool | None:

@@ -1,7 +1,7 @@
-"""A changelog on Kafka is repaired. To repair it, the service reads the changelog partition by partition, so not in the
+"""The service repairs a changelog in Kafka. For this, it reads the changelog partition by partition, which is not the
 order of positions.
 
-A *ghost* is a row that the changelog holds and the table lacks.
+A *ghost* is a row that the changelog has and the table lacks.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_keys_and_a_whole_table_are_repaired(site: Site) -> None:
     ghosts = [str(1000 + number) for number in range(12)]
     forged_columns = {"name": '"forged"', "amount": '"NaN"'}
     site.plant("item", {"7": forged_columns, "8": None, **{key: {**forged_columns, "id": key} for key in ghosts}})
-    before = len(site.records("item"))
+    old_count = len(site.records("item"))
     with site.running() as service:
         for signal in (
             Signal(do="republish", id="k", entity="item", keys=("7", "8", "1000", "2000")),
@@ -46,13 +46,13 @@ def test_keys_and_a_whole_table_are_repaired(site: Site) -> None:
             with psycopg.connect(site.dsn, autocommit=True) as connection:
                 send(connection, signal, None)
             service.until(lambda id_=signal.id: site.ended(id_))  # type: ignore[misc]
-    added = site.records("item")[before:]
-    ops = [(item.envelope.provenance.source.op.value, item.place.key) for item in added]
+    new_records = site.records("item")[old_count:]
+    ops = [(item.envelope.provenance.source.op.value, item.place.key) for item in new_records]
     assert ops[:3] == [("read", "7"), ("read", "8"), ("delete", "1000")]
     assert sorted(ops[3:]) == sorted(
         [*(("delete", key) for key in ghosts[1:]), *(("read", str(number)) for number in range(1, ROWS + 1))]
     )
-    originals = {bytes(item.envelope.original) for item in added if isinstance(item.envelope.original, Raw)}
+    originals = {bytes(item.envelope.original) for item in new_records if isinstance(item.envelope.original, Raw)}
     assert originals == {f'{{"id":{key},"name":"forged","amount":"NaN"}}'.encode() for key in ghosts}
     assert site.state("item") == {
         str(number): {"id": number, "name": f"item {number}", "amount": f"{number / 4:.2f}"}

@@ -1,8 +1,8 @@
 """A topic has fewer in-sync replicas than it requires. The service logs what a commit waits for, and repeats no
 message.
 
-The tests need two brokers, and one of them is stopped, because a broker never requires more in-sync replicas than the
-topic has replicas.
+The tests need two brokers, because a broker never requires more in-sync replicas than the topic has replicas. One of
+the two brokers is stopped.
 """
 
 import json
@@ -47,14 +47,17 @@ def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
 
 @pytest.fixture(scope="module")
 def remaining_broker(starts_servers: None) -> Iterator[Broker]:
-    """The remaining one of two brokers. Both brokers have replicas of all topics, and the other broker is stopped."""
+    """One of two brokers. Both brokers have replicas of all topics, and the other broker is stopped."""
     settings = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
     with temporary_folder("changelog-kafka-") as folder:
         lib = reachable(kafka_lib(), folder)
         with Broker(lib, folder / "first", heap="256m", settings=settings) as first:
             with Broker(lib, folder / "second", heap="256m", settings=settings, joins=first):
                 admin = Client(bootstrap_servers=first.bootstrap_servers).admin()
-                until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "the second broker is not there")
+                until(
+                    lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2,
+                    "the second broker does not register",
+                )
                 for prefix in PREFIXES:
                     with closing(KafkaSink(settings_of(first, prefix), JsonValues())) as new_sink:
                         new_sink.prepare([ORDER])
@@ -73,7 +76,7 @@ def store(target: KafkaSink, commit: int) -> None:
     target.commit(checkpoint(commit))
 
 
-def ask_for(client: Client, topic: str, in_sync: int) -> None:
+def require_in_sync(client: Client, topic: str, in_sync: int) -> None:
     alter(client, topic, {"min.insync.replicas": str(in_sync)})
 
 
@@ -94,7 +97,7 @@ def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
     raise AssertionError("the attempt did not fail")
 
 
-def published(settings: KafkaSettings) -> list[Any]:
+def rows_of(settings: KafkaSettings) -> list[Any]:
     settled(settings.client, [(f"{settings.prefix}.order", 0)])
     rows = consume.consumed(settings.client, f"{settings.prefix}.order")
     return [json.loads(message.value or b"")["current"] for message in rows]
@@ -110,15 +113,15 @@ def test_the_log_says_which_topic_a_commit_waits_for(
         app_sink.prepare([ORDER])
         assert app_sink.recover() == checkpoint(1)
         logs.clear()  # the recovery may also have waited for transactions of the broker that has just stopped
-        ask_for(settings.client, topic, 2)
+        require_in_sync(settings.client, topic, 2)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
-        committed = pool.submit(store, app_sink, 2)
+        commit_task = pool.submit(store, app_sink, 2)
         try:
             until(lambda: bool(events(logs, "kafka waits for in-sync replicas")), "the wait is not logged")
-            assert not committed.done()
+            assert not commit_task.done()
         finally:
-            ask_for(settings.client, topic, 1)
-        committed.result(PATIENCE_S)
+            require_in_sync(settings.client, topic, 1)
+        commit_task.result(PATIENCE_S)
     [warning] = events(logs, "kafka waits for in-sync replicas")
     assert {name: warning[name] for name in ("topic", "in_sync", "needed", "other_topics", "hint", "log_level")} == {
         "topic": topic,
@@ -130,10 +133,10 @@ def test_the_log_says_which_topic_a_commit_waits_for(
     }
     [wait] = events(logs, "kafka does not answer yet")
     assert wait["doing"] == "committing to Kafka"
-    assert published(settings) == [{"id": 1}, {"id": 2}]
+    assert rows_of(settings) == [{"id": 1}, {"id": 2}]
 
 
-def test_a_wait_longer_than_the_transaction_is_recovered_from_without_repeats(
+def test_the_sink_recovers_from_a_wait_longer_than_the_transaction_and_repeats_nothing(
     remaining_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the error, the next recovery also waits, because Kafka ends the transaction with a marker in the same
@@ -143,7 +146,7 @@ def test_a_wait_longer_than_the_transaction_is_recovered_from_without_repeats(
     with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as app_sink:
         app_sink.prepare([ORDER])
         assert app_sink.recover() == checkpoint(1)
-        ask_for(settings.client, "restart.order", 2)
+        require_in_sync(settings.client, "restart.order", 2)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
         monkeypatch.setattr(sink, "PATIENCE_S_MAX", 3.0)
         try:
@@ -164,9 +167,9 @@ def test_a_wait_longer_than_the_transaction_is_recovered_from_without_repeats(
                 assert doing in message
                 assert events(logs, "kafka does not answer yet")[-1]["doing"] == doing
         finally:
-            ask_for(settings.client, "restart.order", 1)
+            require_in_sync(settings.client, "restart.order", 1)
         monkeypatch.undo()
         assert app_sink.recover() == checkpoint(1)
         store(app_sink, 2)
     assert {entry["topic"] for entry in events(logs, "kafka waits for in-sync replicas")} == {"restart.order"}
-    assert published(settings) == [{"id": 1}, {"id": 2}]
+    assert rows_of(settings) == [{"id": 1}, {"id": 2}]

@@ -39,7 +39,7 @@ from tests.proxy import Proxy
 from tests.servers import kafka_lib
 from tests.unit.records import checkpoint, record
 
-COUNT = 3000
+MESSAGES = 3000
 VALUE = b"x" * 1000
 
 ORDER = Entity(
@@ -67,7 +67,7 @@ class Link:
 
 
 @pytest.fixture(scope="module")
-def started(starts_servers: None) -> Iterator[Link]:
+def module_link(starts_servers: None) -> Iterator[Link]:
     with temporary_folder("changelog-kafka-") as folder:
         broker = Broker(reachable(kafka_lib(), folder), folder / "kafka")
         with closing(Proxy("127.0.0.1", broker.port)) as proxy:
@@ -83,14 +83,14 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture
-def link(started: Link) -> Iterator[Link]:
-    yield started
-    started.proxy.resume()
+def link(module_link: Link) -> Iterator[Link]:
+    yield module_link
+    module_link.proxy.resume()
 
 
 def fill(topic: str, servers: str) -> None:
     producer = Producer({"bootstrap.servers": servers})
-    for _ in range(COUNT):
+    for _ in range(MESSAGES):
         producer.produce(topic, VALUE, b"1", 0)
     assert producer.flush(PATIENCE_S) == 0
 
@@ -102,7 +102,7 @@ def test_a_read_of_a_topic_ends_if_the_broker_falls_silent(
     topic = f"read.{fault}"
     ensure(link.client(), [Topic(name=topic, partitions=1, settings={})], create=True, replication_factor=None)
     fill(topic, link.broker.direct_servers)
-    assert sum(1 for _ in consume.consumed(link.client(), topic)) == COUNT
+    assert sum(1 for _ in consume.consumed(link.client(), topic)) == MESSAGES
 
     options = {"fetch_max_bytes": "10000", "message_max_bytes": "10000", "queued_min_messages": "1"}
     messages = consume.consumed(link.client(**options, reconnect_backoff_max_ms="500"), topic)
@@ -119,7 +119,7 @@ def changes(commit: int, count: int = 1) -> list[pa.RecordBatch]:
     return [batch.from_records([record(Op.CREATE, f'{{"id":{commit}}}', commit=commit, ordinal=n) for n in ordinals])]
 
 
-def unanswered(logs: list[Any]) -> int:
+def unanswered_calls(logs: list[Any]) -> int:
     return sum(entry["event"] == "kafka does not answer yet" for entry in logs)
 
 
@@ -143,7 +143,7 @@ def test_a_stopping_sink_leaves_an_unanswered_commit_to_the_next_start(
         with capture_logs() as logs, pytest.raises(ChangelogError, match="committing to Kafka") as caught:
             app_sink.commit(checkpoint(2))
     assert caught.value.kind is Kind.CONNECTION
-    assert unanswered(logs) == 0
+    assert unanswered_calls(logs) == 0
     link.proxy.resume()
     with closing(KafkaSink(settings, JsonValues())) as app_sink:
         stored = app_sink.recover()
@@ -168,7 +168,7 @@ def test_a_stopping_sink_does_not_wait_for_a_full_queue(link: Link, monkeypatch:
         with capture_logs() as logs, pytest.raises(ChangelogError, match="sending to Kafka") as caught:
             app_sink.add(changes(2, 100))
     assert caught.value.kind is Kind.CONNECTION
-    assert unanswered(logs) == 0
+    assert unanswered_calls(logs) == 0
 
 
 @contextmanager

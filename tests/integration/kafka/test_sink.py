@@ -1,4 +1,4 @@
-"""The sink on a real broker: which messages a reader of committed messages gets, and which messages it never gets."""
+"""The sink writes to a real broker. Readers of committed messages get the messages that it committed, and no others."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -37,9 +37,11 @@ def test_a_commit_holds_rows_and_checkpoint(settings: KafkaSettings) -> None:
     assert message.timestamp()[1] == 1795230603886
     [position] = read(settings, "positions")
     assert position.key() == NAME.encode()
-    read_back = Checkpoint.from_json(position.value() or b"")
-    assert sorted(read_back.sink["topics"]) == [f"{settings.prefix}.{name}" for name in ("gaps", "order", "schemas")]
-    assert replace(read_back, sink={}) == stored
+    stored_checkpoint = Checkpoint.from_json(position.value() or b"")
+    assert sorted(stored_checkpoint.sink["topics"]) == [
+        f"{settings.prefix}.{name}" for name in ("gaps", "order", "schemas")
+    ]
+    assert replace(stored_checkpoint, sink={}) == stored
 
 
 def test_a_program_that_knows_only_format_1_refuses_topics_of_format_2(
@@ -69,10 +71,10 @@ def test_a_delete_is_followed_by_its_tombstone(settings: KafkaSettings) -> None:
             record(Op.CREATE, '{"id":42}', commit=1),
             record(Op.DELETE, None, '{"id":42}', commit=1, ordinal=4),
         )
-    _, deleted, tombstone = read(settings, "order")
-    assert values([deleted, tombstone])[0]["current"] is None
+    _, delete, tombstone = read(settings, "order")
+    assert values([delete, tombstone])[0]["current"] is None
     assert tombstone.value() is None
-    assert (tombstone.key(), tombstone.headers()) == (deleted.key(), deleted.headers())
+    assert (tombstone.key(), tombstone.headers()) == (delete.key(), delete.headers())
 
 
 def test_uncommitted_messages_are_never_read(settings: KafkaSettings) -> None:
@@ -102,9 +104,7 @@ def test_an_older_instance_stores_nothing_more(settings: KafkaSettings) -> None:
 
 
 def test_a_transaction_that_was_open_for_too_long_is_not_a_takeover(settings: KafkaSettings) -> None:
-    """The broker aborts a transaction that is open for too long. After that, it answers like a broker whose transaction
-    another instance took over.
-    """
+    """The broker aborts a transaction that is open for too long. It then answers as after a takeover."""
     now = 0.0
     with closing(KafkaSink(settings, JsonValues(), clock=lambda: now)) as older:
         older.prepare([entity()])
@@ -120,14 +120,17 @@ def test_a_transaction_that_was_open_for_too_long_is_not_a_takeover(settings: Ka
 
 def test_a_checkpoint_is_found_after_an_open_transaction_of_another_source(settings: KafkaSettings) -> None:
     """A reader of committed messages cannot read past the first open transaction, which may stay open for long."""
-    crashing = KafkaSink(replace(settings, name="other", transaction_timeout_s=5), JsonValues(), reach=_crash)
+    crashing_sink = KafkaSink(replace(settings, name="other", transaction_timeout_s=5), JsonValues(), reach=_crash)
     with opened(settings) as app_sink:
         store(app_sink, 1, record(Op.CREATE, '{"id":1}', commit=1))
-        crashing.prepare([entity()])
-        crashing.recover()
+        crashing_sink.prepare([entity()])
+        crashing_sink.recover()
         with pytest.raises(ConnectionAbortedError):
-            crashing.commit(checkpoint(7))
-        until(lambda: len(read(settings, "positions", committed=False)) >= 2, "the open transaction has no message")
+            crashing_sink.commit(checkpoint(7))
+        until(
+            lambda: len(read(settings, "positions", committed=False)) >= 2,
+            "the message of the open transaction does not arrive",
+        )
         store(app_sink, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
         assert app_sink.recover() == checkpoint(2)
 

@@ -1,4 +1,4 @@
-"""The options of the sink's client, and the errors if it cannot reach a broker."""
+"""The options of the sink's client, and its errors if it cannot reach a broker."""
 
 from dataclasses import replace
 

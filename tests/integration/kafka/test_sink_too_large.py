@@ -1,6 +1,4 @@
-"""Messages that are too large: the service stops at their position, skips them, or stores them in the dead-letter
-topic.
-"""
+"""The sink stops at the position of a message that is too large, skips it, or stores it in the dead-letter topic."""
 
 import json
 from dataclasses import replace
@@ -48,9 +46,7 @@ def test_a_message_that_is_too_large_stops_with_its_position(settings: KafkaSett
 
 
 def test_the_clients_limit_may_be_lower_than_the_topics(settings: KafkaSettings) -> None:
-    """The Kafka client has its own error for a message that is too large. That error would not say at which position
-    the message is.
-    """
+    """The Kafka client has its own error for a message that is too large. That error does not have the position."""
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
     limited = replace(settings, client=client)
     with opened(limited) as app_sink:

@@ -1,4 +1,4 @@
-"""The sink's topics: how they are created, checked and refused, and which timestamps they accept."""
+"""Tests how the sink's topics are created, checked and refused, and which timestamps they accept."""
 
 import re
 from contextlib import closing
@@ -28,12 +28,12 @@ from tests.unit.records import BEGIN, checkpoint, record
 
 
 def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
-    configured = replace(settings, entities={"event": TopicSettings(profile="history", retention_days=5)})
+    new_settings = replace(settings, entities={"event": TopicSettings(profile="history", retention_days=5)})
     entities = [entity(partitions=4), entity("event", 2)]
-    with opened(configured, *entities):
-        expected = topics_of(configured.prefix, entities, configured.entities)
-        created = ensure(configured.client, expected, create=False, replication_factor=None)
-    assert {name.partition(".")[2]: topic.partitions for name, topic in created.items()} == {
+    with opened(new_settings, *entities):
+        topics = topics_of(new_settings.prefix, entities, new_settings.entities)
+        states = ensure(new_settings.client, topics, create=False, replication_factor=None)
+    assert {name.partition(".")[2]: state.partitions for name, state in states.items()} == {
         "order": 4,
         "event": 2,
         "positions": 1,
@@ -41,25 +41,25 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
         "gaps": 1,
         "schemas": 1,
     }
-    assert created[f"{configured.prefix}.event"].settings["retention.ms"] == str(5 * 86_400_000)
-    assert all(finding.status == "ok" for finding in findings(configured.client, expected, create=False))
+    assert states[f"{new_settings.prefix}.event"].settings["retention.ms"] == str(5 * 86_400_000)
+    assert all(finding.status == "ok" for finding in findings(new_settings.client, topics, create=False))
 
 
 @pytest.mark.usefixtures("starts_servers")
 def test_new_topics_have_the_brokers_own_limit_of_a_message() -> None:
-    """If the sink guessed the limit, `on_too_large = "dead-letter"` could set messages aside for good that the topic
-    would accept.
+    """If the sink guessed the limit, `on_too_large = "dead-letter"` could move messages to the dead-letter topic that
+    their own topic would accept.
     """
     with temporary_broker(kafka_lib(), settings={"message.max.bytes": "3000000"}) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)
-        expected = topics_of("app", [entity(partitions=4)], {})
-        created = ensure(client, expected, create=True, replication_factor=None)
-        assert created["app.order"].message_bytes == 3_000_000
-        assert created["app.order"].partitions == 4
-        assert created["app.positions"].message_bytes == CHECKPOINT_BYTES_MAX
-        read_again = ensure(client, expected, create=False, replication_factor=None)
-        assert {name: state.settings for name, state in created.items()} == {
-            name: state.settings for name, state in read_again.items()
+        topics = topics_of("app", [entity(partitions=4)], {})
+        states = ensure(client, topics, create=True, replication_factor=None)
+        assert states["app.order"].message_bytes == 3_000_000
+        assert states["app.order"].partitions == 4
+        assert states["app.positions"].message_bytes == CHECKPOINT_BYTES_MAX
+        later_states = ensure(client, topics, create=False, replication_factor=None)
+        assert {name: state.settings for name, state in states.items()} == {
+            name: state.settings for name, state in later_states.items()
         }
 
 
@@ -67,14 +67,14 @@ def test_a_checkpoint_of_many_tables_is_stored_and_continued(settings: KafkaSett
     """The checkpoint is also stored and continued by `changelog accept` and other commands, which do not prepare the
     sink.
     """
-    many = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
+    large_settings = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
     with opened(settings) as app_sink:
-        app_sink.commit(replace(checkpoint(1), settings=many))
+        app_sink.commit(replace(checkpoint(1), settings=large_settings))
     for _ in range(2):
         with closing(KafkaSink(settings, JsonValues())) as command_sink:
             stored = command_sink.recover()
             assert stored is not None
-            assert stored.settings == many
+            assert stored.settings == large_settings
             command_sink.commit(stored)
 
 
@@ -90,19 +90,19 @@ def test_another_number_of_partitions_is_refused(settings: KafkaSettings) -> Non
 
 def test_a_topic_that_got_more_partitions_is_refused_until_it_is_created_again(settings: KafkaSettings) -> None:
     """It does not help to configure the new number of partitions and to continue over a gap."""
-    name, grown = f"{settings.prefix}.order", [entity(partitions=3)]
+    name, larger_entities = f"{settings.prefix}.order", [entity(partitions=3)]
     with opened(settings, entity(partitions=2)) as app_sink:
         app_sink.commit(replace(checkpoint(1), settings={"order": {"partitions": 2}}))
     grow(settings.client, name, 3)
     for over_gap in (False, True):
         with closing(KafkaSink(settings, JsonValues(), over_gap=over_gap)) as new_sink:
-            new_sink.prepare(grown)
+            new_sink.prepare(larger_entities)
             with pytest.raises(ChangelogError, match=f"topic {name} was begun with 2") as caught:
                 new_sink.recover()
             assert caught.value.kind is Kind.SETTINGS
     delete(settings.client, name)
     with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as new_sink:
-        new_sink.prepare(grown)
+        new_sink.prepare(larger_entities)
         new_sink.recover()
         assert new_sink.lost(["order"]) == ["order"]
 
@@ -139,15 +139,13 @@ def test_a_topic_that_was_deleted_is_not_silently_created_again(settings: KafkaS
 HOUR = {"message.timestamp.after.max.ms": "3600000"}
 
 
-def hours_ahead() -> int:
-    """Returns the number of a commit that happens in three hours. In these tests, commit n happens n seconds after
-    BEGIN.
-    """
+def commit_in_three_hours() -> int:
+    """Returns the number of a commit that happens in three hours. Commit n happens n seconds after BEGIN."""
     return int((datetime.now(UTC) + timedelta(hours=3) - BEGIN).total_seconds())
 
 
 def test_commits_of_a_database_whose_clock_is_ahead_keep_their_times(settings: KafkaSettings) -> None:
-    commit = hours_ahead()
+    commit = commit_in_three_hours()
     with opened(settings) as app_sink:
         store(app_sink, commit, record(Op.CREATE, "{}", commit=commit))
     (message,) = read(settings, "order")
@@ -159,7 +157,7 @@ def test_a_topic_that_refuses_future_times_is_named_and_check_says_how_to_fix_it
 ) -> None:
     limited_topics = topics_of(settings.prefix, [entity()], {"order": TopicSettings(settings=HOUR)})
     ensure(settings.client, limited_topics, create=True, replication_factor=None)
-    commit = hours_ahead()
+    commit = commit_in_three_hours()
     with opened(settings) as app_sink, pytest.raises(ChangelogError) as caught:
         store(app_sink, commit, record(Op.CREATE, "{}", commit=commit))
     assert caught.value.kind is Kind.PRECONDITION
@@ -192,9 +190,11 @@ def test_changed_topic_settings_are_reported_with_the_command_that_restores_them
 
 
 def test_a_lag_close_to_the_retention_is_reported(settings: KafkaSettings) -> None:
-    configured = replace(settings, entities={"order": TopicSettings(profile="history", retention_days=1)})
-    with opened(configured):
-        topics = topics_of(configured.prefix, [entity()], configured.entities)[:1]
-    assert [finding.status for finding in findings(configured.client, topics, create=True, lag_s=3600)] == ["ok", "ok"]
-    lagging = list(findings(configured.client, topics, create=True, lag_s=15 * 3600))
-    assert lagging[-1].message == "the changelog lags by 15.0 h, and the topic deletes messages after 24.0 h"
+    new_settings = replace(settings, entities={"order": TopicSettings(profile="history", retention_days=1)})
+    with opened(new_settings):
+        topics = topics_of(new_settings.prefix, [entity()], new_settings.entities)[:1]
+    short_lag, long_lag = (
+        list(findings(settings.client, topics, create=True, lag_s=lag_s)) for lag_s in (3600, 54_000)
+    )
+    assert [finding.status for finding in short_lag] == ["ok", "ok"]
+    assert long_lag[-1].message == "the changelog lags by 15.0 h, and the topic deletes messages after 24.0 h"

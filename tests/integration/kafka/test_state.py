@@ -1,4 +1,4 @@
-"""The state of a service that publishes to Kafka: originals through restarts, lost folders and Avro."""
+"""A service that publishes to Kafka takes originals from its state, also after restarts and the loss of its folder."""
 
 import shutil
 from pathlib import Path
@@ -25,9 +25,9 @@ def site(request: pytest.FixtureRequest, database: str, broker: Broker, tmp_path
     return Site(database, broker, tmp_path, tables={"guest": 3}, registry=registry, rest=rest)
 
 
-def lacking(records: list[Record]) -> list[str]:
-    """Describes the changes whose original is not the key's last state, or that lack a value."""
-    last: dict[str, object] = {}
+def problems_of(records: list[Record]) -> list[str]:
+    """Returns a description of each change that lacks a value or whose original is not the key's last row."""
+    last_rows: dict[str, object] = {}
     problems = []
     for record in sorted(records, key=position_of):
         envelope, key = record.envelope, record.place.key
@@ -35,22 +35,22 @@ def lacking(records: list[Record]) -> list[str]:
         if source.unavailable or source.unavailable_original:
             problems.append(f"{position_of(record)} lacks values")
         if source.op in (Op.UPDATE, Op.DELETE) and (
-            envelope.original is MISSING or bytes(envelope.original or b"") != last.get(key)
+            envelope.original is MISSING or bytes(envelope.original or b"") != last_rows.get(key)
         ):
             problems.append(f"{position_of(record)} has another original")
-        last[key] = None if envelope.current is None else bytes(envelope.current)
+        last_rows[key] = None if envelope.current is None else bytes(envelope.current)
     return problems
 
 
-def holds(site: Site, text: bytes) -> bool:
+def has_row_with(site: Site, text: bytes) -> bool:
     return any(text in bytes(record.envelope.current or b"") for record in site.records("guest"))
 
 
 def test_originals_come_from_the_state(site: Site, tmp_path: Path) -> None:
     site.sql(TABLES)
     with site.running():
-        until(site.is_read, "the table is read")
-    for number, loses_folder in enumerate((False, True, False)):
+        until(site.is_read, "the table is not read")
+    for number, folder_is_lost in enumerate((False, True, False)):
         text = b"AGAIN %d" % number
         with site.running():
             site.sql(
@@ -59,9 +59,9 @@ def test_originals_come_from_the_state(site: Site, tmp_path: Path) -> None:
                 f"UPDATE guest SET id = id + {100 * (number + 1)} WHERE id BETWEEN 10 AND 12",
                 "UPDATE guest SET name = upper(name)",
             )
-            until(lambda text=text: holds(site, text), "the last update is published")  # type: ignore[misc]
-        if loses_folder:
+            until(lambda text=text: has_row_with(site, text), "the last update is not published")  # type: ignore[misc]
+        if folder_is_lost:
             shutil.rmtree(tmp_path / "state")
     records = site.records("guest")
     assert len([record for record in records if record.envelope.provenance.source.op is Op.UPDATE]) > 100
-    assert lacking(records) == []
+    assert problems_of(records) == []
