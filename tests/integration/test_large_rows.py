@@ -1,5 +1,5 @@
-"""Tests large rows. A chunk of a table is divided, if necessary down to one row. A single row is published, whatever
-its size.
+"""Tests that the service divides a chunk of large rows, if necessary down to single rows, and that it publishes a
+single row of any size.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
             service.start()
             service.until(site.log, is_read, PATIENCE_S)
         end = site.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
-        service.until(site.log, lambda stored: through_lsn(stored) >= end, PATIENCE_S)
+        service.until(site.log, lambda checkpoint: through_lsn(checkpoint) >= end, PATIENCE_S)
         service.stop()
     finally:
         service.kill()
@@ -121,7 +121,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
         last_numbers[key] = number
 
 
-def test_large_rows_are_streamed_beside_small_ones(site: Site) -> None:
+def test_large_rows_are_streamed_among_small_ones(site: Site) -> None:
     """The rows contain characters of every length in UTF-8, which must not be split, and characters that JSON
     escapes.
     """
