@@ -1,3 +1,5 @@
+"""Tests the manifests of an archive, and the stores that hold them."""
+
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -195,7 +197,7 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file of the new
+    """Uses Hadoop's file system `viewfs` over a local folder, on which a rename replaces an existing file of the new
     name.
 
     On the file system of a cluster, a rename never replaces a file.
@@ -211,7 +213,7 @@ def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
-    """Hadoop's own file system for this machine fulfils the same contract."""
+    """Hadoop's own file system for local folders fulfils the same contract."""
     store = hadoop(spark, f"file:{tmp_path}")
     assert list(store.files("manifest")) == []
     assert newest(store) is None
