@@ -155,12 +155,12 @@ def inside_a_page(site: Site) -> bool:
 @contextmanager
 def writing_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     """While the body runs, a thread increments the note of random rows."""
-    stopping, rng = threading.Event(), random.Random(seed)
+    stop_event, rng = threading.Event(), random.Random(seed)
 
     def write() -> None:
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             for _ in range(40):
-                if stopping.wait(0.05):
+                if stop_event.wait(0.05):
                     return
                 connection.execute(
                     "UPDATE item SET note = (note::int + 1)::text WHERE id = %s", [rng.randrange(rows) + 1]
@@ -171,5 +171,5 @@ def writing_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        stopping.set()
+        stop_event.set()
         writer.join()

@@ -128,7 +128,7 @@ def test_an_incompatible_change_is_reported_like_a_compiler_error(
     assert rules(check(capsys, "--mode", "FORWARD")) == []
 
 
-def test_versions_of_the_main_line_count_and_versions_of_a_merged_branch_do_not(
+def test_only_versions_that_were_on_the_main_branch_are_compared(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository.write("order", {"name": "amount", "type": "bytes"})  # this version was never on the main branch
@@ -230,7 +230,7 @@ def test_a_file_that_is_not_a_schema_is_reported_next_to_the_other_files(
     assert rules(check(capsys)) == []
 
 
-def test_nothing_to_compare_with_is_an_error(
+def test_a_check_that_has_nothing_to_compare_with_fails(
     repository: Repository, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert refused(capsys, "--against", "git:nothing", code=2).startswith("git has no commit nothing; fetch it")

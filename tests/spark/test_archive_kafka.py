@@ -152,7 +152,7 @@ def yesterday(record: Record) -> Record:
     return replace(record, envelope=replace(record.envelope, provenance=replace(provenance, source=source)))
 
 
-def test_an_archive_ends_where_no_partition_lacks_a_row(
+def test_an_archive_ends_before_the_first_row_that_a_partition_lacks(
     site: Site, settings: KafkaSettings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is killed between two commits. Then partition 0 is archived up to commit 22, and partition 1 up to commit

@@ -152,7 +152,7 @@ def test_the_table_equals_the_blame_of_each_key(site: Site, tmp_path: Path) -> N
     assert attributes(site.folder / "blame") == expected
 
 
-def test_blame_as_of_a_position_is_that_of_a_changelog_that_ends_there(site: Site, tmp_path: Path) -> None:
+def test_blame_as_of_a_position_ignores_later_changes(site: Site, tmp_path: Path) -> None:
     """The position is between the two messages of a move: the row has left its old key, but not reached the new one."""
     moves = [record for record in site.records if record.moved_to and record.moved_to.key != record.place.key]
     position = position_of(moves[len(moves) // 2])

@@ -124,7 +124,7 @@ def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run,
     ]
 
 
-def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
+def test_a_changelog_that_equals_its_tables_is_clean(site: Site, service: Running, detect: Run) -> None:
     """The tables have masks, a row filter, a large value that the log does not repeat, and a truncate. `event` is
     skipped.
     """

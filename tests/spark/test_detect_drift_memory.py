@@ -92,7 +92,7 @@ def counts(report: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {entity: tuple(figures[name] for name in names) for entity, figures in report["entities"].items()}
 
 
-def test_a_consistent_pair_is_clean(shop: Shop) -> None:
+def test_a_changelog_that_equals_its_tables_is_clean(shop: Shop) -> None:
     changed, deleted, *_ = shop.rows("item")
     free = shop.free("item")[0]
     shop.change("item", {deleted: None, free: row(free, "new"), changed: row(changed, 'it\'s "two"')})

@@ -71,7 +71,7 @@ manifests = st.builds(
 
 
 @given(manifests, st.data())
-def test_a_damaged_manifest_is_no_manifest(manifest: Manifest, data: st.DataObject) -> None:
+def test_a_damaged_manifest_is_not_taken_for_a_manifest(manifest: Manifest, data: st.DataObject) -> None:
     text = manifest.to_json()
     assert parse_manifest(text, "here") == manifest
     cut = data.draw(st.integers(0, len(text) - 1))

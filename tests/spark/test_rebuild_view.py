@@ -148,7 +148,7 @@ def view(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return states_of(spark.read.parquet(str(folder / "view" / CURRENT)))
 
 
-def test_a_view_of_now_is_updated_by_the_next_run(
+def test_a_view_of_the_present_is_updated_by_the_next_run(
     spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
 ) -> None:
     half = workload[: TRANSACTIONS // 2]

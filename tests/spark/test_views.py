@@ -166,7 +166,7 @@ def changes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
     return read_changelog(spark, Files(path=path), entities=["order"])
 
 
-def test_as_of_equals_a_replay(changes: DataFrame, records: list[Record]) -> None:
+def test_a_view_as_of_a_position_equals_a_replay(changes: DataFrame, records: list[Record]) -> None:
     chance = random.Random(11)
     for position in [*positions(records, chance, ROUNDS - 1), records[-1].envelope.provenance.source.position]:
         expected = replay(records, position)
