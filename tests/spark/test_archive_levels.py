@@ -75,7 +75,7 @@ def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def test_days_become_levels(spark: SparkSession, run: ArchiveRun, tmp_path: Path) -> None:
     """Days become one level of each entity. A late row and a closed day are merged with these levels, because the
-    levels are not much larger. In the end, old days are cut off.
+    levels are not much larger. In the end, old days are dropped.
     """
     assert compact_levels(run, before=MIDNIGHT) == Merged(files=6, into=4, rows=60)
     assert len(levels(run)) == 2, "one level of each entity"

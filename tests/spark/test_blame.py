@@ -72,7 +72,7 @@ class Site:
 
 def workload() -> list[Record]:
     """Changes with nested json, moves, truncates and values that the log did not send. Each transaction has its own
-    identifier; a third of the transactions have the stamp of a session.
+    identifier, and about a third of the transactions have the stamp of a session.
     """
     chance = random.Random(5)
     records = []

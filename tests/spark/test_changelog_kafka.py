@@ -1,4 +1,4 @@
-"""Tests that Spark reads the same rows from files and from Kafka. Two services publish the same workload to them."""
+"""Tests that Spark reads the same rows from files and from topics, to which services publish the same workload."""
 
 import json
 import os
@@ -148,7 +148,7 @@ def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
 
 
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replaces each state by its canonical text. Avro does not keep a value's original text."""
+    """Replaces each state by its canonical text, because Avro does not keep a value's original text."""
     return [
         {**row, **{side: row[side] and canonical.text(row[side]) for side in ("current", "original")}} for row in rows
     ]

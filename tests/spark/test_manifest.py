@@ -197,10 +197,8 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's file system `viewfs` over a local folder, on which a rename replaces an existing file of the new
-    name.
-
-    On the file system of a cluster, a rename never replaces a file.
+    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file. On the file
+    system of a cluster, it fails instead.
     """
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")
