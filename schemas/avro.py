@@ -40,7 +40,8 @@ _PRIMITIVES: dict[Primitive, Schema] = {
     Primitive.JSON: {"type": "string", "format": "json"},
 }
 
-_OPEN = frozenset({Primitive.DATE, Primitive.TIME, Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})
+_WITH_OUTSIDE = frozenset({Primitive.DATE, Primitive.TIME, Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})
+"""Primitive types that have values for which their Avro types have no room, such as an infinite date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Column:
 def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> dict[str, Any]:
     """Returns the schema of the values in the topic `<prefix>.<entity>`.
 
-    It is `envelope.avsc` with the entity's record filled in. The schema's names are in the namespace
+    This schema is `envelope.avsc` with the entity's record filled in. Its names are in the namespace
     `<prefix>.<entity>`. Every column may be null, except those of `key`.
     """
     return in_envelope(state_schema(entity, shape, key, prefix))
@@ -153,7 +154,7 @@ def has_outside(type_: ColumnType) -> bool:
 
     `docs/reference/types.md` marks these types with †.
     """
-    return type_ in _OPEN or isinstance(type_, Decimal | Array | Struct)
+    return type_ in _WITH_OUTSIDE or isinstance(type_, Decimal | Array | Struct)
 
 
 def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:

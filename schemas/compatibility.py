@@ -208,14 +208,14 @@ def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatib
     names = {name for field in new.fields() for name in (field.name, *field.aliases)}
     dropped = {field.index: field for field in old.fields() if field.name not in names}
     for field, before in pairs(new, old):
-        replaced = dropped.get(field.index)
-        if not before and replaced is not None and replaced.about["type"] == field.about["type"]:
+        old_field = dropped.get(field.index)
+        if not before and old_field is not None and old_field.about["type"] == field.about["type"]:
             yield _finding(
                 Rule.FIELD_RENAMED,
                 f"{path}/fields/{field.name}",
-                f'it takes the place of "{replaced.name}", a field of the same type in {label}, whose values readers'
+                f'it takes the place of "{old_field.name}", a field of the same type in {label}, whose values readers'
                 " would lose",
-                f'if the field was renamed, give it the alias "{replaced.name}"; otherwise, drop "{replaced.name}" in'
+                f'if the field was renamed, give it the alias "{old_field.name}"; otherwise, drop "{old_field.name}" in'
                 " an earlier version",
             )
 

@@ -69,8 +69,8 @@ def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -
     """Returns the columns whose published values no longer equal the table's values, although no row was written.
 
     These are replaced and moved columns, retyped columns whose text may differ, and added columns that are in
-    `filled_columns`. It names the columns that may have a value in rows older than the column; an example is a column
-    with a default.
+    `filled_columns`. That argument names the columns that may have a value in rows older than the column, such as a
+    column with a default.
     """
     return tuple(
         change.column

@@ -307,7 +307,7 @@ class Resolution:
 
 
 def _matches(reader: Type, writer: Type) -> bool:
-    """Whether a reader's branch matches a writer's type by kind and name only. The specification calls this "match"."""
+    """Returns whether a reader's branch matches a writer's type, by kind and name only, as the specification says."""
     if reader.kind != writer.kind:
         return reader.kind in PROMOTIONS.get(writer.kind, ())
     return reader.kind not in NAMED or _same_name(reader, writer)
@@ -334,7 +334,7 @@ def _with_branch(union: Type, writer: Type) -> str:
 def _renamed(
     field: RecordField, paired: Sequence[tuple[RecordField, Sequence[RecordField]]], writer: Type
 ) -> list[str]:
-    """The names of the writer's fields that have the type of `field`, and that match no field of the reader."""
+    """Returns the names of the writer's fields that have the type of `field` and match no field of the reader."""
     matched = {writer_field.name for _, fields in paired for writer_field in fields}
     return [
         writer_field.name

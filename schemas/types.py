@@ -1,8 +1,8 @@
 """Defines the neutral column types: the types of published values, which are the same for all databases.
 
 `docs/reference/types.md` says which types of Avro and Spark they become. Every value may be null. Values outside a
-type's usual range (an infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings;
-that page lists them.
+type's usual range (an infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings.
+The same page lists them.
 """
 
 from dataclasses import dataclass

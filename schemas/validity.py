@@ -205,7 +205,7 @@ def _branch(schema: Any, namespace: str) -> str:
 
 
 def _space(schema: Mapping[str, Any], namespace: str) -> str:
-    """The namespace of a named type; `namespace` is the enclosing one."""
+    """Returns the namespace of a named type. `namespace` is the enclosing one."""
     if "." in schema["name"]:
         return str(schema["name"].rpartition(".")[0])
     own = schema.get("namespace")

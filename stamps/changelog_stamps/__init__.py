@@ -2,8 +2,8 @@
 
 A stamp applies to all changes that are made while a block of `stamp` runs, once an adapter is in use. There is an
 adapter for each driver and framework, in the module of its name: `changelog_stamps.psycopg`, `psycopg2`, `asyncpg`,
-`sqlalchemy`, `django`, and `web` for WSGI and ASGI. Nothing here makes a transaction of the application fail: a value
-that cannot be part of a stamp is left out, with one line in the log of this package.
+`sqlalchemy`, `django`, and `web` for WSGI and ASGI. The package never makes a transaction of the application fail. It
+leaves out a value that cannot be part of a stamp, and logs one line about this.
 """
 
 from changelog_stamps.current import current, stamp

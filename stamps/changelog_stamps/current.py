@@ -25,7 +25,7 @@ def begin(
     identifier: str | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> Token[Stamp]:
-    """Makes a stamp the current one, for the rest of the context (`contextvars`) in which it is called."""
+    """Makes a stamp the current one, for the rest of the caller's context (`contextvars`)."""
     return _current.set(altered(current(), service=service, version=version, identifier=identifier, context=context))
 
 
@@ -40,8 +40,8 @@ def stamp(
     """Stamps the changes that the block makes through an adapter that is in use.
 
     `service` and `version` are those of the application; `identifier` is the request, job or ticket for which people
-    would search. `context` is a JSON object with anything else: every reader of the changelog can see it. A member that
-    is not given is taken from the surrounding block.
+    would search. `context` is a JSON object with anything else, which every reader of the changelog can see. A member
+    that is not given is taken from the surrounding block.
     """
     token = begin(service=service, version=version, identifier=identifier, context=context)
     try:

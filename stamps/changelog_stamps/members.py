@@ -1,7 +1,7 @@
 """Defines a stamp, and what its members may be.
 
-A stamp within these limits is also within those of the service that reads it. Each member has a limit of its own here,
-so that a long identifier does not cost the whole stamp.
+A stamp within these limits is also within the limits of the service that reads it. Each member has a limit of its own
+here, so that a long identifier does not make the service refuse the whole stamp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 @dataclass(frozen=True)
 class Stamp:
-    """Who makes changes. Without a service, there is no stamp. `context` is a JSON object as text, or None."""
+    """Says who makes changes. Without a service, there is no stamp. `context` is a JSON object as text, or None."""
 
     service: str = ""
     version: str = ""

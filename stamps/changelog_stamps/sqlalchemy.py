@@ -21,21 +21,21 @@ _STATEMENTS = {emit: text(statement(":stamp", emit=emit)) for emit in (False, Tr
 
 
 def install(engine: Engine | AsyncEngine, *, emit: bool = False) -> None:
-    """Stamps every transaction of the engine with the stamp that is current when it begins.
+    """Stamps every transaction of the engine with the stamp that is current when the transaction begins.
 
-    On PostgreSQL this is one more statement in each transaction that has a stamp, unless the engine is in autocommit
-    mode. With `emit`, it writes the message at once, for tables without the trigger of `changelog init --stamps`.
+    On PostgreSQL, each transaction that has a stamp gets one more statement, unless the engine is in autocommit mode.
+    With `emit`, this statement writes the message at once, for tables without the trigger of `changelog init --stamps`.
     Two-phase transactions are not stamped. On MySQL and MariaDB, each statement gets a comment.
     """
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if sync_engine.dialect.name == "postgresql":
-        written = _STATEMENTS[emit]
-        event.listen(sync_engine, "begin", lambda connection: _stamp(connection, written))
+        stamp_statement = _STATEMENTS[emit]
+        event.listen(sync_engine, "begin", lambda connection: _stamp(connection, stamp_statement))
     else:
         event.listen(sync_engine, "before_cursor_execute", _comment, retval=True)
 
 
-def _stamp(connection: Connection, written: TextClause) -> None:
+def _stamp(connection: Connection, stamp_statement: TextClause) -> None:
     """Stamps a transaction that begins.
 
     If the database refuses the stamp, SQLAlchemy rolls back the transaction, in which nothing else has happened yet.
@@ -44,7 +44,7 @@ def _stamp(connection: Connection, written: TextClause) -> None:
     if stamp is None or connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return
     try:
-        connection.execute(written, {"stamp": stamp})
+        connection.execute(stamp_statement, {"stamp": stamp})
     except DBAPIError as error:
         refused(error)
 
@@ -66,10 +66,10 @@ def stamped(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> Iterator[None]:
-    """Runs the block in a transaction on PostgreSQL, or, if one has begun, in a savepoint, and stamps its changes.
+    """Runs the block in a transaction on PostgreSQL, and stamps its changes.
 
-    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). `emit` is as in `install`,
-    which need not be in use.
+    If a transaction has already begun, the block is a savepoint of it. Members that are not given are taken from the
+    current stamp (`changelog_stamps.stamp`). `emit` means the same as in `install`, which need not have been called.
     """
 
     def write(stamp: str) -> str | None:

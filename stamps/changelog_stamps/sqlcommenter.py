@@ -1,6 +1,7 @@
 """Writes stamps as comments at the beginning of statements, for MySQL and MariaDB.
 
-The form is that of https://google.github.io/sqlcommenter/spec. PostgreSQL's log has no comments.
+Their logs can contain the statements. PostgreSQL's log cannot. The form of the comments is that of
+https://google.github.io/sqlcommenter/spec.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ def comment(stamp: Stamp) -> str:
     """Returns a stamp as a comment, which ends with a blank; an empty string if it names no service.
 
     Values are percent-encoded, so that they cannot end the comment. The stamp's context is left out. If the comment
-    would still be too long, so is the identifier, and then the version.
+    would still be too long, the identifier is left out as well, and then the version.
     """
     if not stamp.service:
         return ""
     pairs = [("serviceName", stamp.service), ("apiVersion", stamp.version), ("identifier", stamp.identifier)]
-    written = [f"{name}='{quote(value, safe='')}'" for name, value in pairs if value]
-    while written:
-        text = f"/*{','.join(written)}*/ "
+    members = [f"{name}='{quote(value, safe='')}'" for name, value in pairs if value]
+    while members:
+        text = f"/*{','.join(members)}*/ "
         if len(text) <= NBYTES_MAX:
             return text
-        written.pop()
+        members.pop()
         warn(f"the comment of a stamp has more than {NBYTES_MAX} bytes; its last member is left out")
     return ""
 

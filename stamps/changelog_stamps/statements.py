@@ -1,4 +1,4 @@
-"""The statements that adapters run on PostgreSQL, and which of its errors mean that it refuses a stamp."""
+"""Makes the statements that adapters run on PostgreSQL, and tells which errors mean that the server refuses a stamp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def statement(parameter: str, *, emit: bool) -> str:
 
     `parameter` is the placeholder of the stamp's text in the style of the driver. The setting is local to the
     transaction, because a session may serve another application afterwards. With `emit`, the statement also writes the
-    message, which otherwise the tables' trigger writes.
+    message, which the tables' trigger writes otherwise.
     """
     columns = [_PREVIOUS, f"pg_catalog.set_config({_SETTING}, CAST({parameter} AS text), true)"]
     return ", ".join([*columns, _EMIT.format(parameter)] if emit else columns)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def refused(error: BaseException) -> None:
-    """Logs that the database refused a stamp. Raises `error` again if the application must see it."""
+    """Logs that the database refused a stamp. Raises any other error again, because the application must see it."""
     if not is_refusal(error):
         raise error
     warn(f"the database refuses stamps (SQLSTATE {sqlstate(error)}): changes are made without them")
@@ -34,11 +34,11 @@ def stamped_transaction(
     begin: Callable[[], AbstractContextManager[T]],
     write: Callable[[str], str | None],
 ) -> Iterator[T]:
-    """Runs the block in the transaction that `begin` opens, stamped with `text`; if `text` is None, writes no stamp.
+    """Runs the block in the transaction that `begin` opens, and stamps it with `text`, unless `text` is None.
 
     `write` stamps the rest of the transaction and returns the previous stamp. With `nested`, the transaction is a
     savepoint of another one, whose stamp applies again after the block. If the database refuses the stamp, the
-    transaction is begun again without it: nothing of the application was in it yet.
+    transaction is begun again without it. At that time, the application has done nothing in the transaction.
     """
     with ExitStack() as stack:
         transaction, previous = stack.enter_context(begin()), None

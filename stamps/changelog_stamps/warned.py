@@ -1,4 +1,6 @@
-"""Logs each kind of problem once in a process: an application that writes a wrong stamp does so in every request."""
+"""Logs each kind of problem only once in a process, because an application that writes a wrong stamp does so in every
+request.
+"""
 
 import logging
 import threading

@@ -1,7 +1,8 @@
-"""Middleware for WSGI and ASGI: the changes of a request are stamped with the service, its version and the request.
+"""Middleware for WSGI and ASGI that stamps the changes of a request with the service, its version and the request.
 
 The identifier of a request is the value of the header `X-Request-ID`, or of the header that `identifier_header` names.
-Without it, the identifier is the trace id in the header `traceparent` (https://www.w3.org/TR/trace-context/).
+If a request has no such header, its identifier is the trace id in the header `traceparent`
+(https://www.w3.org/TR/trace-context/).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ WsgiApplication = Callable[..., Iterable[bytes]]
 
 
 def request_identifier(request_id: str | None, traceparent: str | None) -> str | None:
-    """Returns what identifies a request, from the values of its headers; None if neither is usable.
+    """Returns the identifier of a request, from the values of its headers; None if neither is usable.
 
-    Anybody may send such a header. So a request id counts only if it has at most 200 printable ASCII characters.
+    Anybody may send such headers, so a request id is used only if it has at most 200 printable ASCII characters.
     """
     if request_id is not None and _PRINTABLE.fullmatch(request_id.strip()):
         return request_id.strip()
@@ -81,8 +82,8 @@ class WsgiStamps:
         context = copy_context()  # the server asks for the parts of the body after this method has returned
         context.run(begin, service=self._service, version=self._version, identifier=identifier or "")
         body = context.run(self._app, environ, start_response)
-        made_by_server = environ.get("wsgi.file_wrapper")
-        if isinstance(body, (list, tuple)) or (isinstance(made_by_server, type) and isinstance(body, made_by_server)):
+        file_wrapper = environ.get("wsgi.file_wrapper")
+        if isinstance(body, (list, tuple)) or (isinstance(file_wrapper, type) and isinstance(body, file_wrapper)):
             return body
         return _Body(body, context.run)
 

@@ -30,7 +30,7 @@ STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
 @pytest.fixture(params=["18", "15"])
 def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
-    """A connection to a fresh database on either server."""
+    """A connection to a fresh database of PostgreSQL 18, and then of 15."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
         connection.execute("SET search_path = public")
@@ -53,7 +53,8 @@ def tables(conn: Connection) -> dict[tuple[str, str], Table]:
     return {(table.schema, table.name): table for table in read_tables(conn, sized=lambda _: True)}
 
 
-def table(conn: Connection, *statements: str) -> Table:
+def create(conn: Connection, *statements: str) -> Table:
+    """Runs statements that create a table `t`, and returns what the catalogue says about it."""
     for statement in statements:
         conn.execute(statement.encode())
     return tables(conn)["public", "t"]
@@ -80,7 +81,7 @@ def failures(conn: Connection, *entities: Entity) -> list[Finding]:
 
 
 def test_a_plain_table(conn: Connection) -> None:
-    plain = table(
+    t = create(
         conn,
         "CREATE TABLE t (a int, gone int, id bigint PRIMARY KEY, n numeric(10, 2) NOT NULL,"
         " g int GENERATED ALWAYS AS (a + 1) STORED)",
@@ -88,20 +89,20 @@ def test_a_plain_table(conn: Connection) -> None:
         "INSERT INTO t SELECT g, g, g FROM generate_series(1, 1000) AS g",
         "ANALYZE t",
     )
-    newest = conn.info.server_version >= 180000
-    assert [(c.name, c.type_oid, c.not_null, c.generated, c.published) for c in plain.columns] == [
+    is_postgres_18 = conn.info.server_version >= 180000
+    assert [(c.name, c.type_oid, c.not_null, c.generated, c.published) for c in t.columns] == [
         ("a", 23, False, None, True),
         ("id", 20, True, None, True),
         ("n", 1700, True, None, True),
-        ("g", 23, False, "stored", newest),
+        ("g", 23, False, "stored", is_postgres_18),
     ]
-    assert plain.columns[2].typmod == (10 << 16 | 2) + 4
-    assert (plain.kind, plain.replica_identity, plain.rows_estimate) == ("r", "d", 1000)
-    [leaf] = plain.leaves
-    assert (leaf.oid, leaf.name, leaf.identity) == (plain.oid, "t", ("id",))
-    assert leaf.pages * 8192 <= plain.nbytes
+    assert t.columns[2].typmod == (10 << 16 | 2) + 4
+    assert (t.kind, t.replica_identity, t.rows_estimate) == ("r", "d", 1000)
+    [leaf] = t.leaves
+    assert (leaf.oid, leaf.name, leaf.identity) == (t.oid, "t", ("id",))
+    assert leaf.pages * 8192 <= t.nbytes
     assert leaf.pages > 1
-    [index] = plain.indexes
+    [index] = t.indexes
     assert (index.columns, index.primary, index.unique, index.immediate) == (("id",), True, True, True)
     conn.execute("VACUUM FULL t")
     assert tables(conn)["public", "t"].leaves[0].filenode != leaf.filenode
@@ -112,7 +113,7 @@ def test_only_tables_whose_size_is_read_wait_for_locks(conn: Connection) -> None
     with psycopg.connect(conn.info.dsn) as other:
         other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")
         conn.execute("SET lock_timeout = '50ms'")
-        by_name = {listed.name: listed for listed in read_tables(conn, sized=lambda name: name == ("public", "t"))}
+        by_name = {table.name: table for table in read_tables(conn, sized=lambda name: name == ("public", "t"))}
         assert by_name["t"].nbytes >= by_name["t"].leaves[0].pages * 8192 > 0
         assert (by_name["locked"].nbytes, by_name["locked"].leaves[0].pages) == (0, 0)
         assert by_name["locked"].leaves[0].filenode
@@ -123,19 +124,19 @@ def test_only_tables_whose_size_is_read_wait_for_locks(conn: Connection) -> None
 def test_a_virtual_column_is_never_published(conn: Connection) -> None:
     if conn.info.server_version < 180000:
         pytest.skip("virtual generated columns came with PostgreSQL 18")
-    virtual = table(conn, "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)")
-    assert (virtual.columns[1].generated, virtual.columns[1].published) == ("virtual", False)
+    t = create(conn, "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)")
+    assert (t.columns[1].generated, t.columns[1].published) == ("virtual", False)
 
 
 def test_a_not_null_constraint_that_is_not_validated_does_not_count(conn: Connection) -> None:
     if conn.info.server_version < 180000:
         pytest.skip("NOT NULL … NOT VALID came with PostgreSQL 18")
-    unvalidated = table(conn, "CREATE TABLE t (id int UNIQUE)", "ALTER TABLE t ADD CONSTRAINT n NOT NULL id NOT VALID")
-    assert unvalidated.columns[0].not_null is False
+    t = create(conn, "CREATE TABLE t (id int UNIQUE)", "ALTER TABLE t ADD CONSTRAINT n NOT NULL id NOT VALID")
+    assert t.columns[0].not_null is False
 
 
 def test_partitions_of_partitions(conn: Connection) -> None:
-    partitioned = table(
+    t = create(
         conn,
         "CREATE TABLE t (id int, day date, PRIMARY KEY (day, id)) PARTITION BY RANGE (day)",
         "CREATE TABLE t_2025 PARTITION OF t FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')",
@@ -144,13 +145,13 @@ def test_partitions_of_partitions(conn: Connection) -> None:
         "ALTER TABLE t_2025 REPLICA IDENTITY FULL",
         "CREATE TABLE empty (id int) PARTITION BY HASH (id)",
     )
-    assert partitioned.kind == "p"
-    assert [(leaf.name, leaf.identity) for leaf in partitioned.leaves] == [
+    assert t.kind == "p"
+    assert [(leaf.name, leaf.identity) for leaf in t.leaves] == [
         ("t_2025", None),
         ("t_2026_0", ("id", "day")),
     ]
-    assert partitioned.key_problem(("id", "day")) is None
-    assert [(name, len(listed.leaves)) for (_, name), listed in tables(conn).items()] == [("empty", 0), ("t", 2)]
+    assert t.key_problem(("id", "day")) is None
+    assert [(name, len(table.leaves)) for (_, name), table in tables(conn).items()] == [("empty", 0), ("t", 2)]
 
 
 def test_names_of_all_kinds(conn: Connection) -> None:
@@ -178,7 +179,7 @@ def test_names_of_all_kinds(conn: Connection) -> None:
     ],
 )
 def test_which_unique_index_can_be_an_entity_key(conn: Connection, definition: str, problem: str | None) -> None:
-    key_problem = table(conn, f"CREATE TABLE t ({definition})").key_problem(("id",))
+    key_problem = create(conn, f"CREATE TABLE t ({definition})").key_problem(("id",))
     if problem is None:
         assert key_problem is None
     else:
@@ -187,16 +188,16 @@ def test_which_unique_index_can_be_an_entity_key(conn: Connection, definition: s
 
 
 def test_indexes_that_cannot_be_an_entity_key(conn: Connection) -> None:
-    indexed = table(
+    t = create(
         conn,
         "CREATE TABLE t (id int NOT NULL, x text NOT NULL)",
         "CREATE UNIQUE INDEX partly ON t (id) WHERE id > 0",
         "CREATE UNIQUE INDEX lowered ON t (lower(x))",
         "CREATE UNIQUE INDEX wide ON t (x) INCLUDE (id)",
     )
-    assert indexed.key_problem(("id",)) == "the unique index partly of public.t is partial; create another on (id)"
-    assert indexed.key_problem(("x",)) is None
-    assert [index.name for index in indexed.indexes] == ["partly", "wide"]
+    assert t.key_problem(("id",)) == "the unique index partly of public.t is partial; create another on (id)"
+    assert t.key_problem(("x",)) is None
+    assert [index.name for index in t.indexes] == ["partly", "wide"]
     conn.execute("INSERT INTO t VALUES (-1, 'a'), (-1, 'b')")
     with pytest.raises(psycopg.errors.UniqueViolation):
         conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (id)")
@@ -205,8 +206,8 @@ def test_indexes_that_cannot_be_an_entity_key(conn: Connection) -> None:
 
 
 def test_a_key_of_generated_columns(conn: Connection) -> None:
-    generated = table(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
-    assert (generated.key_problem(("id",)) is None) == (conn.info.server_version >= 180000)
+    t = create(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
+    assert (t.key_problem(("id",)) is None) == (conn.info.server_version >= 180000)
 
 
 def test_the_publication_is_created_once(conn: Connection) -> None:
@@ -340,14 +341,14 @@ def test_a_publication_that_would_break_the_applications_own_changes_is_not_crea
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, status text)")
     conn.execute("CREATE TABLE bare (id int NOT NULL UNIQUE)")
     source_settings = Settings(name="n", dsn=conn.info.dsn, slot=slot, publication="p", failover=False, hmac_key=b"")
-    for rejected, problem in (
+    for unusable, problem in (
         (entity(where="status <> 'draft'"), "setting `where` uses status, outside the replica identity of public.t"),
         (entity("bare"), "replica identity of public.bare lacks id"),
         (entity(partition_by=("status",)), "replica identity of public.t lacks status"),
         (entity("absent"), "no table public.absent"),
     ):
         with pytest.raises(ChangelogError, match=problem) as raised:
-            PostgresSource(source_settings, [rejected], lambda: None)
+            PostgresSource(source_settings, [unusable], lambda: None)
         assert raised.value.kind is Kind.PRECONDITION
         assert conn.execute("SELECT FROM pg_publication").fetchone() is None
         assert slot_state(conn, slot) is None
@@ -388,21 +389,21 @@ def test_a_role_that_may_not_create_the_publication(conn: Connection) -> None:
 
 def test_the_slot_is_created_once(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
     assert slot_state(conn, slot) is None
-    created = ensure_slot(conn, replication, slot, None, failover=conn.info.server_version >= 170000)
-    assert (created.plugin, created.database, created.active_pid) == ("pgoutput", conn.info.dbname, None)
-    assert created.failover == (conn.info.server_version >= 170000)
-    assert created.confirmed_flush > 0
-    assert created.wal_status == "reserved"
-    assert created.retained_bytes is not None
-    assert ensure_slot(conn, replication, slot, None, failover=False).confirmed_flush == created.confirmed_flush
+    state = ensure_slot(conn, replication, slot, None, failover=conn.info.server_version >= 170000)
+    assert (state.plugin, state.database, state.active_pid) == ("pgoutput", conn.info.dbname, None)
+    assert state.failover == (conn.info.server_version >= 170000)
+    assert state.confirmed_flush > 0
+    assert state.wal_status == "reserved"
+    assert state.retained_bytes is not None
+    assert ensure_slot(conn, replication, slot, None, failover=False).confirmed_flush == state.confirmed_flush
 
 
 def test_a_slot_that_is_missing_although_a_changelog_exists_is_a_gap(
     conn: Connection, replication: ReplicationConnection, slot: str
 ) -> None:
-    stored = Checkpoint(position=None, through=commit_text(1), epoch=1)
+    checkpoint = Checkpoint(position=None, through=commit_text(1), epoch=1)
     with pytest.raises(ChangelogError, match="does not exist") as raised:
-        ensure_slot(conn, replication, slot, stored, failover=False)
+        ensure_slot(conn, replication, slot, checkpoint, failover=False)
     assert raised.value.kind is Kind.GAP
     assert slot_state(conn, slot) is None
 

@@ -1,5 +1,5 @@
-"""Tests, on real servers, which session may read a slot: only one service at a time. Sessions of other roles cannot
-prevent it from reading.
+"""Tests, on real servers, that only one service at a time reads a slot, and that sessions of other roles cannot keep a
+service from reading it.
 """
 
 import threading
@@ -28,7 +28,7 @@ LOCKS = "SELECT l.classid::int8::bit(32)::int4, l.objid::int8::int4 FROM pg_lock
 
 @pytest.fixture(params=["18", "15"])
 def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
-    """A connection to a fresh database on either server."""
+    """A connection to a fresh database of PostgreSQL 18, and then of 15."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
         yield connection
@@ -53,12 +53,12 @@ def stranger(conn: Connection) -> Iterator[Connection]:
         conn.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-def replicating(conn: Connection, name: str = "") -> "closing[ReplicationConnection]":
+def replication_session(conn: Connection, name: str = "") -> "closing[ReplicationConnection]":
     return closing(ReplicationConnection.connect(conn.info.dsn, settings={"application_name": name}))
 
 
 def test_the_error_of_a_slot_in_use_names_the_reader(conn: Connection, slot: str) -> None:
-    with replicating(conn) as replication:
+    with replication_session(conn) as replication:
         ensure_slot(conn, replication, slot, None, failover=False)
         reader = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "another"})
         conn.execute("CREATE PUBLICATION p")
@@ -71,7 +71,7 @@ def test_the_error_of_a_slot_in_use_names_the_reader(conn: Connection, slot: str
 
 
 def test_the_error_describes_the_session_that_holds_the_claim(conn: Connection, slot: str) -> None:
-    with replicating(conn, "first") as first, replicating(conn) as second:
+    with replication_session(conn, "first") as first, replication_session(conn) as second:
         claim_slot(conn, first, slot)
         [(started_at, role, pid)] = conn.execute(
             "SELECT to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), usename, pid"
@@ -88,7 +88,7 @@ def test_the_error_describes_the_session_that_holds_the_claim(conn: Connection, 
 
 
 def test_a_slot_that_is_released_while_another_service_waits_for_it(conn: Connection, slot: str) -> None:
-    with replicating(conn) as replication:
+    with replication_session(conn) as replication:
         ensure_slot(conn, replication, slot, None, failover=False)
         conn.execute("CREATE PUBLICATION p")
         options = {"proto_version": "1", "publication_names": "p"}
@@ -100,8 +100,8 @@ def test_a_slot_that_is_released_while_another_service_waits_for_it(conn: Connec
 
 
 def test_a_slot_that_does_not_exist_yet_can_be_claimed_by_only_one_session(conn: Connection, slot: str) -> None:
-    with replicating(conn) as second:
-        with replicating(conn, "first") as first:
+    with replication_session(conn) as second:
+        with replication_session(conn, "first") as first:
             claim_slot(conn, first, slot)
             claim_slot(conn, first, slot)
             with pytest.raises(ChangelogError, match=r"read by process \d+ \(first, ") as raised:
@@ -112,36 +112,36 @@ def test_a_slot_that_does_not_exist_yet_can_be_claimed_by_only_one_session(conn:
 
 
 def test_a_session_whose_claim_failed_does_not_block_later_claims(conn: Connection, slot: str) -> None:
-    with replicating(conn) as first, replicating(conn) as failing, replicating(conn) as third:
+    with replication_session(conn) as first, replication_session(conn) as second, replication_session(conn) as third:
         claim_slot(conn, first, slot)
         with pytest.raises(ChangelogError):
-            claim_slot(conn, failing, slot, patience_s=0)
+            claim_slot(conn, second, slot, patience_s=0)
         first.close()
         claim_slot(conn, third, slot)
 
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_many_sessions_claim_a_slot_at_once_and_one_at_a_time_holds_it(
+def test_a_slot_that_many_sessions_claim_at_once_is_held_by_one_at_a_time(
     request: pytest.FixtureRequest, version: int
 ) -> None:
-    """Each session claims the slot, holds it for a moment and leaves. No two sessions ever hold it at once."""
+    """Each session claims the slot, holds it for a moment and ends. Two sessions never hold the slot at once."""
     with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
         _contend(dsn)
 
 
 def _contend(dsn: str) -> None:
-    holding, overlaps, winners = threading.Lock(), [], []
+    claim, overlaps, winners = threading.Lock(), [], []
 
     def contend(number: int) -> None:
         for _ in range(3):
-            with connect(dsn, settings=SESSION) as conn, replicating(conn) as replication:
+            with connect(dsn, settings=SESSION) as conn, replication_session(conn) as replication:
                 claim_slot(conn, replication, "contended", patience_s=PATIENCE_S)
-                if not holding.acquire(blocking=False):
+                if not claim.acquire(blocking=False):
                     overlaps.append(number)
                     return
                 winners.append(number)
-                holding.release()
+                claim.release()
 
     threads = [threading.Thread(target=contend, args=(number,)) for number in range(5)]
     for thread in threads:
@@ -155,23 +155,21 @@ def _contend(dsn: str) -> None:
 def test_locks_of_another_role_do_not_block_a_claim(conn: Connection, stranger: Connection, slot: str) -> None:
     """The other role takes locks with guessed keys, and also the locks that it saw the service take."""
     stranger.execute("SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [slot])
-    with replicating(conn) as first:
+    with replication_session(conn) as first:
         claim_slot(conn, first, slot, patience_s=0)
         service_locks = stranger.execute(LOCKS + " AND l.pid <> pg_backend_pid()").fetchall()
     for lock in service_locks:
         stranger.execute("SELECT pg_advisory_lock(%s::int4, %s::int4)", lock)
     for number in range(100):
         stranger.execute("SELECT pg_advisory_lock(hashtext('changelog slot ' || %s), %s)", [slot, number])
-    with replicating(conn, "second") as second, replicating(conn) as third:
+    with replication_session(conn, "second") as second, replication_session(conn) as third:
         claim_slot(conn, second, slot, patience_s=0)
         with pytest.raises(ChangelogError, match=r"read by process \d+ \(second, "):
             claim_slot(conn, third, slot, patience_s=0.3)
 
 
 def test_another_role_cannot_open_a_replication_session(conn: Connection, stranger: Connection) -> None:
-    """Claims rely on a rule of the server: it accepts replication sessions only from roles with the right to
-    replicate.
-    """
+    """A claim is safe only because the server accepts replication sessions only from roles that may replicate."""
     with pytest.raises(ChangelogError) as raised:
         ReplicationConnection.connect(make_conninfo(conn.info.dsn, user=stranger.info.user))
     assert raised.value.kind is Kind.ACCESS
@@ -186,7 +184,7 @@ def test_the_service_role_sees_which_session_holds_a_claim(conn: Connection, slo
     dsn = make_conninfo(conn.info.dsn, user=f"run_{conn.info.dbname}")
     try:
         with (
-            replicating(conn, "first") as first,
+            replication_session(conn, "first") as first,
             connect(dsn) as session,
             closing(ReplicationConnection.connect(dsn)) as replication,
         ):

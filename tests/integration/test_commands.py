@@ -1,5 +1,5 @@
-"""Tests the commands init, check, status and drop on a real server. Also tests which entities a configuration makes of
-its tables.
+"""Tests the commands init, check, status and drop on a real server, and which entities a configuration makes of the
+tables.
 """
 
 import json
@@ -37,7 +37,8 @@ CREATE TABLE event_2026 PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -80,11 +81,11 @@ def write(path: Path, dsn: str, rest: str) -> Path:
 
 
 def resolve(path: Path, dsn: str, rest: str) -> list[str]:
-    """Returns the problems of a configuration, one per line."""
-    with connect(dsn) as connection, pytest.raises(ChangelogError) as caught:
+    """Checks that the configuration is refused. Returns the lines of the error: a count, and one line per problem."""
+    with connect(dsn) as connection, pytest.raises(ChangelogError) as raised:
         entities.resolve(config.load(write(path, dsn, rest), {}), read_tables(connection))
-    assert caught.value.kind is Kind.USAGE
-    return [line.strip() for line in str(caught.value).splitlines()]
+    assert raised.value.kind is Kind.USAGE
+    return [line.strip() for line in str(raised.value).splitlines()]
 
 
 def test_init_writes_the_tables_that_can_be_published(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

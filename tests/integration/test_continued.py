@@ -1,8 +1,8 @@
-"""This version continues a changelog that an earlier version of the program stored.
+"""Tests that this version of the service continues a changelog that an earlier version stored.
 
-`stored/changelog` was written by the last version that had no `connectors/capture`. In this changelog, `photo` is
-partly read, and a repair of two keys of `item` is open. The changelog's database cluster no longer exists, so the
-service continues with another cluster.
+The earlier version, which wrote `stored/changelog`, was the last one without `connectors/capture`. In this changelog,
+`photo` is partly read, and a repair of two keys of `item` is open. The changelog's database cluster no longer exists,
+so the service continues with another cluster.
 """
 
 import shutil
@@ -34,9 +34,9 @@ def test_a_stored_changelog_is_continued_with_its_open_reads_and_repairs(databas
     )
     site.configure(ENTITIES)
     shutil.copytree(STORED, site.log)
-    before, stored = site.messages(), site.checkpoint
-    assert next(iter(stored.windows["photo"]["leaves"].values()))["left"] == [[5, None]]
-    assert Repairs.parse(stored.repairs).to_json() == stored.repairs
+    before, checkpoint = site.messages(), site.checkpoint
+    assert next(iter(checkpoint.windows["photo"]["leaves"].values()))["left"] == [[5, None]]
+    assert Repairs.parse(checkpoint.repairs).to_json() == checkpoint.repairs
     assert "cluster" in site.refused()
 
     with site.running(accept_cluster=True) as service:

@@ -1,4 +1,4 @@
-"""Timeouts that a role, a database or the server has by default do not apply to the service's sessions."""
+"""Tests that the default timeouts of a role, a database or the server do not apply to the service's sessions."""
 
 from contextlib import closing
 from pathlib import Path
@@ -27,10 +27,10 @@ table = "public.item"
 def test_the_services_sessions_have_no_timeouts(version: int, request: pytest.FixtureRequest) -> None:
     timeouts = (*TIMEOUTS, "transaction_timeout") if version >= 17 else TIMEOUTS
     with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
-        limited = make_conninfo(dsn, options=" ".join(f"-c {name}=1h" for name in timeouts))
-        with connect(limited, settings=SETTINGS) as connection:
+        dsn_with_timeouts = make_conninfo(dsn, options=" ".join(f"-c {name}=1h" for name in timeouts))
+        with connect(dsn_with_timeouts, settings=SETTINGS) as connection:
             assert {connection.execute(f"SHOW {name}".encode()).fetchone() for name in timeouts} == {("0",)}
-        with closing(ReplicationConnection.connect(limited, settings=SETTINGS)) as replication:
+        with closing(ReplicationConnection.connect(dsn_with_timeouts, settings=SETTINGS)) as replication:
             assert {replication.query(f"SHOW {name}")[0] for name in timeouts} == {("0",)}
 
 
@@ -51,13 +51,13 @@ def test_a_transaction_that_takes_longer_than_the_transaction_timeout_is_publish
 
 
 def test_the_creation_of_a_slot_waits_longer_than_the_lock_timeout(database: str, own_name: str) -> None:
-    limited = make_conninfo(database, options="-c lock_timeout=100ms")
+    dsn_with_timeouts = make_conninfo(database, options="-c lock_timeout=100ms")
     with psycopg.connect(database) as writer:
         writer.execute("SELECT pg_current_xact_id()")
 
-        def commit() -> bool:  # called after two seconds
+        def commit() -> bool:  # is called once the creation has waited for two seconds
             writer.commit()
             return True
 
-        with closing(ReplicationConnection.connect(limited, settings=SETTINGS)) as replication:
+        with closing(ReplicationConnection.connect(dsn_with_timeouts, settings=SETTINGS)) as replication:
             assert replication.create_slot(own_name, excused=commit) > 0

@@ -1,4 +1,4 @@
-"""The demo prints its whole story. It leaves no process running, even if it is interrupted or fails."""
+"""Tests that the demo prints its whole story, and that it leaves no process running, even if it is interrupted."""
 
 import os
 import re
@@ -36,7 +36,7 @@ SPARK_TEXTS = (
 )
 """Texts in the chapters on Spark, with each run of whitespace replaced by one blank."""
 
-CONSUMED = ("equals the tables", "equals the table:", "a tombstone", "changed  by unknown")
+CONSUMER_TEXTS = ("equals the tables", "equals the table:", "a tombstone", "changed  by unknown")
 """Texts in the chapter on what a consumer of Kafka reads."""
 
 DATABASES = pytest.mark.parametrize(
@@ -47,8 +47,8 @@ DATABASES = pytest.mark.parametrize(
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """The folder in which the demo creates its temporary files. The server runs as another user, who can enter the
-    folder.
+    """The folder in which the demo creates its temporary files. Every user may enter it, because the server runs as
+    another user.
     """
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
@@ -58,7 +58,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture
 def server_programs(database: list[str]) -> None:
-    """Skips or fails the test if the server of its database was not fetched."""
+    """Skips or fails the test if the programs of its database server were not fetched."""
     if database:
         fetched("mariadb")
 
@@ -94,7 +94,7 @@ def refuse_leftovers(temporary: Path, output: str) -> None:
 @pytest.mark.usefixtures("starts_servers", "server_programs")
 def test_the_demo_shows_the_history_of_an_order(temporary: Path, database: list[str]) -> None:
     """Where Spark is installed, the story includes the Spark jobs. Elsewhere, it says how to get them."""
-    folder = temporary / "told"
+    folder = temporary / "demo"
     words = [*database, "--seconds", "1", "--path", str(folder)]
     with start(temporary, "-m", "changelog.spark_jobs.demo", *words) as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
@@ -166,11 +166,11 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(
 def test_the_demo_with_kafka_shows_what_a_consumer_reads(temporary: Path) -> None:
     kafka_lib()
     fetched("mariadb")
-    folder = temporary / "told"
+    folder = temporary / "demo"
     with demo(temporary, "--mysql", "--kafka", "--seconds", "3", "--path", str(folder)) as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, output
-    for text in ("Kafka is up", *CONSUMED):
+    for text in ("Kafka is up", *CONSUMER_TEXTS):
         assert text in output
     assert list(temporary.iterdir()) == [folder]
     refuse_leftovers(temporary, output)
@@ -178,10 +178,10 @@ def test_the_demo_with_kafka_shows_what_a_consumer_reads(temporary: Path) -> Non
 
 def test_the_demo_keeps_its_topics_on_a_broker_that_it_did_not_start(temporary: Path, broker: Broker) -> None:
     words = ("--kafka", "--bootstrap-servers", broker.bootstrap_servers, "--seconds", "3")
-    with demo(temporary, *words, "--path", str(temporary / "told")) as process:
+    with demo(temporary, *words, "--path", str(temporary / "demo")) as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, output
-    for text in CONSUMED:
+    for text in CONSUMER_TEXTS:
         assert text in output
     history = re.search(r"changelog (history order \d+ --config \S+)", output)
     assert history is not None, output
@@ -196,17 +196,13 @@ def test_bootstrap_servers_need_the_option_kafka(temporary: Path) -> None:
     assert (process.returncode, output) == (2, "changelog: --bootstrap-servers needs --kafka; give both\n")
 
 
-def test_without_its_programs_the_demo_says_how_to_get_mariadb(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_mariadb_the_demo_says_how_to_get_it(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHANGELOG_MARIADB_HOME", str(temporary))
     with demo(temporary, "--mysql") as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 3
-    missing = (
-        f"changelog: there is no bin/mariadbd in {temporary}; `make .cache/mariadb/.done` in a checkout fetches it"
-    )
-    assert missing in output
+    error = f"changelog: there is no bin/mariadbd in {temporary}; `make .cache/mariadb/.done` in a checkout fetches it"
+    assert error in output
 
 
 def test_without_jars_the_demo_says_how_to_get_kafka(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ def test_a_server_is_ready_for_logical_decoding(database: str) -> None:
         assert connection.info.server_version >= 180000
 
 
-def test_the_older_server(database_15: str) -> None:
+def test_the_older_server_is_postgresql_15(database_15: str) -> None:
     with psycopg.connect(database_15) as connection:
         assert connection.info.server_version // 10000 == 15
 

@@ -1,4 +1,4 @@
-"""The embedded Kafka broker, also through a proxy, and the schema registry."""
+"""Starts, stops and crashes the embedded Kafka broker, and stores a schema in the registry."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +86,7 @@ def _commit(producer: Producer, value: bytes) -> None:
 
 
 def _read(servers: str, count: int) -> list[bytes | None]:
-    """Reads topic t with a consumer of committed messages. Returns the first `count` values."""
+    """Returns the values of the first `count` committed messages of topic `t`."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe(["t"])

@@ -124,12 +124,12 @@ def test_a_server_waits_while_another_server_has_its_port(flavour: Flavour) -> N
 
 @EACH_FLAVOUR
 @pytest.mark.usefixtures("starts_servers")
-def test_a_server_that_starts_leaves_the_temporary_tables_of_others(flavour: Flavour) -> None:
+def test_the_start_of_a_server_keeps_the_temporary_tables_of_other_servers(flavour: Flavour) -> None:
     with mysql_server(flavour) as server, server.connect("mysql") as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TEMPORARY TABLE kept ENGINE = MyISAM AS SELECT 7")
+        cursor.execute("CREATE TEMPORARY TABLE scratch ENGINE = MyISAM AS SELECT 7")
         with mysql_server(flavour):
-            cursor.execute("ALTER TABLE kept ADD COLUMN more INT")
-        assert cursor.execute("SELECT * FROM kept") == 1
+            cursor.execute("ALTER TABLE scratch ADD COLUMN more INT")
+        assert cursor.execute("SELECT * FROM scratch") == 1
         cursor.execute("SHOW DATABASES")
         assert {name for (name,) in cursor.fetchall()} == {"information_schema", "mysql", "performance_schema", "sys"}
 
@@ -148,7 +148,9 @@ def test_the_programs_work_from_a_private_folder(tmp_path: Path) -> None:
 
 
 @EACH_FLAVOUR
-def test_missing_programs(flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_programs_names_the_variable(
+    flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variable = f"CHANGELOG_{flavour.upper()}_HOME"
     monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(ChangelogError, match=rf"no bin/m\w+d in {tmp_path}; .*{variable}"):

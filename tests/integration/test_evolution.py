@@ -1,5 +1,5 @@
-"""Columns change while the service runs. Tests which versions are announced, which tables are read again, and which
-changes stop the service.
+"""Tests changes of columns while the service runs: which versions it announces, which tables it reads again, and which
+changes stop it.
 """
 
 import json
@@ -87,15 +87,17 @@ def test_the_first_version_is_announced_with_the_first_row(site: Site) -> None:
     )
 
 
-def test_versions_are_read_only_by_the_name_of_their_entity(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_show_versions_only_if_they_name_the_entity_schemas(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql("ALTER TABLE item ADD COLUMN note text", "INSERT INTO item VALUES (201, 'x', 1, 'y')")
         service.until(lambda: published(site, 201))
     capsys.readouterr()
-    announced = _lines(_output_of(site, capsys, "tail", "schemas", "--no-follow", "--json"))
-    assert [(line["entity"], line["key"]) for line in announced] == [(SCHEMAS, "item")] * 2
-    assert _lines(_output_of(site, capsys, "history", "schemas", "item", "--json")) == announced
+    version_lines = _lines(_output_of(site, capsys, "tail", "schemas", "--no-follow", "--json"))
+    assert [(line["entity"], line["key"]) for line in version_lines] == [(SCHEMAS, "item")] * 2
+    assert _lines(_output_of(site, capsys, "history", "schemas", "item", "--json")) == version_lines
     assert "note" in _output_of(site, capsys, "history", "schemas", "item")
     assert "added" in _output_of(site, capsys, "tail", "schemas", "--no-follow")
     other_lines = _lines(_output_of(site, capsys, "tail", "--no-follow", "--json", "-n", "1000"))
@@ -193,7 +195,7 @@ def test_with_the_policy_ask_the_table_is_read_again_at_an_operators_command(
     assert site.checkpoint.windows["item"] == {"complete": True}
 
 
-def test_an_incompatible_change_stops_at_its_position_until_it_is_accepted(site: Site) -> None:
+def test_an_incompatible_change_stops_the_service_at_its_position_until_it_is_accepted(site: Site) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql("ALTER TABLE item ALTER COLUMN amount TYPE text")

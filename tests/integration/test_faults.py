@@ -1,6 +1,6 @@
 """Kills the service at each of its fail points once, and runs each campaign for a few rounds.
 
-A fail point is a named line of the service's code at which a test can kill it.
+A fail point is a named line of the service's code at which a test can kill the service.
 """
 
 import re
@@ -54,8 +54,8 @@ def own_server(starts_servers: None) -> Iterator[PostgresServer]:
     """A server of this module's own. On a shared server, the service's snapshots would wait for other tests'
     transactions.
     """
-    with temporary_server(settings=SETTINGS) as running:
-        yield running
+    with temporary_server(settings=SETTINGS) as server:
+        yield server
 
 
 class Site:
@@ -84,7 +84,9 @@ class Site:
         """Stops the load, lets the service read to the end of the log, and checks everything that it stored."""
         self.load.stop()
         end = last_write(self.dsn)
-        self.service.until(self.log, lambda stored: through_lsn(stored) > end and is_read(stored), PATIENCE_S)
+        self.service.until(
+            self.log, lambda checkpoint: through_lsn(checkpoint) > end and is_read(checkpoint), PATIENCE_S
+        )
         self.oracle.wait(end, PATIENCE_S)
         self.service.stop()
         self.oracle.stop()
@@ -107,9 +109,9 @@ def site(own_server: PostgresServer, tmp_path: Path, seed: int) -> Iterator[Site
 def test_every_fail_point_in_the_code_is_tested() -> None:
     texts = [file.read_text("utf-8") for file in (ROOT / "connectors").rglob("*.py")]
     fail_points = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
-    of_the_loop = {*FAIL_POINTS, *STATE_FAIL_POINTS}
-    of_sources = {*READING_FAIL_POINTS, *GAP_FAIL_POINTS, *DEBEZIUM_FAIL_POINTS}
-    assert fail_points == {*of_the_loop, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *of_sources}
+    loop_points = {*FAIL_POINTS, *STATE_FAIL_POINTS}
+    source_points = {*READING_FAIL_POINTS, *GAP_FAIL_POINTS, *DEBEZIUM_FAIL_POINTS}
+    assert fail_points == {*loop_points, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *source_points}
     assert {name for name in fail_points if name.startswith("files:")} == set(SINK_FAIL_POINTS)
 
 
@@ -124,8 +126,8 @@ def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str
 
 @pytest.mark.parametrize("name", AFTER_DAMAGE)
 def test_a_crash_while_the_sink_repairs_a_damaged_log(site: Site, name: str) -> None:
-    """The log is damaged as after a crash of the machine: its newest file has a name in the folder, but was neither
-    durable nor confirmed.
+    """The test damages the log as a crash of the machine does: the newest file is in the folder, but only a part of its
+    content reached the disk, and the service has not confirmed the file.
     """
     site.start("files:linked:5")
     assert site.service.wait(PATIENCE_S)

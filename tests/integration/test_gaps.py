@@ -1,5 +1,5 @@
-"""After each kind of gap, `changelog run --over-gap` continues the changelog. The operator only confirms the command.
-Then the changelog equals its table again.
+"""Tests that `changelog run --over-gap` continues the changelog after each kind of gap, and that the changelog then
+equals its table again. The operator only has to confirm the command.
 """
 
 import contextlib
@@ -62,17 +62,18 @@ class World:
         """Checks that the service refuses to start. Then continues over the gap while rows are written, and returns the
         gap.
 
-        Without `--yes`, the command only shows the gap. With `--yes`, it is killed at each of `crashes` and repeated.
+        Without `--yes`, the command only shows the gap. With `--yes`, it is killed at each fail point in `crashes`, and
+        started again.
         """
         line = self.site.refused()
         assert reason in line
         assert line.endswith(OVER_GAP)
-        before, slot = self._stored(), self._slot()
+        position, slot = self._stored_position(), self._slot()
         assert self.site.call("run", "--over-gap")[0] == 1
         output = capsys.readouterr().out
         assert reason in output
         assert output.splitlines()[-1] == "nothing is changed; to go on: changelog run --over-gap --yes"
-        assert (self._stored(), self._slot()) == (before, slot)
+        assert (self._stored_position(), self._slot()) == (position, slot)
         self.writer.start()
         try:
             for point in crashes:
@@ -80,7 +81,7 @@ class World:
                 assert self.service.wait(PATIENCE_S), f"{point} was not reached: {self.service.said()[-2000:]}"
             if "gap:stored" not in crashes:
                 self.service.start(None, "--over-gap", "--yes")
-                self.service.until(self.site.log, lambda stored: stored.epoch > 1, PATIENCE_S)
+                self.service.until(self.site.log, lambda checkpoint: checkpoint.epoch > 1, PATIENCE_S)
                 self.service.kill()
             self.service.start()
             self.service.until(self.site.log, _is_repaired, PATIENCE_S)
@@ -96,7 +97,7 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.site.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until(self.site.log, lambda stored: through_lsn(stored) > end, PATIENCE_S)
+        self.service.until(self.site.log, lambda checkpoint: through_lsn(checkpoint) > end, PATIENCE_S)
         self.service.stop()
         expected = table(self.site.dsn)
         check_order(read_log(self.site.log, entity="guest"))
@@ -107,7 +108,7 @@ class World:
         assert self.consumer.states == expected
         return Gap.parse(read_gaps(FileLog(self.site.log))[-1].envelope.current or b"")
 
-    def _stored(self) -> Position | None:
+    def _stored_position(self) -> Position | None:
         with contextlib.suppress(ChangelogError):
             checkpoint = read_checkpoint(self.site.log)
             return None if checkpoint is None else checkpoint.position
@@ -212,9 +213,9 @@ def cut_two_files(world: World) -> None:
 def delete_all_files(world: World) -> None:
     """Deletes all log files. The position in the resume file still shows that there were files."""
     with closing(FileSink(world.site.log)) as sink:
-        stored = sink.recover()
-        assert stored is not None
-        sink.commit(stored)
+        checkpoint = sink.recover()
+        assert checkpoint is not None
+        sink.commit(checkpoint)
     for sequence in sequences(world.site.log):
         log_file(world.site.log, sequence).unlink()
 
@@ -277,8 +278,8 @@ def test_a_slot_that_moved_loses_only_the_changes_that_it_skipped(
 
 @pytest.fixture
 def other_server(starts_servers: None) -> Iterator[PostgresServer]:
-    with temporary_server(settings=SETTINGS) as running:
-        yield running
+    with temporary_server(settings=SETTINGS) as server:
+        yield server
 
 
 def test_another_cluster(world: World, other_server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,8 @@ NEW_TYPE = [
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -94,8 +95,8 @@ def server(starts_servers: None) -> Iterator[PostgresServer]:
     transactions.
     """
     settings = {**SETTINGS, "wal_sender_timeout": "1s", "max_prepared_transactions": "5"}
-    with temporary_server(settings=settings) as running:
-        yield running
+    with temporary_server(settings=settings) as new_server:
+        yield new_server
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_a_query_may_take_longer_than_the_timeout_if_it_keeps_sending(site: Hung
 
 
 @contextlib.contextmanager
-def deaf(count: int) -> Iterator[str]:
+def silent_hosts(count: int) -> Iterator[str]:
     """Yields the connection string of hosts that accept connections and never answer."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
@@ -208,7 +209,7 @@ def deaf(count: int) -> Iterator[str]:
 
 
 def test_connecting_to_silent_hosts_times_out() -> None:
-    with deaf(2) as dsn, pytest.raises(ChangelogError, match="timeout expired") as raised:
+    with silent_hosts(2) as dsn, pytest.raises(ChangelogError, match="timeout expired") as raised:
         connect(dsn)
     assert raised.value.kind is Kind.CONNECTION
 
@@ -216,7 +217,7 @@ def test_connecting_to_silent_hosts_times_out() -> None:
 def test_an_attempt_to_connect_does_not_outlast_the_service() -> None:
     begun_at = time.monotonic()
     patience = Patience(stopping=lambda: time.monotonic() > begun_at + 1)
-    with deaf(1) as dsn, pytest.raises(ChangelogError, match="the service is stopping") as raised:
+    with silent_hosts(1) as dsn, pytest.raises(ChangelogError, match="the service is stopping") as raised:
         connect(make_conninfo(dsn, connect_timeout=3600), patience=patience)
     assert raised.value.kind is Kind.CONNECTION
 
@@ -303,7 +304,7 @@ def test_an_unreachable_server(site: HungSite, server: PostgresServer, how: str,
 
 
 @pytest.fixture
-def prepared(site: HungSite) -> Iterator[str]:
+def transaction(site: HungSite) -> Iterator[str]:
     """The name of an open prepared transaction."""
     name = f"two phases of {site.name}"
     site.sql(f"BEGIN; INSERT INTO guest VALUES (0); PREPARE TRANSACTION '{name}'")
@@ -319,36 +320,38 @@ def waits_for(running: Running, name: str) -> Callable[[], bool]:
     )
 
 
-def test_a_first_start_reports_the_transaction_that_it_waits_for_and_stays_alive(site: HungSite, prepared: str) -> None:
+def test_a_first_start_reports_the_transaction_that_it_waits_for_and_stays_alive(
+    site: HungSite, transaction: str
+) -> None:
     limit_s = 3
     site.write_config(limit=limit_s)
     with site.running() as running:
-        running.until(waits_for(running, prepared))
-        alive = json.loads(running.get("live"))
-        assert (alive["ok"], alive["phase"]) == (True, "waiting")
-        assert prepared in alive["waiting"]
+        running.until(waits_for(running, transaction))
+        health = json.loads(running.get("live"))
+        assert (health["ok"], health["phase"]) == (True, "waiting")
+        assert transaction in health["waiting"]
         time.sleep(1.5 * limit_s)  # longer than the service waits for an answer
         assert not running.said("connection lost")
-        site.sql(f"COMMIT PREPARED '{prepared}'")
+        site.sql(f"COMMIT PREPARED '{transaction}'")
         running.until(lambda: site.state("guest").keys() == {"0", "1", "2", "3"})
         running.until(lambda: running.phase == "streaming")
 
 
-def test_a_first_start_that_waits_stops_at_once_and_leaves_no_slot(site: HungSite, prepared: str) -> None:
+def test_a_first_start_that_waits_stops_at_once_and_leaves_no_slot(site: HungSite, transaction: str) -> None:
     site.write_config(limit=600)
     with site.running() as running:
-        running.until(waits_for(running, prepared))
+        running.until(waits_for(running, transaction))
     deadline = time.monotonic() + PATIENCE_S
     while site.sql(f"SELECT FROM pg_replication_slots WHERE slot_name = '{site.name}'"):
         assert time.monotonic() < deadline, "the server is still creating the slot, although the service has stopped"
         time.sleep(0.05)
 
 
-def test_the_service_drops_a_walsender_that_hangs_while_it_creates_the_slot(site: HungSite, prepared: str) -> None:
+def test_the_service_drops_a_walsender_that_hangs_while_it_creates_the_slot(site: HungSite, transaction: str) -> None:
     site.write_config()
     with site.running() as running:
-        running.until(waits_for(running, prepared))
+        running.until(waits_for(running, transaction))
         with site.stopped(STREAMING):
-            site.sql(f"COMMIT PREPARED '{prepared}'")
+            site.sql(f"COMMIT PREPARED '{transaction}'")
             running.until(lambda: running.said("connection lost"))
         running.until(lambda: site.state("guest").keys() == {"0", "1", "2", "3"})

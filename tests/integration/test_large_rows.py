@@ -1,5 +1,5 @@
-"""Tests large rows. A chunk of a table is divided, if necessary down to one row. A single row is published, whatever
-its size.
+"""Tests that the service divides a chunk of large rows, if necessary down to single rows, and that it publishes a
+single row of any size.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
             service.start()
             service.until(site.log, is_read, PATIENCE_S)
         end = site.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
-        service.until(site.log, lambda stored: through_lsn(stored) >= end, PATIENCE_S)
+        service.until(site.log, lambda checkpoint: through_lsn(checkpoint) >= end, PATIENCE_S)
         service.stop()
     finally:
         service.kill()
@@ -121,7 +121,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
         last_numbers[key] = number
 
 
-def test_large_rows_are_streamed_beside_small_ones(site: Site) -> None:
+def test_large_rows_are_streamed_among_small_ones(site: Site) -> None:
     """The rows contain characters of every length in UTF-8, which must not be split, and characters that JSON
     escapes.
     """
@@ -155,12 +155,12 @@ def inside_a_page(site: Site) -> bool:
 @contextmanager
 def writing_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     """While the body runs, a thread increments the note of random rows."""
-    stopping, rng = threading.Event(), random.Random(seed)
+    stop_event, rng = threading.Event(), random.Random(seed)
 
     def write() -> None:
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             for _ in range(40):
-                if stopping.wait(0.05):
+                if stop_event.wait(0.05):
                     return
                 connection.execute(
                     "UPDATE item SET note = (note::int + 1)::text WHERE id = %s", [rng.randrange(rows) + 1]
@@ -171,5 +171,5 @@ def writing_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        stopping.set()
+        stop_event.set()
         writer.join()

@@ -21,13 +21,13 @@ from changelog.connectors.wiring.sinks import open_log
 from changelog.connectors.wiring.sources import StoredChangelog
 from changelog.envelope.signal import Signal
 from tests.campaigns._service import is_read
-from tests.integration import site as of_files
-from tests.integration.kafka import site as of_kafka
+from tests.integration import site as file_site
+from tests.integration.kafka import site as kafka_site
 from tests.patience import PATIENCE_S
 
 NAMES = [f"small_{number:02}" for number in range(40)]
-LACKING = NAMES[1::7]
-"""The tables that lose a row during the gap."""
+NAMES_WITH_DELETES = NAMES[1::7]
+"""The tables from which the test deletes a row during the gap."""
 
 ChangelogRead = tuple[Sequence[str], str | None]
 
@@ -55,9 +55,9 @@ def fill(dsn: str) -> None:
             connection.execute(f"INSERT INTO {name} VALUES (1, '{name}'), (2, NULL)".encode())
 
 
-def go_over_gap(site: of_files.Site | of_kafka.Site, log: Log, repaired: Callable[[], bool]) -> None:
-    """Publishes all tables, and deletes rows. A gap loses these deletes. Then continues over the gap, and checks the
-    result.
+def go_over_gap(site: file_site.Site | kafka_site.Site, log: Log, is_repaired: Callable[[], bool]) -> None:
+    """Publishes all tables, and deletes rows in a gap, so that the changelog lacks the deletes. Then continues over the
+    gap, and checks that the changelog has the deletes.
     """
     with site.running() as running:
         running.until(site.is_read)
@@ -65,27 +65,27 @@ def go_over_gap(site: of_files.Site | of_kafka.Site, log: Log, repaired: Callabl
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
         )
-        for name in LACKING:
+        for name in NAMES_WITH_DELETES:
             connection.execute(f"DELETE FROM {name} WHERE id = 1".encode())
     settings = config.load(site.config, os.environ)
     gap = gaps.find(settings, accept_settings=False, reach=nowhere)
     assert gap is not None
     gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
     with site.running() as running:
-        running.until(repaired)
+        running.until(is_repaired)
     both_rows = [("read", "1"), ("read", "2")]
     for name in NAMES:
         rows = pa.Table.from_batches(log.read(entity=name)).sort_by("position")
         ops = list(zip(rows.column("op").to_pylist(), rows.column("key").to_pylist(), strict=True))
-        expected = [("read", "2"), ("delete", "1")] if name in LACKING else both_rows
+        expected = [("read", "2"), ("delete", "1")] if name in NAMES_WITH_DELETES else both_rows
         assert ops == both_rows + expected, name
 
 
 def check(changelog_reads: list[ChangelogRead]) -> None:
-    """Checks that each entity was read once, and most entities together with others. To find the deleted rows, the
-    service reads a few more times.
+    """Checks that each entity was read once, and many entities together. To find the deleted rows, the service reads a
+    few more times.
     """
-    table_reads = [entities for entities, _ in changelog_reads if not set(entities) <= set(LACKING)]
+    table_reads = [entities for entities, _ in changelog_reads if not set(entities) <= set(NAMES_WITH_DELETES)]
     assert sorted(name for entities in table_reads for name in entities) == NAMES
     assert max(map(len, table_reads)) >= len(NAMES) // 4
     assert len(changelog_reads) <= 2 * len(table_reads) <= 12
@@ -95,7 +95,7 @@ def test_many_tables_are_compared_together_in_files(
     database: str, tmp_path: Path, changelog_reads: list[ChangelogRead]
 ) -> None:
     fill(database)
-    site = of_files.Site(database, tmp_path)
+    site = file_site.Site(database, tmp_path)
     site.configure("".join(f'[entities.{name}]\ntable = "public.{name}"\n' for name in NAMES))
     log = open_log(config.load(site.config, os.environ))
     go_over_gap(site, log, lambda: is_read(log.checkpoint()) and not site.checkpoint.repairs.get("open"))
@@ -106,13 +106,13 @@ def test_many_tables_are_compared_together_on_kafka(
     database: str, broker: Broker, tmp_path: Path, changelog_reads: list[ChangelogRead]
 ) -> None:
     fill(database)
-    site = of_kafka.Site(database, broker, tmp_path, tables=dict.fromkeys(NAMES, 1))
+    site = kafka_site.Site(database, broker, tmp_path, tables=dict.fromkeys(NAMES, 1))
 
-    def repaired() -> bool:
+    def is_repaired() -> bool:
         checkpoint = site.checkpoint
         return checkpoint is not None and is_read(checkpoint) and not checkpoint.repairs.get("open")
 
-    go_over_gap(site, site.log, repaired)
+    go_over_gap(site, site.log, is_repaired)
     check(changelog_reads)
 
 
@@ -120,7 +120,7 @@ def test_only_the_entity_that_cannot_be_read_fails(database: str, broker: Broker
     """The entities that were read together with the broken one are read again without it."""
     names = NAMES[:5]
     fill(database)
-    site = of_kafka.Site(database, broker, tmp_path, tables=dict.fromkeys(names, 1))
+    site = kafka_site.Site(database, broker, tmp_path, tables=dict.fromkeys(names, 1))
     with site.running() as running:
         running.until(site.is_read)
         topic = f"{site.settings.prefix}.{names[3]}"
@@ -135,5 +135,5 @@ def test_only_the_entity_that_cannot_be_read_fails(database: str, broker: Broker
         running.until(lambda: all(map(site.ended, names)))
     checkpoint = site.checkpoint
     assert checkpoint is not None
-    ended = Repairs.parse(checkpoint.repairs).ended
-    assert {name: ended[name] for name in names} == dict.fromkeys(names, "done") | {names[3]: "failed"}
+    results = Repairs.parse(checkpoint.repairs).ended
+    assert {name: results[name] for name in names} == dict.fromkeys(names, "done") | {names[3]: "failed"}

@@ -1,4 +1,4 @@
-"""One table is altered in ten ways while rows are written. Then the key of its entity is changed.
+"""Tests ten alterations of one table while rows are written, and then a change of the key of its entity.
 
 The tests check what each alteration changes in the changelog, and that the whole changelog can be read afterwards.
 """
@@ -89,7 +89,7 @@ STEPS = [
     ),
     Step(name="drop", statements=["ALTER TABLE item DROP COLUMN note"], changes=[("dropped", "note")]),
     Step(
-        name="another table in its place",
+        name="replace by another table",
         statements=[
             "CREATE TABLE item_new (LIKE item INCLUDING ALL)",
             "ALTER TABLE item_new REPLICA IDENTITY FULL",
@@ -254,7 +254,7 @@ def caught_up(site: Site) -> Callable[[], bool]:
 
 
 def migrate(site: Site, seed: int) -> None:
-    """Takes all steps under load, and then changes the key."""
+    """Makes all alterations under load, and then changes the key."""
     site.sql(*TABLE.strip().split("\n"))
     site.sql(f"INSERT INTO item SELECT n, 'c' || n, 'name ' || n, n, 'calm', 0 FROM generate_series(0, {ROWS}) AS n")
     site.configure("id")
@@ -272,6 +272,7 @@ def migrate(site: Site, seed: int) -> None:
 
 
 def take(site: Site, step: Step, service: Running) -> Running:
+    """Makes one alteration, and checks its effects. Returns the running service, which may be a new one."""
     before = site.versions()
     site.sql(*step.statements)
     if step.stops:
@@ -280,8 +281,8 @@ def take(site: Site, step: Step, service: Running) -> Running:
         site.sql(step.after)
     service.until(caught_up(site))
     new = site.versions()[len(before) :]
-    announced = [[(change["kind"], change["column"]) for change in version["changes"]] for version in new]
-    assert announced == ([] if step.changes is None else [list(step.changes)]), step.name
+    changes = [[(change["kind"], change["column"]) for change in version["changes"]] for version in new]
+    assert changes == ([] if step.changes is None else [list(step.changes)]), step.name
     if new:
         assert new[0]["restated"] == list(step.restated), step.name
         assert bool(new[0]["breaks"]) == step.stops, step.name
@@ -307,21 +308,21 @@ def change_key(site: Site, service: Running) -> Running:
 
 def judge(site: Site) -> None:
     """Checks that every row has the columns of the version that is in force at the row's position."""
-    announced = [
+    announcements = [
         (str(record.envelope.provenance.source.position), msgspec.json.decode(record.envelope.current or b"null"))
         for rows in open_log(site.settings).read(entity=SCHEMAS)
         for record in batch.records(rows)
     ]
-    assert [version["version"] for _, version in announced] == list(range(1, len(announced) + 1))
+    assert [version["version"] for _, version in announcements] == list(range(1, len(announcements) + 1))
     rows = site.rows()
     current_version = -1
     for position, _, current, original in rows:
-        while current_version + 1 < len(announced) and announced[current_version + 1][0] <= position:
+        while current_version + 1 < len(announcements) and announcements[current_version + 1][0] <= position:
             current_version += 1
-        columns = [name for name, _ in announced[current_version][1]["columns"]]
+        columns = [name for name, _ in announcements[current_version][1]["columns"]]
         for state in (current, original):
             assert state is None or list(state) == columns, (position, columns)
-    assert current_version == len(announced) - 1
+    assert current_version == len(announcements) - 1
     assert len({(position, key) for position, key, *_ in rows}) == len(rows)
 
 

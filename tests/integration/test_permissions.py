@@ -1,4 +1,4 @@
-"""The permissions of the files that the service, its commands and its jobs write are the same under every umask."""
+"""Tests that the files of the service, its commands and its jobs have the same permissions under every umask."""
 
 import os
 import stat
@@ -44,7 +44,7 @@ def test_a_service_and_its_commands(database: str, tmp_path: Path, monkeypatch: 
     site = Site(database, tmp_path)
     site.sql(GUEST)
     monkeypatch.setenv("DATABASE_URL", database)
-    project = tmp_path / "made"
+    project = tmp_path / "project"
     project.mkdir()
     assert cli.main(["init", "--config", str(project / "changelog.toml"), "--name", site.name]) == 0
     assert {name: mode for name, mode in modes(project).items() if name != "."} == {
@@ -82,8 +82,8 @@ def test_the_folder_of_files_that_are_set_aside(tmp_path: Path) -> None:
 
 
 def test_files_that_jobs_write_themselves(tmp_path: Path) -> None:
-    """This does not include the files that Spark writes for a job. Hadoop's `fs.permissions.umask-mode` sets their
-    permissions.
+    """The test leaves out the files that Spark writes for a job, because Hadoop's setting `fs.permissions.umask-mode`
+    determines their permissions.
     """
     drift_report = report(1, {"order": entity(changed=1)})
     write(tmp_path / "reports", finish(drift_report, {"order": Policy()}, [], folder=tmp_path / "reports"))

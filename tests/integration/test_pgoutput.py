@@ -65,11 +65,11 @@ def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_byt
     version = work(prepared_server.dsn())
     kinds = set()
     for streaming in ("off", "on" if version < 16 else "parallel"):
-        block: int | None = None
+        block_xid: int | None = None
         for payload in peek(prepared_server.dsn(), streaming):
-            message = decode(payload, streaming=block is not None)
-            assert encode(message, xid=_xid(payload, block)) == payload
-            block = _block(message, block)
+            message = decode(payload, streaming=block_xid is not None)
+            assert encode(message, xid=_xid(payload, block_xid)) == payload
+            block_xid = _block_xid(message, block_xid)
             kinds.add(chr(payload[0]))
     assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # PostgreSQL 15 streams only large transactions
 
@@ -97,17 +97,17 @@ def peek(dsn: str, streaming: str) -> list[bytes]:
         return [bytes(data) for (data,) in cursor]
 
 
-def _xid(payload: bytes, block: int | None) -> int | None:
-    """Returns the transaction id at the start of a message in a streamed block. It is the id of the block's transaction
-    or of one of its subtransactions. Outside a block, messages have no id, and the result is None.
+def _xid(payload: bytes, block_xid: int | None) -> int | None:
+    """Returns the transaction id at the start of a message in a streamed block. This is the id of the block's
+    transaction or of one of its subtransactions. Outside a block, messages have no id, and the result is None.
     """
-    return int.from_bytes(payload[1:5]) if block is not None else None
+    return int.from_bytes(payload[1:5]) if block_xid is not None else None
 
 
-def _block(message: Decoded, block: int | None) -> int | None:
+def _block_xid(message: Decoded, block_xid: int | None) -> int | None:
     if isinstance(message, StreamStart):
         return message.xid
-    return None if isinstance(message, StreamStop) else block
+    return None if isinstance(message, StreamStop) else block_xid
 
 
 def _capture(path: Path) -> None:
@@ -116,15 +116,15 @@ def _capture(path: Path) -> None:
     with temporary_server(settings=TWO_PHASE) as running:
         work(running.dsn())
         for streaming in ("off", "parallel"):
-            block: int | None = None
+            block_xid: int | None = None
             for payload in peek(running.dsn(), streaming):
-                message = decode(payload, streaming=block is not None)
-                mode = "plain" if block is None else "streamed"
+                message = decode(payload, streaming=block_xid is not None)
+                mode = "plain" if block_xid is None else "streamed"
                 shape = (mode, type(message), getattr(message, "old_kind", None), getattr(message, "relid", None))
                 text = f"{mode} {payload.hex()}\n{message!r}"
                 if len(text) < 2000:
                     texts.setdefault(shape, text)
-                block = _block(message, block)
+                block_xid = _block_xid(message, block_xid)
     path.write_text("\n\n".join(texts.values()) + "\n")
 
 

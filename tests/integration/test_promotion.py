@@ -1,5 +1,5 @@
-"""A standby is promoted while the service runs. No change is lost or repeated. If a standby lacks published changes,
-the service refuses it.
+"""Tests that no change is lost or repeated when a standby is promoted while the service runs, and that the service
+refuses a standby that lacks published changes.
 """
 
 import contextlib
@@ -43,8 +43,8 @@ listen = "127.0.0.1:0"
 class Pair:
     """A primary, and a standby with copies of the primary's slots."""
 
-    def __init__(self, primary: PostgresServer, *, careful: bool) -> None:
-        """With `careful`, the primary's logical slots send only changes that the standby already has."""
+    def __init__(self, primary: PostgresServer, *, standby_first: bool) -> None:
+        """With `standby_first`, the primary's logical slots send only changes that the standby already has."""
         self.primary = primary
         folder = primary.data_dir.parent / "standby"
         source = make_conninfo(primary.dsn(), application_name="standby")
@@ -62,7 +62,7 @@ class Pair:
             },
         )
         self.standby.start()
-        if careful:
+        if standby_first:
             execute(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'")
             reload(primary.dsn())
 
@@ -82,10 +82,8 @@ class Pair:
         """Waits until the standby has usable copies of the slots."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            synchronised = execute(
-                self.standby, "SELECT slot_name FROM pg_replication_slots WHERE synced AND NOT temporary"
-            )
-            if {name for (name,) in synchronised} >= set(slots):
+            copies = execute(self.standby, "SELECT slot_name FROM pg_replication_slots WHERE synced AND NOT temporary")
+            if {name for (name,) in copies} >= set(slots):
                 return
             execute(self.primary, "SELECT pg_log_standby_snapshot()")
             time.sleep(0.1)
@@ -100,17 +98,17 @@ class Pair:
 def execute(server: PostgresServer, *statements: str) -> list[tuple[object, ...]]:
     """Runs the statements. Returns the rows of the last one."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        rows_of_last: list[tuple[object, ...]] = []
+        last_rows: list[tuple[object, ...]] = []
         for statement in statements:
             cursor = connection.execute(statement.encode())
-            rows_of_last = cursor.fetchall() if cursor.description else []
-        return rows_of_last
+            last_rows = cursor.fetchall() if cursor.description else []
+        return last_rows
 
 
 @contextlib.contextmanager
-def pair(*, careful: bool) -> Iterator[Pair]:
+def pair(*, standby_first: bool) -> Iterator[Pair]:
     with temporary_server(settings={"fsync": "off"}) as primary:
-        servers = Pair(primary, careful=careful)
+        servers = Pair(primary, standby_first=standby_first)
         try:
             yield servers
         finally:
@@ -131,7 +129,7 @@ def begin(servers: Pair, folder: Path) -> Service:
 
 def test_a_promotion_under_load_loses_nothing_and_starts_a_new_epoch(folder: Path, seed: int) -> None:
     log = folder / "changelog"
-    with pair(careful=True) as servers:
+    with pair(standby_first=True) as servers:
         prepare(servers.dsn, 1_000)
         oracle = Oracle(servers.dsn, folder / "frames", failover=True)
         service = begin(servers, folder)
@@ -146,7 +144,7 @@ def test_a_promotion_under_load_loses_nothing_and_starts_a_new_epoch(folder: Pat
             time.sleep(2.0)
             load.stop()
             end = last_write(servers.dsn)
-            service.until(log, lambda stored: through_lsn(stored) > end, PATIENCE_S)
+            service.until(log, lambda checkpoint: through_lsn(checkpoint) > end, PATIENCE_S)
             oracle.wait(end, PATIENCE_S)
             service.stop()
         finally:
@@ -164,7 +162,7 @@ def test_a_promotion_under_load_loses_nothing_and_starts_a_new_epoch(folder: Pat
 
 def test_a_standby_that_lacks_published_changes_is_refused(folder: Path) -> None:
     log = folder / "changelog"
-    with pair(careful=False) as servers:
+    with pair(standby_first=False) as servers:
         prepare(servers.dsn, 100)
         service = begin(servers, folder)
         try:
@@ -173,8 +171,8 @@ def test_a_standby_that_lacks_published_changes_is_refused(folder: Path) -> None
             servers.wait_synchronised("promoted")
             servers.standby.stop()
             end = last_write(servers.primary.dsn())
-            service.until(log, lambda stored: through_lsn(stored) > end, PATIENCE_S)
-            published = sum(1 for _ in rows(log))
+            service.until(log, lambda checkpoint: through_lsn(checkpoint) > end, PATIENCE_S)
+            row_count = sum(1 for _ in rows(log))
             servers.primary.kill()
             servers.standby.start()
             execute(servers.standby, "SELECT pg_promote()")
@@ -187,4 +185,4 @@ def test_a_standby_that_lacks_published_changes_is_refused(folder: Path) -> None
         message = json.loads(service.said().strip().splitlines()[-1])["error"]
         assert message.startswith("the changelog reaches ")
         assert "the server lacks commits that were published" in message
-        assert sum(1 for _ in rows(log)) == published
+        assert sum(1 for _ in rows(log)) == row_count

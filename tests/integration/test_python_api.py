@@ -1,4 +1,4 @@
-"""The Python API reads what a service publishes from PostgreSQL: its tables have the rows that the server has."""
+"""Tests that the tables of the Python API have the rows that the PostgreSQL server has."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def rows_of_server(site: Site) -> list[dict[str, Any]]:
-    """Returns the rows as the server has them now. Types that Arrow lacks are texts."""
+    """Returns the rows that the server has now. Values of types that Arrow lacks are converted to text."""
     with psycopg.connect(site.dsn) as connection:
         connection.execute("SET TIME ZONE 'UTC'")
         cursor = connection.cursor(row_factory=psycopg.rows.dict_row)
@@ -80,14 +80,14 @@ def rows_of_server(site: Site) -> list[dict[str, Any]]:
 
 
 def assert_equal(table: pa.Table, expected: list[dict[str, Any]]) -> None:
-    """Checks the rows of a table. The log does not send `large` if a row only moves to another key."""
+    """Checks the rows of a table. The log does not contain `large` if a row only moves to another key."""
     rows = table.sort_by("id").to_pylist()
     assert [row["id"] for row in rows] == [row["id"] for row in expected]
-    for row, of_server in zip(rows, expected, strict=True):
+    for row, server_row in zip(rows, expected, strict=True):
         unavailable = row["_unavailable"]
         assert unavailable == (["large"] if row["name"] == "moved" else [])
-        values = {name: row[name] for name in of_server} | {"doc": row["doc"] and json.loads(row["doc"])}
-        assert values == of_server | dict.fromkeys(unavailable)
+        values = {name: row[name] for name in server_row} | {"doc": row["doc"] and json.loads(row["doc"])}
+        assert values == server_row | dict.fromkeys(unavailable)
 
 
 def test_tables_have_the_rows_of_the_server(site: Site) -> None:

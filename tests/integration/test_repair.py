@@ -1,5 +1,5 @@
-"""Signals make the service read some keys or a whole table again, and delete rows from the changelog that the table
-lacks.
+"""Tests signals that make the service read some keys or a whole table again, and delete rows that the table lacks from
+the changelog.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """
@@ -32,7 +32,7 @@ def test_a_republish_of_keys_reads_only_these_keys_again(site: Site) -> None:
     assert site.state("item") == table(site)
 
 
-def test_a_republish_deletes_keys_that_the_table_lacks_once(site: Site) -> None:
+def test_a_republish_deletes_each_key_that_the_table_lacks_once(site: Site) -> None:
     begin(site)
     ghost = {"id": 99, "name": "ghost", "amount": 1}
     plant(site, ("99", ghost))
@@ -41,8 +41,8 @@ def test_a_republish_deletes_keys_that_the_table_lacks_once(site: Site) -> None:
         repair(site, service, "republish", ("99", "100", "not a number", "9" * 50, "\0", ""))
         repair(site, service, "republish", ("99", "5"), "again")
     assert site.ops("item")[before:] == [("delete", "99"), ("read", "5")]
-    deleted = site.messages("item")[before]["value"]
-    assert (deleted["original"], deleted["current"]) == (ghost, None)
+    delete = site.messages("item")[before]["value"]
+    assert (delete["original"], delete["current"]) == (ghost, None)
     assert site.state("item") == table(site)
 
 
@@ -72,9 +72,7 @@ def test_a_republish_of_a_table_deletes_no_ghost(site: Site) -> None:
 
 
 def test_keys_of_every_type_find_their_rows(site: Site) -> None:
-    """Some keys cannot be converted to a value of the column's type. To find them, the service searches the whole
-    table.
-    """
+    """The service searches the whole table for keys that it cannot convert to a value of the column's type."""
     site.sql(
         "CREATE EXTENSION citext", "CREATE TYPE mood AS ENUM ('so so', 'it''s')", "CREATE DOMAIN code AS varchar(9)"
     )
@@ -113,12 +111,12 @@ def test_keys_of_every_type_find_their_rows(site: Site) -> None:
     entities += '[entities.pair]\ntable = "public.pair"\nkey = ["b\\"c", "a"]\n'
     site.configure(entities)
     names = ["pair", *(f"e{number}" for number in range(len(kinds)))]
-    strange = ('["x"]', '["x", "3"]', "none", "{", "'); DROP TABLE item; --")
+    invalid_keys = ('["x"]', '["x", "3"]', "none", "{", "'); DROP TABLE item; --")
     with site.running() as service:
         service.until(site.is_read)
         before = {name: site.state(name) for name in names}
         for name in names:
-            keys = (*before[name], *(strange if name in ("pair", "e0", "e5", "e18") else ()))
+            keys = (*before[name], *(invalid_keys if name in ("pair", "e0", "e5", "e18") else ()))
             with psycopg.connect(site.dsn, autocommit=True) as connection:
                 send(connection, Signal(do="republish", id=name, entity=name, keys=keys), None)
         service.until(lambda: all(ended(site, name) for name in names))
@@ -157,7 +155,7 @@ def test_columns_are_no_longer_stale_after_the_table_is_published_again(site: Si
     assert site.state("item") == table(site)
 
 
-def test_a_ghost_that_is_older_than_the_present_columns_is_deleted_with_the_values_that_still_fit(site: Site) -> None:
+def test_the_delete_of_a_ghost_has_only_the_values_of_columns_that_still_exist(site: Site) -> None:
     site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')
     begin(site)
     plant(site, ("999", {"id": 999, "name": "ghost", "amount": 1}))
@@ -166,9 +164,9 @@ def test_a_ghost_that_is_older_than_the_present_columns_is_deleted_with_the_valu
         site.sql("INSERT INTO item VALUES (201, 'new', 1)")
         service.until(lambda: "201" in site.state("item"))
         repair(site, service, "rebuild")
-    [deleted] = [message["value"] for message in site.messages("item") if message["key"] == "999"][1:]
-    assert deleted["original"] == {"id": 999, "name": "ghost"}
-    assert deleted["provenance"]["source"]["unavailableOriginal"] == ["stock"]
+    [delete] = [message["value"] for message in site.messages("item") if message["key"] == "999"][1:]
+    assert delete["original"] == {"id": 999, "name": "ghost"}
+    assert delete["provenance"]["source"]["unavailableOriginal"] == ["stock"]
     assert site.state("item") == table(site)
 
 
@@ -214,7 +212,7 @@ def test_a_table_that_was_temporarily_not_in_the_publication_is_rebuilt(site: Si
     begin(site)
     site.sql(
         f'ALTER PUBLICATION "{site.name}" DROP TABLE item',
-        "INSERT INTO item VALUES (60, 'unheard of', 1)",
+        "INSERT INTO item VALUES (60, 'hidden', 1)",
         "DELETE FROM item WHERE id < 10",
         "UPDATE item SET name = 'other' WHERE id = 20",
     )

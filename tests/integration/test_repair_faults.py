@@ -1,5 +1,5 @@
-"""A table is repaired while rows are written to it. The service is killed at each fail point in turn. In the end, the
-repair has been done exactly once.
+"""Tests that a repair of a table is done exactly once, although the service is killed at each fail point in turn while
+rows are written to the table.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """
@@ -39,7 +39,7 @@ REPUBLISH = (
     "reading:complete",  # the keys are looked up in the table
     "sweep:published",  # the keys that the table lacks are deleted
 )
-"""The service is killed at the first of these fail points, restarted, killed at the next one, and so on. `:N` means the
+"""The service is killed at the first fail point of a list, restarted, killed at the next one, and so on. `:N` means the
 N-th time that the service passes the fail point.
 """
 
@@ -51,8 +51,8 @@ def own_server(starts_servers: None) -> Iterator[PostgresServer]:
     """A server that only this module uses. On a shared server, the service's snapshots would wait for other tests'
     transactions.
     """
-    with temporary_server(settings=SETTINGS) as running:
-        yield running
+    with temporary_server(settings=SETTINGS) as server:
+        yield server
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_repair_is_completed_after_a_crash_at_each_fail_point(
 
 
 def test_a_sweep_does_not_delete_keys_that_a_truncate_has_removed(pair: Pair, seed: int) -> None:
-    """The TRUNCATE arrives after the sweep has read the changelog, and before it looks up keys in the table."""
+    """The TRUNCATE arrives after the sweep has read the changelog, and before the sweep looks up keys in the table."""
     pair.spoil(random.Random(seed))
     ids = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
     pair.service.start("sweep:read")

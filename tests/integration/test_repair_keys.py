@@ -1,4 +1,4 @@
-"""A signal may name keys that no row can have. The service continues, and finds the rows of the signal's other keys."""
+"""Tests signals with keys that no row can have: the service continues, and finds the rows of the other keys."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ WHERE t.typtype IN ('b', 'e', 'd', 'r', 'm') AND t.typcategory <> 'A'
     AND t.typnamespace <> 'information_schema'::regnamespace
 ORDER BY 1
 """
-"""All types except arrays. Three array types are added below, as examples of the others."""
+"""All types except arrays and composite types. The fixture `kinds` adds a few of these."""
 
 VALUES = (
     "2", "a", "pg_class", "so so", "2026-01-02", "12:00", "1 day", "10.0.0.1", "08:00:2b:01:02:03",
@@ -44,7 +44,7 @@ VALUES = (
     "english", "simple", "postgres", "now()", "pg_catalog", "+(integer,integer)", "abs(integer)", "a=>1",
     "978-0-11-000222-4", "9790060115615", "1436-4522", "036000291452", "9771436452006", "\\x00",
 )  # fmt: skip
-"""The key of a table's row is the first of these values that the type accepts."""
+"""Each table has one row. Its key is the first of these values that the type accepts."""
 
 HOSTILE = (
     "", " ", "garbage", "no_such", "'", '"', '""', '"a', "\\", "\0", "a\0b", "a.b.c.d.e", "public.no_such", "no.such",
@@ -53,8 +53,8 @@ HOSTILE = (
 )  # fmt: skip
 
 HOSTILE_SAMPLE = ("", "no_such", "'", "\0", "a.b.c.d.e", "(((", "99999999999999999999")
-"""A sample of HOSTILE. The test of a whole service uses only these keys, because it needs several queries for each key
-of each table.
+"""A sample of HOSTILE. The test of a whole service uses only these keys, because the service needs several queries for
+each key of each table.
 """
 
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
@@ -99,7 +99,7 @@ def test_a_signal_with_invalid_keys_does_not_stop_the_service(
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             for table, keys in keys_of_table.items():
                 send(connection, Signal(do="republish", id=table, entity=table, keys=(*HOSTILE_SAMPLE, *keys)), None)
-        for table in kinds:  # one wait per table, because all together would take too long
+        for table in kinds:  # waits for each table separately, because one wait for all tables would time out
             service.until(partial(_is_done, site, service, table))
         assert _with_absent_keys(service) == set(kinds)
     for table, keys in keys_of_table.items():

@@ -1,4 +1,4 @@
-"""Signals that pause, resume and cancel repairs; signals that the service ignores; and the commands that send
+"""Tests signals that pause, resume and cancel repairs, signals that the service ignores, and the commands that send
 signals.
 """
 
@@ -28,7 +28,7 @@ def test_invalid_and_foreign_signals_are_counted_and_ignored(site: Site) -> None
     secret = "sixteen characters"
     site.configure(ENTITIES + f'[signals]\nsecret = "{secret}"\n')
     good = Signal(do="republish", id="good", entity="item", keys=("5",))
-    rejected = [
+    bad_signals = [
         encode(replace(good, id="unsigned"), None),
         encode(replace(good, id="wrong"), Signing(secret=b"another secret of 16", cluster="1", transaction=1)),
         encode(replace(good, id="copied"), Signing(secret=secret.encode(), cluster="1", transaction=1)),
@@ -43,7 +43,7 @@ def test_invalid_and_foreign_signals_are_counted_and_ignored(site: Site) -> None
         service.until(site.is_read)
         before = len(site.messages("item"))
         with psycopg.connect(site.dsn, autocommit=True) as connection:
-            for content in (*rejected, b"0" * 32):
+            for content in (*bad_signals, b"0" * 32):
                 connection.execute("SELECT pg_logical_emit_message(true, 'changelog', %s)", [content])
             connection.execute("SELECT pg_logical_emit_message(false, 'changelog', %s)", [encode(good, None)])
             send(connection, replace(good, id="other", service="somebody else"), secret.encode())
@@ -51,11 +51,11 @@ def test_invalid_and_foreign_signals_are_counted_and_ignored(site: Site) -> None
             send(connection, good, secret.encode())
             send(connection, good, secret.encode())
         service.until(lambda: ended(site, "good"))
-        service.until(lambda: f"changelog_signals_ignored_total {len(rejected) + 1}.0" in service.get("metrics"))
+        service.until(lambda: f"changelog_signals_ignored_total {len(bad_signals) + 1}.0" in service.get("metrics"))
         assert "changelog_repairs_open 0.0" in service.get("metrics")
     assert site.ops("item")[before:] == [("read", "5")]
     warnings = [event for event in service.events() if event["event"] == "signals ignored"]
-    assert 0 < len(warnings) < len(rejected)
+    assert 0 < len(warnings) < len(bad_signals)
     assert secret not in str(service.events())
 
 
@@ -180,7 +180,7 @@ def _write_after_an_ignored_signal(site: Site, service: Running) -> None:
     after the signal.
     """
     service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
-    site.sql("INSERT INTO item VALUES (60, 'stored behind the signal', 1)")
+    site.sql("INSERT INTO item VALUES (60, 'written after the signal', 1)")
 
 
 def test_check_asks_for_a_secret_if_other_roles_may_log_in(

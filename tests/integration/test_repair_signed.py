@@ -1,5 +1,5 @@
-"""The service obeys a signed signal once. It refuses a copy that somebody made from the log, however late and by
-whatever role the copy is sent.
+"""Tests that the service obeys a signed signal once. The service refuses a copy of the signal, no matter when and by
+which role the copy is sent.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.integration.site import Site
 
 SECRET = "sixteen characters"
 
-CAPTURED = "SELECT data FROM pg_logical_slot_get_changes('spy_{name}', NULL, NULL) WHERE data LIKE 'message:%'"
+NEW_MESSAGES = "SELECT data FROM pg_logical_slot_get_changes('spy_{name}', NULL, NULL) WHERE data LIKE 'message:%'"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stranger(site: Site) -> Iterator[str]:
-    """A role that may only log in. It copies signals from the database's log, which it reads through its own slot."""
+    """A role that may only log in, and a slot through which the test copies signals from the database's log."""
     role = f"stranger_{site.name}"
     site.sql(
         f'CREATE ROLE "{role}" LOGIN', f"SELECT pg_create_logical_replication_slot('spy_{site.name}', 'test_decoding')"
@@ -44,9 +44,9 @@ def signal(site: Site, do: Do, id_: str) -> None:
         send(connection, Signal(do=do, id=id_), SECRET.encode())
 
 
-def captured_signal(site: Site) -> str:
-    """Returns the content of the only signal that was sent after the last call."""
-    [(data,)] = site.sql(CAPTURED.format(name=site.name))
+def copied_signal(site: Site) -> str:
+    """Returns the content of the only signal since the last call."""
+    [(data,)] = site.sql(NEW_MESSAGES.format(name=site.name))
     return str(data).partition("content:")[2]
 
 
@@ -55,7 +55,7 @@ def test_a_copied_signal_is_refused_however_old_it_is(site: Site, stranger: str)
         service.until(site.is_read)
         site.sql(f"SELECT pg_replication_slot_advance('spy_{site.name}', pg_current_wal_lsn())")
         signal(site, "pause", "first")
-        copy = captured_signal(site)
+        copy = copied_signal(site)
         assert '"do":"pause"' in copy
         for number in range(ENDED_MAX + 2):
             signal(site, "resume", f"later-{number}")
@@ -67,5 +67,5 @@ def test_a_copied_signal_is_refused_however_old_it_is(site: Site, stranger: str)
         assert not Repairs.parse(site.checkpoint.repairs).paused
         [warning] = [event for event in service.events() if event["event"] == "signals ignored"]
         assert warning["why"] == "a signal is signed for another transaction: somebody copied it"
-        signal(site, "pause", "meant")
+        signal(site, "pause", "second")
         service.until(lambda: bool(Repairs.parse(site.checkpoint.repairs).paused))

@@ -1,5 +1,5 @@
-"""The service notices that its server was restored to an earlier point. It notices this even if the timeline is the
-same and the server's log has since grown past all published positions.
+"""Tests that the service notices that its server was restored to an earlier point, even if the timeline is the same and
+the server's log has since grown past all published positions.
 """
 
 import os
@@ -26,7 +26,8 @@ table = "public.orders"
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -34,8 +35,8 @@ def own_logs() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def restorable(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
     """A server of the version that the test requests, by default 18."""
-    with temporary_server(postgres_bin(getattr(request, "param", 18)), settings=SETTINGS) as running:
-        yield running
+    with temporary_server(postgres_bin(getattr(request, "param", 18)), settings=SETTINGS) as server:
+        yield server
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def publish(site: Site, key: str) -> None:
 
 
 def copy_data(server: PostgresServer) -> Path:
-    """Copies the server's whole data folder, like a snapshot of its volume. Returns the copy."""
+    """Copies the server's whole data folder, as a snapshot of its volume does. Returns the folder of the copy."""
     server.stop()
     copy = server.data_dir.with_name("copy")
     shutil.copytree(server.data_dir, copy, symlinks=True)
@@ -80,9 +81,9 @@ def restore(server: PostgresServer, copy: Path) -> None:
 
 def pass_end(site: Site, lsn: int, statement: str) -> None:
     """Repeats the statement, each time in a new transaction, until the server's log has passed a position."""
-    reached = False
-    while not reached:
-        [(reached,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
+    is_past = False
+    while not is_past:
+        [(is_past,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
 
 
 def go_over_gap(site: Site) -> None:
@@ -108,16 +109,16 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterward
     copy = copy_data(restorable)
     site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
     publish(site, "10")
-    stored, published = site.checkpoint, site.messages()
+    checkpoint, messages = site.checkpoint, site.messages()
     restore(restorable, copy)
     assert site.sql("SELECT id FROM orders") == [(1,)]
-    pass_end(site, through_lsn(stored) + (1 << 16), statement)
+    pass_end(site, through_lsn(checkpoint) + (1 << 16), statement)
     for _ in range(3):  # like a supervisor that restarts the service again and again
         line = site.refused()
         assert line.startswith("the server's log lacks the last transaction of the changelog (")
         assert "`changelog run --over-gap`" in line
         assert "drop" not in line
-        assert site.messages() == published
+        assert site.messages() == messages
     go_over_gap(site)
     keys = {str(key) for (key,) in site.sql("SELECT id FROM orders")}
     with site.running() as running:
@@ -131,9 +132,9 @@ def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(
     with site.running() as running:
         site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
         running.until(lambda: "10" in site.state("orders"))
-        stored = site.checkpoint
+        checkpoint = site.checkpoint
         restore(restorable, copy)
-        pass_end(site, through_lsn(stored), ELSEWHERE)
+        pass_end(site, through_lsn(checkpoint), ELSEWHERE)
         assert running.ended().kind is Kind.DIVERGED
 
 
@@ -156,11 +157,11 @@ def test_transactions_that_the_server_sends_twice_are_handled_once(site: Site, m
     with site.running() as running:
         assert site.call("signal", "pause", "orders")[0] == 0
         running.until(lambda: bool(site.checkpoint.repairs.get("paused")))
-    stored = site.checkpoint
+    checkpoint = site.checkpoint
     monkeypatch.undo()
     site.sql("INSERT INTO orders VALUES (3, 'third')")
     with site.running() as running:
         running.until(lambda: "3" in site.state("orders"))
         assert not running.said("signal")
     assert [key for _, key in site.ops("orders")] == ["1", "2", "3"]
-    assert site.checkpoint.repairs == stored.repairs
+    assert site.checkpoint.repairs == checkpoint.repairs

@@ -1,4 +1,4 @@
-"""`changelog schemas check` against git repositories, folders and a real registry."""
+"""Tests `changelog schemas check` against git repositories, folders and a real registry."""
 
 import json
 import os
@@ -31,7 +31,8 @@ AMOUNT = {"name": "amount", "type": ["null", "string"], "default": None}
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -127,7 +128,7 @@ def test_an_incompatible_change_is_reported_like_a_compiler_error(
     assert rules(check(capsys, "--mode", "FORWARD")) == []
 
 
-def test_versions_of_the_main_line_count_and_versions_of_a_merged_branch_do_not(
+def test_only_versions_that_were_on_the_main_branch_are_compared(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository.write("order", {"name": "amount", "type": "bytes"})  # this version was never on the main branch
@@ -172,7 +173,7 @@ def test_a_moved_file_is_followed_and_a_removed_file_is_an_error(
     repository.write("order", {"name": "amount", "type": "string"}, file="contracts/bookings.avsc")
     lines = check(capsys, "contracts", code=1)
     assert rules(lines)[0] == ("contracts/bookings.avsc", "BRANCH_MISSING", "/fields/amount")
-    assert check(capsys)[-1].endswith(": 1 unchanged")  # if other folders lack files, that does not matter
+    assert check(capsys)[-1].endswith(": 1 unchanged")  # files of other folders do not count as removed
     repository.git("rm", "--quiet", "schemas/room.avsc")
     assert rules(check(capsys, "schemas/room.avsc", code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
     repository.git("restore", "--staged", "--worktree", "schemas/room.avsc")
@@ -218,18 +219,18 @@ def test_a_file_that_is_not_a_schema_is_reported_next_to_the_other_files(
 ) -> None:
     (repository.folder / "schemas" / "bad.avsc").write_bytes(content)
     (repository.folder / "schemas" / "lost.avsc").symlink_to("nowhere")
-    bad, dangling, summary = check(capsys, code=3)
+    bad, lost, summary = check(capsys, code=3)
     assert bad.startswith(f"schemas/bad.avsc: ERROR {rule} /: {text}")
-    assert dangling == "schemas/lost.avsc: ERROR UNREADABLE /: cannot be read: No such file or directory"
+    assert lost == "schemas/lost.avsc: ERROR UNREADABLE /: cannot be read: No such file or directory"
     assert summary.endswith(": 2 invalid, 1 unchanged")
     repository.commit()
     repository.git("branch", "--force", "main", "mine")
-    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # the invalid file is not counted as a version
+    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # the invalid file does not count as a version
     (repository.folder / "schemas" / "lost.avsc").unlink()
     assert rules(check(capsys)) == []
 
 
-def test_nothing_to_compare_with_is_an_error(
+def test_a_check_that_has_nothing_to_compare_with_fails(
     repository: Repository, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert refused(capsys, "--against", "git:nothing", code=2).startswith("git has no commit nothing; fetch it")
@@ -377,11 +378,11 @@ def test_against_a_registry(registry: Server, repository: Repository, capsys: py
     repository.write("room", {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["a"]}})
     notes = check(capsys, "schemas/room.avsc", *against[1:])
     assert notes[0] == "note: schemas/room.avsc was not compared: it is not the schema of an entity's columns"
-    unreachable = refused(capsys, "--against", f"registry:http://user:secret@127.0.0.1:{free_port()}")
-    assert "127.0.0.1" in unreachable
-    assert "secret" not in unreachable
-    missing = refused(capsys, "--against", "registry:", code=2)
-    assert missing.startswith("changelog.toml: no such file")
+    error = refused(capsys, "--against", f"registry:http://user:secret@127.0.0.1:{free_port()}")
+    assert "127.0.0.1" in error
+    assert "secret" not in error
+    error = refused(capsys, "--against", "registry:", code=2)
+    assert error.startswith("changelog.toml: no such file")
 
 
 def test_the_output_in_the_documentation_is_correct(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:

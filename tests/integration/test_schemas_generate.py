@@ -1,5 +1,5 @@
-"""Tests `changelog schemas generate` on real tables. It writes a file for each entity, and keeps what people have added
-to the file.
+"""Tests, on real tables, that `changelog schemas generate` writes a file for each entity, and keeps what people have
+added to the file.
 """
 
 import json
@@ -19,7 +19,8 @@ SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -53,10 +54,10 @@ def schema(site: Site, entity: str = "order") -> dict[str, Any]:
     return contents
 
 
-def put(site: Site, changed: dict[str, Any], entity: str = "order") -> Path:
+def put(site: Site, contents: dict[str, Any], entity: str = "order") -> Path:
     file = site.folder / "schemas" / f"{entity}.avsc"
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(changed), "utf-8")
+    file.write_text(json.dumps(contents), "utf-8")
     return file
 
 
@@ -116,18 +117,18 @@ def test_additions_by_people_are_kept_unless_they_contradict_the_table(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output(site, capsys, "generate")
-    edited = schema(site)
-    edited |= {
+    edited_schema = schema(site)
+    edited_schema |= {
         "doc": "What a guest booked.",
         "compatibility": "BACKWARD",
         "key": ["amount"],
         "namespace": "elsewhere.x",
     }
-    fields = {field["name"]: field for field in edited["fields"]}
+    fields = {field["name"]: field for field in edited_schema["fields"]}
     fields["id"] |= {"doc": "of the booking", "default": 0, "owner": "billing"}
     fields["amount"] |= {"aliases": ["price", "guest_id"], "type": "string"}
-    edited["fields"].append({"name": "gone", "type": "int"})
-    put(site, edited)
+    edited_schema["fields"].append({"name": "gone", "type": "int"})
+    put(site, edited_schema)
     assert output(site, capsys, "generate")[0] == "schemas/order.avsc: written"
     order = schema(site)
     assert (order["doc"], order["compatibility"]) == ("What a guest booked.", "BACKWARD")
@@ -143,14 +144,14 @@ def test_additions_by_people_are_kept_unless_they_contradict_the_table(
 def test_descriptions_of_a_composite_are_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.sql("CREATE TYPE bed AS (width int, soft bool)", "ALTER TABLE rooms ADD beds bed[]")
     output(site, capsys, "generate")
-    edited = schema(site, "rooms")
-    bed = edited["fields"][2]["type"][1]["items"][1]
+    edited_schema = schema(site, "rooms")
+    bed = edited_schema["fields"][2]["type"][1]["items"][1]
     assert bed["name"] == "State_x002F_beds"
     bed["doc"] = "A place to sleep."
     bed["fields"][0]["doc"] = "in cm"
-    put(site, edited, "rooms")
+    put(site, edited_schema, "rooms")
     output(site, capsys, "generate")
-    assert schema(site, "rooms") == edited
+    assert schema(site, "rooms") == edited_schema
 
 
 def test_a_file_without_an_entity_is_reported(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +166,7 @@ def test_a_file_without_an_entity_is_reported(site: Site, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("content", "trouble"),
+    ("content", "problem"),
     [
         ("<<<<<<< HEAD\n{}", "is not JSON: Expecting value: line 1 column 1 (char 0); correct it"),
         ('{"type": "record", "name": "State", "fields": [], "fields": []}', 'an object has the member "fields" twice'),
@@ -176,13 +177,13 @@ def test_a_file_without_an_entity_is_reported(site: Site, capsys: pytest.Capture
         ),
     ],
 )
-def test_a_file_that_is_not_a_schema_of_an_entity_is_not_overwritten(site: Site, content: str, trouble: str) -> None:
+def test_a_file_that_is_not_a_schema_of_an_entity_is_not_overwritten(site: Site, content: str, problem: str) -> None:
     file = site.folder / "schemas" / "rooms.avsc"
     file.parent.mkdir()
     file.write_text(content, "utf-8")
     error = site.refused("schemas", "generate")
     assert error.startswith("schemas/rooms.avsc ")
-    assert trouble in error
+    assert problem in error
     assert file.read_text("utf-8") == content
     assert not (file.parent / "order.avsc").exists()
 

@@ -1,4 +1,4 @@
-"""`changelog schemas check --live` compares the schema files of entities with the present tables."""
+"""Tests that `changelog schemas check --live` compares the schema files of entities with the present tables."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +20,8 @@ CONFIG = '[tables]\ninclude = ["public.*"]\n[entities.orders]\nkey = ["id"]\n'
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -107,7 +108,7 @@ def test_tables_that_were_altered(site: Site, check: Callable[..., dict[str, Any
     site.sql(*statements.split("; "))
     result = check()
     assert [line.partition(": ")[2] for line in findings(result)] == rules
-    [verdict] = [other for other in result["verdicts"] if other["findings"]]
+    [verdict] = [verdict for verdict in result["verdicts"] if verdict["findings"]]
     assert (verdict["state"], verdict["mode"]) == (state, "FULL_TRANSITIVE")
     assert all(("compatible (" in finding["text"]) == (state == "compatible") for finding in verdict["findings"][:1])
     if "COLUMN_GONE /fields/note" in rules:
@@ -130,7 +131,7 @@ def test_the_mode_decides_whether_a_change_is_compatible(site: Site, check: Call
     site.sql("ALTER TABLE orders ALTER nights TYPE bigint")
     result = check("--mode", "BACKWARD")
     assert [line.partition(": ")[2] for line in findings(result)] == ["COLUMN_TYPE /fields/nights"]
-    [verdict] = [other for other in result["verdicts"] if other["findings"]]
+    [verdict] = [verdict for verdict in result["verdicts"] if verdict["findings"]]
     assert verdict["state"] == "compatible"
 
 
@@ -139,8 +140,7 @@ def test_an_entity_without_a_file_and_a_file_without_an_entity(
 ) -> None:
     site.sql("ALTER TABLE guest RENAME TO visitor")
     result = check()
-    missing = findings(result, "visitor")
-    assert missing == ["1: FILE_MISSING /"]
+    assert findings(result, "visitor") == ["1: FILE_MISSING /"]
     [note] = result["notes"]
     assert Path(note.split()[0]).name == "guest.avsc"
     assert "has no entity" in note

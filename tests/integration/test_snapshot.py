@@ -1,4 +1,4 @@
-"""The threads that read tables in chunks, on a real server."""
+"""Tests, on a real server, the threads that read tables in chunks."""
 
 import time
 from functools import partial
@@ -24,9 +24,9 @@ def test_a_table_that_is_renamed_before_its_first_chunk_asks_for_a_new_plan(data
     with connect(database, settings=SETTINGS) as connection:
         connection.execute("CREATE TABLE public.hall (id int PRIMARY KEY)")
         connection.execute("ALTER TABLE public.hall RENAME TO lobby")
-        with pytest.raises(ChangelogError, match=r"table public\.hall of hall disappeared") as caught:
+        with pytest.raises(ChangelogError, match=r"table public\.hall of hall disappeared") as raised:
             read_table({"hall": make_entity("hall", "hall")}, b"", connection, "hall")
-    assert caught.value.kind is Kind.ALTERED
+    assert raised.value.kind is Kind.ALTERED
 
 
 def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
@@ -35,8 +35,8 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
 
 @pytest.mark.parametrize("schema", ["public", "gone"])
 def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str) -> None:
-    """A leaf is a partition, or a table without partitions. In this test, it was dropped or renamed, so only the
-    catalogue says where its rows are now. Its schema may have been dropped as well.
+    """A leaf is a partition, or a table without partitions. In this test, the leaf was dropped or renamed, perhaps
+    together with its schema, so only the catalogue says where its rows are now.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
@@ -57,6 +57,6 @@ def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str)
             time.sleep(0.01)
     finally:
         threads.close()
-    with pytest.raises(ChangelogError, match='"place_2025" disappeared while it was being read') as caught:
+    with pytest.raises(ChangelogError, match='"place_2025" disappeared while it was being read') as raised:
         raise threads.failure
-    assert caught.value.kind is Kind.ALTERED
+    assert raised.value.kind is Kind.ALTERED

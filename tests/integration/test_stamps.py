@@ -1,4 +1,4 @@
-"""Runs the SQL and the psycopg code of the page on stamps. Checks that the page describes their effects correctly."""
+"""Tests that the SQL and the psycopg code on the documentation's page on stamps do what the page says."""
 
 import json
 import re
@@ -68,8 +68,8 @@ def test_a_context_is_published_as_it_was_written(shop: Site, capsys: pytest.Cap
         service.until(lambda: service.said("provenance stamps not valid"))
         [warning] = [event for event in service.events() if event["event"] == "provenance stamps not valid"]
     assert (warning["why"], warning["last_transaction"]) == ("context is not an object", rows(shop)[-2]["transaction"])
-    [page] = re.findall(r'"context": (\{.*\})\}', blocks("sql")[1])
-    contexts = [None, page, *HOSTILE_CONTEXTS, None, None]
+    [page_context] = re.findall(r'"context": (\{.*\})\}', blocks("sql")[1])
+    contexts = [None, page_context, *HOSTILE_CONTEXTS, None, None]
     assert [row["context"] for row in rows(shop)] == contexts
     capsys.readouterr()
     assert shop.call("tail", "--json", "--no-follow", "-n", "99") == (0, [])

@@ -1,4 +1,4 @@
-"""A server holds back changes until its standby has them. The service waits, and reports the server's reason."""
+"""Tests a server that holds back changes until its standby has them: the service waits, and reports the reason."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,7 +26,8 @@ table = "guest"
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -40,14 +41,14 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
 def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
     """A server that only this test uses, because it holds back changes from every reader."""
-    with temporary_server(postgres_bin(request.param), settings=SETTINGS) as running:
-        yield running
+    with temporary_server(postgres_bin(request.param), settings=SETTINGS) as new_server:
+        yield new_server
 
 
 @pytest.fixture
 def site(server: PostgresServer, tmp_path: Path) -> Site:
-    """A service over one row, whose slot is enabled for failover. The standby also has a slot, but no standby reads
-    it.
+    """A service whose slot is enabled for failover, and whose table has one row. A slot for a standby exists, but no
+    standby reads it.
     """
     new_site = Site(server.dsn(), tmp_path)
     new_site.sql(
@@ -76,8 +77,8 @@ def hold_back_for(site: Site, slot: str) -> None:
 
 
 def is_held_back(site: Site) -> bool:
-    """Returns whether the stream waits for a standby. This function writes a message, because the stream waits only if
-    there is something to send.
+    """Returns whether the stream waits for a standby. First writes a message, because the stream waits only if it has
+    something to send.
     """
     site.sql("SELECT pg_logical_emit_message(true, 'probe', '')")
     return bool(site.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation'"))
@@ -93,11 +94,13 @@ def reports(running: Running, reason: str) -> Callable[[], bool]:
     """Returns a function that says whether the service reports this reason, in its log and on `/live`."""
 
     def reached() -> bool:
-        logged = [event["why"] for event in running.events() if event["event"] == "the server sends nothing yet"]
-        if not any(reason in logged_reason for logged_reason in logged):
+        logged_reasons = [
+            event["why"] for event in running.events() if event["event"] == "the server sends nothing yet"
+        ]
+        if not any(reason in logged_reason for logged_reason in logged_reasons):
             return False
-        alive = json.loads(running.get("live"))
-        return alive["ok"] and reason in alive.get("waiting", "")
+        health = json.loads(running.get("live"))
+        return health["ok"] and reason in health.get("waiting", "")
 
     return reached
 
@@ -118,7 +121,7 @@ def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Postgr
 
 
 def test_the_reason_names_a_standby_slot_that_does_not_exist(site: Site) -> None:
-    """This happens after a promotion, if the new primary keeps the setting of the former one."""
+    """After a promotion, the setting names such a slot if the new primary has the setting of the former one."""
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, GONE)

@@ -1,4 +1,4 @@
-"""Follows docs/start.md, block by block, like a reader who has only a PostgreSQL."""
+"""Tests that docs/start.md works, block by block, for a reader who has only a PostgreSQL server."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A service with a [state] on PostgreSQL, whose log has only the keys of old rows."""
+"""Tests a service with a [state] on PostgreSQL, whose log has only the keys of old rows."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def last(site: Site) -> dict[str, Any]:
-    """The last message, without the rest of its provenance."""
+    """Returns the parts of the last message, with only the source of its provenance."""
     message = site.messages("item")[-1]["value"]
     return {"source": message["provenance"]["source"], "current": message["current"], "original": message["original"]}
 
@@ -36,7 +36,7 @@ def last(site: Site) -> dict[str, Any]:
 def test_originals_and_unchanged_values_are_filled_in(site: Site, tmp_path: Path) -> None:
     with site.running() as service:
         service.until(site.is_read)
-        read = site.messages("item")[0]["value"]["current"]
+        row = site.messages("item")[0]["value"]["current"]
         site.sql("UPDATE item SET name = 'new' WHERE id = 1")
         service.until(lambda: len(site.ops("item")) == 6)
         service.until(lambda: 'changelog_events_total{entity="item",op="update"} 1.0' in service.get("/metrics"))
@@ -44,8 +44,8 @@ def test_originals_and_unchanged_values_are_filled_in(site: Site, tmp_path: Path
     assert "changelog_original_unknown_total{" not in metrics
     assert "changelog_state_position_info{" in metrics
     message = last(site)
-    assert message["original"] == read
-    assert message["current"] == {**read, "name": "new"}
+    assert message["original"] == row
+    assert message["current"] == {**row, "name": "new"}
     assert message["source"]["jsonNullOriginal"] == ["meta"]
     assert not {"unavailable", "unavailableOriginal"} & message["source"].keys()
     shutil.rmtree(tmp_path / "state")
@@ -53,11 +53,11 @@ def test_originals_and_unchanged_values_are_filled_in(site: Site, tmp_path: Path
         site.sql("ALTER TABLE item ADD COLUMN more int", "DELETE FROM item WHERE id = 1")
         service.until(lambda: len(site.ops("item")) == 7)
     message = last(site)
-    assert message["original"] == {**read, "name": "new"}
-    assert message["source"]["unavailableOriginal"] == ["more"], "no message has had this column"
+    assert message["original"] == {**row, "name": "new"}
+    assert message["source"]["unavailableOriginal"] == ["more"], "no earlier message has this column"
 
 
-def test_without_the_section_originals_are_unknown(site: Site) -> None:
+def test_without_a_state_originals_are_unknown(site: Site) -> None:
     site.configure(ENTITY)
     with site.running() as service:
         service.until(site.is_read)
@@ -69,20 +69,21 @@ def test_without_the_section_originals_are_unknown(site: Site) -> None:
     assert message["provenance"]["source"]["unavailable"] == ["body"]
 
 
-def warnings(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The messages of `check` about the log of old rows."""
+def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Returns the statuses of the findings of `check` about old rows in the log."""
     site.call("check", "--json")
     findings = json.loads(capsys.readouterr().out)
     texts = ("old rows", "replica identity")
-    return [one["status"] for one in findings if any(text in one["message"] for text in texts)]
+    return [finding["status"] for finding in findings if any(text in finding["message"] for text in texts)]
 
 
 def test_check_asks_for_whole_rows_only_without_a_state(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    assert warnings(site, capsys) == []
+    """With a state, the log must have more than the keys of old rows only if other columns choose the partition."""
+    assert statuses(site, capsys) == []
     site.configure(ENTITY)
-    assert warnings(site, capsys) == ["warn"]
+    assert statuses(site, capsys) == ["warn"]
     site.configure(f'{ENTITY}partition_by = ["place"]\n{STATE}')
-    assert warnings(site, capsys) == ["fail"], "the old partition must be known"
+    assert statuses(site, capsys) == ["fail"], "the old partition must be known"
 
 
 def test_status_shows_the_state(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`changelog status` when something is wrong: it shows what it knows, and names what it cannot find out."""
+"""Tests that `changelog status` shows what it can find out when something is wrong, and names what it cannot."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,8 @@ GUEST = "[entities.guest]\ntable = 'public.guest'"
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 

@@ -1,5 +1,5 @@
-"""Changes that the database's log does not show: edits of the publication, changes of keys, and tables that exchange
-their names.
+"""Tests changes that the database's log does not show: edits of the publication, changes of keys, and tables that
+exchange their names.
 
 The service notices such a change when it reads the catalogue: at intervals, and at some events of the stream.
 """
@@ -43,7 +43,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def begin(site: Site) -> None:
-    """Runs a service until the changelog holds the table, and stops it."""
+    """Runs a service until the changelog holds the table, and stops the service."""
     with site.running() as service:
         service.until(site.is_read)
 
@@ -198,10 +198,10 @@ def test_edits_that_hide_no_change_are_not_reported(site: Site) -> None:
         service.until(lambda: "50" in site.state("item"))
         site.sql("ANALYZE item", "INSERT INTO item VALUES (51, 'seen')")
         service.until(lambda: "51" in site.state("item"))
-    with site.running() as restarted:
+    with site.running() as next_service:
         site.sql("INSERT INTO item VALUES (52, 'seen')")
-        restarted.until(lambda: "52" in site.state("item"))
-    assert warnings(service) == warnings(restarted) == []
+        next_service.until(lambda: "52" in site.state("item"))
+    assert warnings(service) == warnings(next_service) == []
     assert site.ops("item")[reads:] == [("create", "50"), ("create", "51"), ("create", "52")]
     site.sql(f'REASSIGN OWNED BY "{site.name}_owner" TO CURRENT_USER', f'DROP ROLE "{site.name}_owner"')
 
@@ -317,7 +317,7 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, readings: Ca
 
 
 def test_the_event_trigger_prevents_no_statement(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this test, the trigger is the one that `init --event-trigger` prints."""
+    """The test installs the trigger that `init --event-trigger` prints."""
     role = f"{site.name}_app"
     assert site.call("init", "--event-trigger") == (0, [])
     site.sql(

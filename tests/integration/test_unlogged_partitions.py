@@ -1,5 +1,5 @@
-"""Partitions are truncated, detached, dropped or attached. The log does not show this as a change of the partitioned
-table, so the service notices it when it reads the catalogue.
+"""Tests partitions that are truncated, detached, dropped or attached. The log does not show this as a change of the
+partitioned table, so the service notices such a change when it reads the catalogue.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ PARTITIONED = (
     "INSERT INTO event SELECT n, 20, 'new' FROM generate_series(1, 10) AS n",
     "CREATE TABLE event_4 PARTITION OF event FOR VALUES FROM (40) TO (50)",
     "CREATE TABLE event_3 (LIKE event INCLUDING ALL)",
-    "INSERT INTO event_3 SELECT n, 30, 'beside' FROM generate_series(1, 10) AS n",
+    "INSERT INTO event_3 SELECT n, 30, 'outside' FROM generate_series(1, 10) AS n",
 )
 
 FULL = "ALTER TABLE {} REPLICA IDENTITY FULL"
@@ -59,7 +59,7 @@ DETACHED = ("ALTER TABLE event DETACH PARTITION event_2",)
 ATTACHED = ("ALTER TABLE event ATTACH PARTITION event_3 FOR VALUES FROM (30) TO (40)",)
 ATTACHED_AGAIN = (
     "ALTER TABLE event_2 DETACH PARTITION event_2a",
-    "DELETE FROM event_2a WHERE id = 1; UPDATE event_2a SET name = 'beside' WHERE id = 2",
+    "DELETE FROM event_2a WHERE id = 1; UPDATE event_2a SET name = 'outside' WHERE id = 2",
     "ALTER TABLE event_2 ATTACH PARTITION event_2a FOR VALUES IN (20, 21)",
 )
 
@@ -68,7 +68,7 @@ ATTACHED_AGAIN = (
     ("site", "running"), [("database", True), ("database", False), ("database_14", True)], indirect=["site"]
 )
 @pytest.mark.parametrize(
-    ("statements", "read", "deleted"),
+    ("statements", "reads", "deletes"),
     [
         pytest.param(DROPPED, 0, 10, id="dropped"),
         pytest.param(TRUNCATED, 0, 10, id="truncated"),
@@ -78,7 +78,7 @@ ATTACHED_AGAIN = (
     ],
 )
 def test_only_the_changed_partition_is_read_again(
-    site: Site, readings: CatalogReadings, running: bool, statements: tuple[str, ...], read: int, deleted: int
+    site: Site, readings: CatalogReadings, running: bool, statements: tuple[str, ...], reads: int, deletes: int
 ) -> None:
     with site.running() as service:
         service.until(site.is_read)
@@ -92,7 +92,7 @@ def test_only_the_changed_partition_is_read_again(
         with site.running() as service:
             until_repaired(site, service)
     ops = [op for op, _ in site.ops("event")[before:]]
-    assert (ops.count("read"), ops.count("delete")) == (read, deleted)
+    assert (ops.count("read"), ops.count("delete")) == (reads, deletes)
 
 
 def test_partitions_that_are_rewritten_or_new_are_not_read(site: Site) -> None:
@@ -111,10 +111,10 @@ def test_partitions_that_are_rewritten_or_new_are_not_read(site: Site) -> None:
         site.sql("INSERT INTO event VALUES (1, 50, 'seen')")
         service.until(lambda: is_same(site))
     site.sql("VACUUM FULL event_1", "REINDEX TABLE event_1", "VACUUM FREEZE event_1")
-    with site.running() as restarted:
+    with site.running() as next_service:
         site.sql("INSERT INTO event VALUES (2, 50, 'seen')")
-        restarted.until(lambda: is_same(site))
-    assert warnings(service) == warnings(restarted) == []
+        next_service.until(lambda: is_same(site))
+    assert warnings(service) == warnings(next_service) == []
     assert [op for op, _ in site.ops("event")[before:]] == ["create", "create", "create", "create"]
 
 
@@ -123,7 +123,7 @@ def test_partitions_filled_in_the_transaction_that_attaches_them_are_read(site: 
     site.sql(
         """
         BEGIN; CREATE TABLE event_5 (LIKE event INCLUDING ALL); SAVEPOINT filled;
-        INSERT INTO event_5 VALUES (1, 50, 'beside'); RELEASE filled;
+        INSERT INTO event_5 VALUES (1, 50, 'outside'); RELEASE filled;
         ALTER TABLE event ATTACH PARTITION event_5 FOR VALUES FROM (50) TO (60); COMMIT
         """
     )
@@ -237,7 +237,7 @@ def test_a_partition_that_is_dropped_during_a_reading_is_noticed_by_the_next_one
 def test_a_reading_that_loses_its_connection_while_it_describes_a_table_is_repeated(
     site: Site, readings: CatalogReadings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def signature_or_lost(connection: psycopg.Connection[Any], table: tuple[str, str]) -> str:
+    def signature_after_a_lost_connection(connection: psycopg.Connection[Any], table: tuple[str, str]) -> str:
         monkeypatch.setattr(watch, "signature", signature)
         site.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 60000)")
         return signature(connection, table)
@@ -245,7 +245,7 @@ def test_a_reading_that_loses_its_connection_while_it_describes_a_table_is_repea
     with site.running() as service:
         service.until(site.is_read)
         with readings.held():
-            monkeypatch.setattr(watch, "signature", signature_or_lost)
+            monkeypatch.setattr(watch, "signature", signature_after_a_lost_connection)
             site.sql(*ATTACHED, "INSERT INTO event VALUES (99, 40, 'its description requests a reading')")
         service.until(lambda: service.said("connection lost"))
         until_repaired(site, service)

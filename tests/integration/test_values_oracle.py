@@ -1,5 +1,5 @@
-"""The server is the oracle. It prints values, our codec converts them to JSON, and the server must read them back as
-equal values.
+"""Tests the conversion of values with a server as the oracle: the server prints values, our codec converts the texts to
+JSON, and the server must read the JSON back as equal values.
 """
 
 import base64
@@ -85,10 +85,8 @@ def oracle(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Ora
             admin.execute(DEFINITIONS.encode())
             for name, value in HOSTILE.items():
                 admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {name} = '{value}'".encode())
-        session_settings = {
-            **SETTINGS,
-            "search_path": "pg_catalog,public",
-        }  # so that the names of types in this file need no schema
+        # With this search path, the names of types in this file need no schema.
+        session_settings = {**SETTINGS, "search_path": "pg_catalog,public"}
         options = " ".join(f"-c {name}={value}" for name, value in session_settings.items())
         with psycopg.connect(make_conninfo(dsn, options=options), autocommit=True) as connection:
 
@@ -172,11 +170,11 @@ def check(oracle: Oracle, sql_type: str, inputs: Sequence[str]) -> None:
 ARRAYS = [name for name in CASES if not name.startswith("int2vector")]
 
 
-few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few_examples = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("sql_type", CASES)
-@few
+@few_examples
 @given(data=st.data())
 def test_the_server_reads_back_an_equal_value(oracle: Oracle, sql_type: str, data: st.DataObject) -> None:
     if sql_type == "xml" and not oracle.supports("xml", "<a/>"):
@@ -185,7 +183,7 @@ def test_the_server_reads_back_an_equal_value(oracle: Oracle, sql_type: str, dat
 
 
 @pytest.mark.parametrize("sql_type", ARRAYS)
-@few
+@few_examples
 @given(data=st.data())
 def test_the_server_reads_back_an_equal_array(oracle: Oracle, sql_type: str, data: st.DataObject) -> None:
     if sql_type == "xml" and not oracle.supports("xml", "<a/>"):
@@ -198,7 +196,7 @@ def test_the_server_reads_back_an_equal_array(oracle: Oracle, sql_type: str, dat
 @pytest.mark.parametrize(
     "sql_type", ["boolean[]", "int4[]", "text[]", "varchar(7)[]", '"odd ""mood"[]', "jsonb[]", "inner_row", "hstore"]
 )
-@few
+@few_examples
 @given(data=st.data())
 def test_the_server_converts_a_value_to_the_same_json(oracle: Oracle, sql_type: str, data: st.DataObject) -> None:
     element = CASES[sql_type.removesuffix("[]")]
@@ -225,7 +223,7 @@ def test_arrays_with_explicit_bounds_stay_text(oracle: Oracle) -> None:
 
 
 def test_a_quoted_char_above_ascii(oracle: Oracle) -> None:
-    type_, typmod, texts = oracle.read('"char"', ["é"])  # its first byte, 0xc3
+    type_, typmod, texts = oracle.read('"char"', ["é"])  # the value is the first byte of é, 0xc3
     assert codec_for(type_, typmod).to_json(texts[0]) == b'"\\\\303"'
 
 
@@ -281,7 +279,7 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_texts_that_a_type_prints_are_recognised_as_its_values(oracle: Oracle, name: str) -> None:
-    """The texts are attributes of a composite. Only there does the codec check that a text belongs to its type."""
+    """The texts are attributes of a composite, because the codec checks only there that a text belongs to its type."""
     oracle.connection.execute(f"CREATE TYPE public.one_{name} AS (a {name})")
     type_, typmod, texts = oracle.read(f"one_{name}", [f"({quoted(text)})" for text in ATTRIBUTES[name]])
     codec = codec_for(type_, typmod)

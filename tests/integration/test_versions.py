@@ -1,4 +1,4 @@
-"""Tests the whole service on every supported version of PostgreSQL. The golden tests check its messages in detail."""
+"""Tests the whole service on every supported version of PostgreSQL. The golden tests check the messages in detail."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ key = ["id", "region"]
 
 @pytest.fixture(params=VERSIONS)
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
-    """A site in a fresh database of that version."""
+    """A site in a fresh database, of each version in turn."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         yield Site(dsn, tmp_path)
 

@@ -1,4 +1,4 @@
-"""`changelog views serve` answers with the rows that PostgreSQL has, while the service publishes them."""
+"""Tests that `changelog views serve` answers with the rows that PostgreSQL has, while the service publishes them."""
 
 import contextlib
 import io
@@ -36,8 +36,8 @@ def site(database: str, tmp_path: Path) -> Site:
     return site
 
 
-def wrote(site: Site, *statements: str) -> str:
-    """Runs statements, and returns where the database's log ends after them, as a reader of its own writes does."""
+def run(site: Site, *statements: str) -> str:
+    """Runs statements. Returns the end of the database's log after them, with which a client reads its own writes."""
     [(lsn,)] = site.sql(*statements, "SELECT pg_current_wal_insert_lsn()::text")
     return str(lsn)
 
@@ -51,34 +51,34 @@ def test_a_writer_reads_its_own_writes(site: Site) -> None:
         service.until(site.is_read)
         with running(config.load(site.config, {}), wait_s=120) as api:
 
-            def after(*statements: str, target: str = "/thing/7") -> Any:
-                answer = api.get(f"{target}?min_position={wrote(site, *statements)}")
+            def read_after(*statements: str, target: str = "/thing/7") -> Any:
+                answer = api.get(f"{target}?min_position={run(site, *statements)}")
                 assert answer.status in (200, 404)
                 return None if answer.status == 404 else answer.json
 
-            row = after("SELECT 1")
+            row = read_after("SELECT 1")
             assert (row["current"]["name"], row["current"]["amount"]) == ("read", "12345678901234567890.5")
-            row = after("UPDATE thing SET name = 'changed' WHERE id = 7")
+            row = read_after("UPDATE thing SET name = 'changed' WHERE id = 7")
             assert (row["current"]["name"], row["current"]["large"], row["unavailable"]) == ("changed", "x" * 9000, [])
-            assert after("DELETE FROM thing WHERE id = 7") is None
-            assert after("INSERT INTO thing (id, name) VALUES (7, 'again')")["current"]["name"] == "again"
-            assert after("UPDATE thing SET id = 70 WHERE id = 7") is None
-            assert after("SELECT 1", target="/thing/70")["current"]["id"] == 70
-            row = after("INSERT INTO part VALUES (1, 'a/b ü')", target="/part/1/a%2Fb%20%C3%BC")
+            assert read_after("DELETE FROM thing WHERE id = 7") is None
+            assert read_after("INSERT INTO thing (id, name) VALUES (7, 'again')")["current"]["name"] == "again"
+            assert read_after("UPDATE thing SET id = 70 WHERE id = 7") is None
+            assert read_after("SELECT 1", target="/thing/70")["current"]["id"] == 70
+            row = read_after("INSERT INTO part VALUES (1, 'a/b ü')", target="/part/1/a%2Fb%20%C3%BC")
             assert json.loads(row["key"]) == ["1", "a/b ü"]
-            assert after("TRUNCATE thing", target="/thing/1") is None
+            assert read_after("TRUNCATE thing", target="/thing/1") is None
             assert rows(api, "/thing") == {}
-            assert after("INSERT INTO thing (id) VALUES (1)", target="/thing/1")["current"]["name"] is None
+            assert read_after("INSERT INTO thing (id) VALUES (1)", target="/thing/1")["current"]["name"] is None
 
 
-def test_pages_follow_each_other_while_changes_come(site: Site) -> None:
+def test_pages_of_rows_can_be_read_while_rows_change(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with running(config.load(site.config, {}), wait_s=120) as api:
-            position = wrote(site, "SELECT 1")
+            position = run(site, "SELECT 1")
             first = api.get(f"/thing?limit=5&min_position={position}").json
             assert [row["key"] for row in first["rows"]] == ["1", "10", "11", "12", "13"]
-            position = wrote(
+            position = run(
                 site,
                 "DELETE FROM thing WHERE id IN (12, 14)",
                 "UPDATE thing SET name = 'later' WHERE id = 15",
@@ -92,11 +92,11 @@ def test_pages_follow_each_other_while_changes_come(site: Site) -> None:
                 ("17", "read"),
                 ("18", "read"),
             ]
-            of_server = {str(id_) for (id_,) in site.sql("SELECT id FROM thing")}
-            assert rows(api, "/thing?limit=3").keys() == of_server
+            keys = {str(id_) for (id_,) in site.sql("SELECT id FROM thing")}
+            assert rows(api, "/thing?limit=3").keys() == keys
 
 
-def test_the_code_of_the_page_reads_its_own_write(site: Site) -> None:
+def test_the_code_in_the_documentation_reads_its_own_write(site: Site) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "serve-views.md").read_text("utf-8")
     block = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
     _, (code, output) = block.findall(page)
@@ -107,7 +107,7 @@ def test_the_code_of_the_page_reads_its_own_write(site: Site) -> None:
         with (
             running(config.load(site.config, {}), wait_s=120) as api,
             psycopg.connect(site.dsn) as connection,
-            contextlib.redirect_stdout(io.StringIO()) as printed,
+            contextlib.redirect_stdout(io.StringIO()) as stdout,
         ):
             exec(code, {"API": api.address, "connection": connection})
-    assert printed.getvalue() == output
+    assert stdout.getvalue() == output

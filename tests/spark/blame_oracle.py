@@ -17,13 +17,13 @@ Attributes = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
-    """Folds each key's changes up to and including a position, with one fold for each key."""
+    """Returns the attributes of all keys after the changes up to and including a position, with one fold per key."""
     folds: dict[tuple[str, str], BlameFold] = {}
     for record in changes_of(records, until):
         entity, key = record.entity, record.place.key
         if record.envelope.provenance.source.op is Op.TRUNCATE:
-            for (of_entity, _), fold in folds.items():
-                if of_entity == entity:
+            for (fold_entity, _), fold in folds.items():
+                if fold_entity == entity:
                     fold.add(record)
             continue
         fold = folds.setdefault((entity, key), BlameFold())
@@ -38,7 +38,7 @@ def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
 
 
 def changes_of(records: Iterable[Record], until: Position) -> list[Record]:
-    """The records up to a position, in order, without repeats. A truncate counts once for all partitions."""
+    """Returns the records up to a position, in order, without repeats. A truncate counts once for all partitions."""
     once = {(record.entity, position_of(record)): record for record in records if position_of(record) <= until}
     return sorted(once.values(), key=position_of)
 

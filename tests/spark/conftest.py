@@ -15,7 +15,7 @@ from tests.spark.ran import Ran, Run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets tests with Spark leave sockets open: see `sockets`."""
+    """Lets tests with Spark leave sockets open, which the fixture `sockets` closes later."""
     for item in items:
         if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

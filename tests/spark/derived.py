@@ -1,4 +1,4 @@
-"""What the tests of `derive_deltas` share: its configuration, and a reader that rebuilds tables from deltas."""
+"""Helpers of the tests of `derive_deltas`: the job's configuration, and a reader that rebuilds tables from deltas."""
 
 import json
 from collections import defaultdict

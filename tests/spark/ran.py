@@ -16,17 +16,17 @@ class Ran:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The report of a comparison, which is in `report.json`."""
+        """Reads the report of a comparison from `report.json`."""
         report: dict[str, Any] = json.loads(self.beside("report.json").read_bytes())
         return report
 
     def drifted(self) -> dict[str, tuple[str, list[str]]]:
-        """The drifted keys of a comparison, each with its kind of drift and the sorted names of its drifted columns."""
+        """Returns the drifted keys of a comparison, each with its kind of drift and its sorted drifted columns."""
         lines = map(json.loads, self.beside("keys.jsonl").read_text("utf-8").splitlines())
         return {line["key"]: (line["kind"], sorted(line["columns"])) for line in lines}
 
     def beside(self, name: str) -> Path:
-        """The path of a file in the same folder as the report of a comparison."""
+        """Returns the path of a file in the same folder as the report of a comparison."""
         return Path(self.summary["report"]).with_name(name)
 
 

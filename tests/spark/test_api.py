@@ -1,4 +1,4 @@
-"""The tables of the Python API are the views that Spark makes of the same changes."""
+"""Tests that the tables of the Python API equal the views that Spark makes of the same changes."""
 
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Tests the archive job with file logs, and with a changelog on Kafka without a broker."""
+
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -45,8 +47,8 @@ LATER = timedelta(days=400)
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
-    """The n-th change. Two entities, eleven keys and three operations are used in turn. A transaction has three
-    changes.
+    """Returns the n-th change. The changes use two entities, eleven keys and three operations in turn. A transaction
+    has three changes.
     """
     return row(
         Position(1, 1 + n // 3, 2 * (n % 3)),
@@ -64,7 +66,7 @@ def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
 
 
 ROWS = [change(n, NOON - 3 * DAY + n * timedelta(hours=1)) for n in range(72)]
-"""Changes from noon of 18 November on, one in each hour."""
+"""Changes from noon on 18 November, one in each hour."""
 
 
 def publish(path: Path, rows: Sequence[dict[str, Any]], commit_rows: int = 5) -> None:
@@ -228,7 +230,7 @@ def _check_files(path: Path, run: ArchiveRun) -> None:
         assert {(row["entity"], str(row["committed_at"].date())) for row in rows} == {(file.entity, file.day)}
 
 
-class Stopped(Exception):  # noqa: N818  # it is no error
+class Stopped(Exception):  # noqa: N818  # this is not an error
     pass
 
 
@@ -254,7 +256,7 @@ def test_readers_never_see_half_of_a_run_that_stops(spark: SparkSession, tmp_pat
     assert read(log) == rows
 
 
-# These tests of a changelog on Kafka need no broker: they give the job the rows and the spans of offsets.
+# A changelog on Kafka. These tests need no broker, because they pass the rows and the spans of offsets to the job.
 
 
 @pytest.fixture
@@ -281,7 +283,7 @@ def land_twice(run: ArchiveRun) -> None:
 
 
 def archived(run: ArchiveRun) -> list[dict[str, Any]]:
-    """The rows of all files that the manifest lists, sorted by position."""
+    """Returns the rows of all files that the manifest lists, sorted by position."""
     root = Path(run.store.root.removeprefix("file:"))
     rows = [row for file in run.manifest().files for row in pq.read_table(root / file.path).to_pylist()]
     return sorted(rows, key=lambda row: (row["position"], row["partition"]))
@@ -304,7 +306,7 @@ def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(
 
 
 def order_spans(after: Mapping[int, int], ends: Mapping[int, int]) -> dict[tuple[str, int], OffsetSpan]:
-    """The spans of offsets of the partitions of the topic of orders: from `after` to `ends`."""
+    """Returns the span of offsets of each partition of the topic of orders, from `after` to `ends`."""
     return {
         ("booking.order", partition): OffsetSpan(first=after.get(partition, 0), end=end, after=after.get(partition))
         for partition, end in ends.items()

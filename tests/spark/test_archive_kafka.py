@@ -1,4 +1,4 @@
-"""The archive job with a real broker, in the tests' Spark session."""
+"""Tests the archive job with a real broker, in the tests' Spark session."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ COMPACT_SOON = {"min.compaction.lag.ms": "1"}
 
 
 def with_topic_settings(settings: KafkaSettings, topic_settings: Mapping[str, str]) -> KafkaSettings:
-    """The settings of a sink. It creates the topic of orders with `topic_settings`."""
+    """Returns the settings of a sink that creates the topic of orders with `topic_settings`."""
     return replace(settings, entities={"order": TopicSettings(settings=topic_settings)})
 
 
@@ -124,7 +124,7 @@ def test_the_job_stops_if_kafka_lost_history(site: Site, settings: KafkaSettings
         for number in range(4, 8):
             store(sink, number, change(number, "1", at=0))
         cut = TopicPartition(f"{settings.prefix}.order", 0, site.offsets()[f"{settings.prefix}.order"]["0"] + 3)
-        admin = settings.client.admin()  # in a variable, because the client must exist as long as the answer
+        admin = settings.client.admin()  # a variable, because the client must exist until the answer arrives
         admin.delete_records([cut])[cut].result()
         error = site.run(code=3)["error"]
         assert error.startswith(f"history lost: {settings.prefix}.order, partition 0, is read up to offset ")
@@ -152,7 +152,7 @@ def yesterday(record: Record) -> Record:
     return replace(record, envelope=replace(record.envelope, provenance=replace(provenance, source=source)))
 
 
-def test_an_archive_ends_where_no_partition_lacks_a_row(
+def test_an_archive_ends_before_the_first_row_that_a_partition_lacks(
     site: Site, settings: KafkaSettings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is killed between two commits. Then partition 0 is archived up to commit 22, and partition 1 up to commit

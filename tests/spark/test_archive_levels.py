@@ -1,4 +1,4 @@
-"""Levels and minor compaction of an archive: what is merged, and that readers always get the same rows."""
+"""Tests levels and minor compaction of an archive: which files are merged, and that readers get the same rows."""
 
 from dataclasses import replace
 from datetime import date, timedelta
@@ -37,7 +37,7 @@ def run(spark: SparkSession, tmp_path: Path) -> ArchiveRun:
 
 
 def levels(run: ArchiveRun) -> dict[str, list[ArchiveFile]]:
-    """The files of each level, in the order of their keys."""
+    """Returns the files of each level, in the order of their keys."""
     files: dict[str, list[ArchiveFile]] = {}
     for file in sorted(run.manifest().files, key=lambda file: file.keys or ("", "")):
         if file.level:
@@ -74,8 +74,8 @@ def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_days_become_levels(spark: SparkSession, run: ArchiveRun, tmp_path: Path) -> None:
-    """Days become one level of each entity. A late row and a closed day are merged with these levels, because they are
-    not much larger. In the end, old days are cut off.
+    """Days become one level of each entity. A late row and a closed day are merged with these levels, because the
+    levels are not much larger. In the end, old days are dropped.
     """
     assert compact_levels(run, before=MIDNIGHT) == Merged(files=6, into=4, rows=60)
     assert len(levels(run)) == 2, "one level of each entity"
@@ -118,7 +118,7 @@ def test_readers_can_search_a_level_by_its_bloom_filters(run: ArchiveRun, tmp_pa
             assert columns["position"].bloom_filter_offset is None
 
 
-class Stopped(Exception):  # noqa: N818  # it is no error
+class Stopped(Exception):  # noqa: N818  # this is not an error
     pass
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_stops_changes_nothing_for_readers(run: ArchiveRun, tmp_path:
 
 
 def test_two_runs_that_drop_days_at_the_same_time(run: ArchiveRun, tmp_path: Path) -> None:
-    """The run that ends later fails, because the other run replaced its files, and nothing is lost."""
+    """The run that ends later fails, because the other run has replaced its files. No row is lost."""
     compact_levels(run, before=MIDNIGHT)
 
     def drop(name: str) -> None:
@@ -170,7 +170,7 @@ def test_the_newest_files_of_a_day_are_merged(spark: SparkSession, tmp_path: Pat
 
 
 def entry(number: int, rows: int, *, entity: str = "order", day: str = "day=2026-11-01") -> ArchiveFile:
-    """A file whose rows are newer than those of files with a lower number."""
+    """Returns a file whose rows are newer than those of files with a lower number."""
     at = str(Position(1, number, 0))
     return ArchiveFile(
         path=f"archive/entity={entity}/{day}/run{number}-00000.parquet", entity=entity, rows=rows, first=at, last=at

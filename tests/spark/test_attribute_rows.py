@@ -1,4 +1,6 @@
-"""Folding rows over all their keys gives the same attributes as folding each key, for random changelogs."""
+"""Tests, with random changelogs, that the fold of each row over all its keys gives the same attributes as the fold of
+each key.
+"""
 
 import random
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ DEFAULTS = DefaultStamps(general=DEFAULT, by_entity={})
 
 
 def arranged(records: Sequence[Record], rows_max: int) -> list[pa.RecordBatch]:
-    """The changes with the origins of their rows, sorted as the job sorts them, in small batches."""
+    """Returns the changes with the origins of their rows, sorted as the job sorts them, in small batches."""
     moves = [
         Move(position=str(position_of(change)), entity=change.entity, old=change.moved_from.key, new=change.place.key)
         for change in records

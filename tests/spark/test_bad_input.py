@@ -1,5 +1,5 @@
-"""Bad input to a job. The job prints one line, ends with the right exit code, and writes nothing that a reader would
-see.
+"""Tests that a job with bad input prints one line, ends with the right exit code, and writes nothing that a reader
+would see.
 """
 
 import json
@@ -139,7 +139,7 @@ def test_an_output_that_is_a_file(error_of: ErrorOf, tmp_path: Path, job: str) -
 
 
 def test_a_change_that_cannot_be_read(error_of: ErrorOf, tmp_path: Path) -> None:
-    publish(tmp_path / "log")  # its provenances have only one member
+    publish(tmp_path / "log")  # the provenances in this log have only one member
     error_line = error_of(FILES, "blame", 'path = "log"', code=3)
     position = r"00000001/000000000000000[1-4]/00000000"
     assert re.fullmatch(

@@ -1,4 +1,4 @@
-"""The job `blame` writes the blame of all rows. It must equal the blame that plain Python folds key by key."""
+"""Tests that the job `blame` writes the same blame of all rows as plain Python computes key by key."""
 
 import contextlib
 import io
@@ -52,7 +52,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A configuration, a file log, and the records in it. `blame/` beside it has the tables of one run."""
+    """A folder with a configuration, a file log and the tables of one run of the job (`blame/`).
+
+    `records` are the records in the log.
+    """
 
     folder: Path
     records: list[Record]
@@ -69,7 +72,7 @@ class Site:
 
 def workload() -> list[Record]:
     """Changes with nested json, moves, truncates and values that the log did not send. Each transaction has its own
-    identifier; a third of the transactions have the stamp of a session.
+    identifier, and about a third of the transactions have the stamp of a session.
     """
     chance = random.Random(5)
     records = []
@@ -136,21 +139,21 @@ def test_every_attribute_has_the_change_that_set_it(site: Site) -> None:
 
 
 def test_the_table_equals_the_blame_of_each_key(site: Site, tmp_path: Path) -> None:
-    publish(tmp_path, changes_of(site.records, site.end))  # a file log has no repeats; the job ignores them
+    publish(tmp_path, changes_of(site.records, site.end))  # without repeats, because a file log has none
     log = FileLog(tmp_path)
     addresses = {(record.entity, record.place.key) for record in site.records} - {
         (entity, TRUNCATE_KEY) for entity in ("order", "guest")
     }
-    said = {
+    expected = {
         (*address, attribute.pointer): row_of(attribute)
         for address in addresses
         for attribute in key_blame(log, *address).attributes
     }
-    assert attributes(site.folder / "blame") == said
+    assert attributes(site.folder / "blame") == expected
 
 
-def test_blame_as_of_a_position_is_that_of_a_changelog_that_ends_there(site: Site, tmp_path: Path) -> None:
-    """The position is between the two messages of a move to another key: the row has left, and not yet arrived."""
+def test_blame_as_of_a_position_ignores_later_changes(site: Site, tmp_path: Path) -> None:
+    """The position is between the two messages of a move: the row has left its old key, but not reached the new one."""
     moves = [record for record in site.records if record.moved_to and record.moved_to.key != record.place.key]
     position = position_of(moves[len(moves) // 2])
     summary = blame(site.folder, "--to", str(tmp_path), "--as-of", str(position))
@@ -160,7 +163,7 @@ def test_blame_as_of_a_position_is_that_of_a_changelog_that_ends_there(site: Sit
 
 def test_coverage_counts_changes_and_attributes_by_day(site: Site) -> None:
     changes = coverage_of(site.records, site.end)
-    standing = Counter(
+    attribute_counts = Counter(
         (entity, row["committed_at"].date(), row["service_name"], row["stamp"])
         for (entity, *_), row in attributes_of(site.records, site.end).items()
     )
@@ -168,7 +171,7 @@ def test_coverage_counts_changes_and_attributes_by_day(site: Site) -> None:
     by_group = {(row["entity"], row["day"], row["service_name"], row["stamp"]): row for row in rows}
     assert len(by_group) == len(rows)
     assert {group: row["changes"] for group, row in by_group.items() if row["changes"]} == changes
-    assert {group: row["attributes"] for group, row in by_group.items() if row["attributes"]} == standing
+    assert {group: row["attributes"] for group, row in by_group.items() if row["attributes"]} == attribute_counts
     assert site.summary["changes"] == sum(changes.values())
     kinds = ("application", "session", "none")
     assert [site.summary[f"changes_{kind}"] for kind in kinds] == [
@@ -176,7 +179,7 @@ def test_coverage_counts_changes_and_attributes_by_day(site: Site) -> None:
     ]
 
 
-def test_an_archive_is_read_as_its_log_was_and_the_output_is_replaced(
+def test_an_archive_is_read_like_its_log_and_the_output_is_replaced(
     spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
@@ -200,7 +203,7 @@ def test_an_archive_is_read_as_its_log_was_and_the_output_is_replaced(
     assert (run.entities, run.changes) == (("guest",), {kind: second[f"changes_{kind}"] for kind in run.changes})
 
 
-def test_topics_are_read_as_a_file_log_is(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_topics_are_read_like_a_file_log(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topics.grow(20)
     config = topics.arguments[1]
     assert main(JOB, ["--config", config, "--to", str(tmp_path / "out")]) == 0
@@ -219,7 +222,7 @@ def answers(site: Site, query: str, monkeypatch: pytest.MonkeyPatch) -> list[dic
     return rows_of(query)
 
 
-def standing(site: Site) -> list[dict[str, Any]]:
+def attribute_list(site: Site) -> list[dict[str, Any]]:
     expected = attributes_of(site.records, site.end)
     return [
         {"entity": entity, "key": key, "path": path, **row} for (entity, key, path), row in sorted(expected.items())
@@ -228,14 +231,14 @@ def standing(site: Site) -> list[dict[str, Any]]:
 
 def test_the_query_for_what_a_service_wrote(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = answers(site, QUERIES[0], monkeypatch)
-    rows = [row for row in standing(site) if (row["service_name"], row["api_version"]) == ("nightly-batch", "2")]
+    rows = [row for row in attribute_list(site) if (row["service_name"], row["api_version"]) == ("nightly-batch", "2")]
     assert answer == [{name: row[name] for name in answer[0]} for row in rows]
 
 
 def test_the_query_for_rows_of_several_services(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = answers(site, QUERIES[1], monkeypatch)
     services: dict[tuple[str, str], dict[str | None, list[str]]] = {}
-    for row in standing(site):
+    for row in attribute_list(site):
         of_row = services.setdefault((row["entity"], row["key"]), {})
         of_row.setdefault(row["service_name"], []).append(row["path"])
     composed = {address: paths for address, paths in services.items() if len({*paths} - {None}) > 1}
@@ -248,7 +251,7 @@ def test_the_query_for_rows_of_several_services(site: Site, monkeypatch: pytest.
 def test_the_query_for_what_a_request_set(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     last = site.records[-1].envelope.provenance.stamp.identifier
     answer = answers(site, QUERIES[2].replace("req-42", last), monkeypatch)
-    rows = [row for row in standing(site) if row["identifier"] == last]
+    rows = [row for row in attribute_list(site) if row["identifier"] == last]
     assert answer == [{name: row[name] for name in answer[0]} for row in rows]
 
 
@@ -264,7 +267,7 @@ def test_the_queries_for_shares(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
             [share / sum(of_day.values()) for share in shares]
         )
     answer = answers(site, QUERIES[4], monkeypatch)
-    rows = standing(site)
+    rows = attribute_list(site)
     for row in answer:
         of_group = [
             other for other in rows if all(other[name] == row[name] for name in ("entity", "service_name", "stamp"))

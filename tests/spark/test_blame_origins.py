@@ -1,4 +1,6 @@
-"""A row keeps its origin when it moves to another key, and another row can have the same key before or after it."""
+"""Tests that a row keeps its origin when it moves to another key, although other rows can have the same key earlier or
+later.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,16 +22,16 @@ def move(at: int, old: str, new: str, entity: str = "order") -> Move:
 
 
 def origin_at(spans: Sequence[KeySpan], key: str, position: str, entity: str = "order") -> tuple[str, str]:
-    """The origin of the row that has this key at this position; by default that of a key without moves."""
-    of_key = [
+    """Returns the origin of the row that has this key at this position. Without a move, this is the key itself."""
+    origins = [
         span.origin
         for span in spans
         if (span.entity, span.key) == (entity, key)
         and span.since <= position
         and (span.until is None or position < span.until)
     ]
-    assert len(of_key) <= 1
-    return of_key[0] if of_key else (key, "")
+    assert len(origins) <= 1
+    return origins[0] if origins else (key, "")
 
 
 def origin(spans: Sequence[KeySpan], key: str, at: int, entity: str = "order") -> tuple[str, str]:

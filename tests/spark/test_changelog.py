@@ -1,4 +1,4 @@
-"""Spark reads a changelog in files. It gets the same rows as the log's own reader, or an error of one line."""
+"""Tests that Spark reads the same rows from a changelog in files as the log's own reader, or fails with one line."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Two services publish the same workload, one into files and one to Kafka. Spark reads the same rows from both."""
+"""Tests that Spark reads the same rows from files and from topics, to which services publish the same workload."""
 
 import json
 import os
@@ -74,7 +74,7 @@ INSERT INTO guest VALUES (1, 'last', null, null)
 
 
 def load(dsn: str, folder: Path, suffix: str, sink: str) -> config.Config:
-    """The configuration of one service over the database."""
+    """Returns the configuration of a service that publishes the database to this sink."""
     name = f"{psycopg.conninfo.conninfo_to_dict(dsn)['dbname']}_{suffix}"
     file = folder / f"{suffix}.toml"
     source = f'source = {{ kind = "postgres", dsn = {json.dumps(dsn)} }}'
@@ -84,7 +84,8 @@ def load(dsn: str, folder: Path, suffix: str, sink: str) -> config.Config:
 
 
 @pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
+def reset_logging() -> Iterator[None]:
+    """Resets structlog after each test, because the commands configure it."""
     yield
     structlog.reset_defaults()
 
@@ -136,7 +137,7 @@ def _is_complete(log: Any) -> bool:
 
 
 def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
-    """Returns the rows, sorted by position. It removes the service's name, which differs between the changelogs."""
+    """Returns the rows sorted by position, without the service's name, which differs between the changelogs."""
     rows = [row.asDict() for row in changes.drop(PARTITION, OFFSET).collect()]
     rows.sort(key=lambda row: (row["position"], row["partition"]))
     for row in rows:
@@ -147,13 +148,13 @@ def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
 
 
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replaces each state by its canonical text. Avro does not keep a value's original text."""
+    """Replaces each state by its canonical text, because Avro does not keep a value's original text."""
     return [
         {**row, **{side: row[side] and canonical.text(row[side]) for side in ("current", "original")}} for row in rows
     ]
 
 
-def test_files_and_topics_are_the_same_rows(
+def test_files_and_topics_hold_the_same_rows(
     spark: SparkSession, database: str, configs: list[config.Config], broker: Broker, registry: Registry, tmp_path: Path
 ) -> None:
     avro = f'kind = "kafka", bootstrap_servers = "{broker.bootstrap_servers}", codec = "avro"'
@@ -215,7 +216,7 @@ def _views_are_the_same(spark: SparkSession, changelogs: Sequence[Where]) -> Non
 
 
 def _persistent(spark: SparkSession) -> set[int]:
-    """The ids of the session's cached RDDs. Delta Lake caches the state of tables that earlier tests wrote."""
+    """Returns the ids of the session's cached RDDs. Delta Lake caches the state of tables that earlier tests wrote."""
     return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 

@@ -1,4 +1,4 @@
-"""Executors decode Kafka's messages into the rows that were published. If they fail, the error is one line that names a
+"""Tests that executors decode Kafka's messages into the published rows, and that an error is one line that names the
 message.
 """
 
@@ -40,7 +40,7 @@ SCHEMA = value_schema("order", Struct(fields=(("id", Primitive.LONG),)), ["id"],
 
 
 def messages(rows: pa.RecordBatch, values: list[bytes]) -> pa.RecordBatch:
-    """The messages of the rows, in the form in which Spark's Kafka source gives them to the decoder."""
+    """Returns the messages of the rows, in the form in which Spark's Kafka source passes them to the decoder."""
     moves = [
         [{"key": k, "value": v} for k, v in row_headers if k.startswith("moved")] or None
         for row_headers in headers(rows)

@@ -1,3 +1,5 @@
+"""Tests how batches of changes become deltas, and deltas become messages."""
+
 import io
 import json
 from importlib.resources import files

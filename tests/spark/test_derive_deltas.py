@@ -1,4 +1,4 @@
-"""The job `derive_deltas` on a file log writes deltas as files. Tests repeated runs, runs that stop, and bad input."""
+"""Tests the job `derive_deltas` from a file log to files: repeated runs, runs that stop, and bad input."""
 
 import json
 import random
@@ -87,7 +87,7 @@ def test_each_change_of_a_log_has_its_delta_once(
     assert same(tables(decoded), log.workload.rows)
 
 
-class Stopped(Exception):  # noqa: N818  # it is no error
+class Stopped(Exception):  # noqa: N818  # this is not an error
     pass
 
 

@@ -1,4 +1,4 @@
-"""The job `derive_deltas` on topics writes deltas to topics. Tests killed and repeated runs, and bad input."""
+"""Tests the job `derive_deltas` from topics to topics: runs that are killed or repeated, and bad input."""
 
 import io
 import json
@@ -90,7 +90,7 @@ class Topics:
         return main(JOB, [*self.arguments, *arguments])
 
     def crash(self) -> None:
-        """Runs the job in a process that is killed when it has sent a batch that its checkpoint does not have yet."""
+        """Runs the job in a process that is killed after it has sent a batch, but before it has stored a checkpoint."""
         jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
         hasty = (
             f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
@@ -111,7 +111,7 @@ class Topics:
         assert killed.returncode == -9, killed.stderr.decode()
 
     def entities_with_deltas(self) -> list[str]:
-        """The entities that have at least one delta."""
+        """Returns the entities that have at least one delta."""
         topics = self.settings.client.admin().topics()
         entities = [entity for entity in self.workload.rows if f"{self.settings.prefix}.{entity}.delta" in topics]
         return [entity for entity in entities if any(True for _ in self._consumed(entity))]
@@ -163,7 +163,7 @@ def test_each_change_of_a_topic_has_its_delta_although_runs_are_killed(
         copies[address] += 1
         deltas.append((entity, message.key, delta))
     assert copies.keys() == records.keys()
-    assert max(copies.values()) > 1, "what was sent before a crash is sent again"
+    assert max(copies.values()) > 1, "deltas that were sent before a crash are sent again"
     deleted = {address for address, record in records.items() if record.envelope.provenance.source.op is Op.DELETE}
     assert tombstones == {address: copies[address] for address in deleted}
     assert same(tables(deltas), topics.workload.rows)

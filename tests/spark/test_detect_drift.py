@@ -1,4 +1,6 @@
-"""The job `detect_drift` with a real database and the real service. Tests plant drift in the changelog's files."""
+"""Tests the job `detect_drift` with a real database and the real service. The drift is planted in the changelog's
+files.
+"""
 
 import json
 import zlib
@@ -93,12 +95,12 @@ def detect(run: Run, site: Site, tmp_path: Path) -> Run:
 
 
 def made_up(key: str) -> Edit:
-    """Returns an edit that adds a row with another key. The source does not have that key."""
+    """Returns an edit that adds a copy of the row under a key that the table does not have."""
     return lambda row: [row, {**row, "key": key}]
 
 
 def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run, database: str, tmp_path: Path) -> None:
-    """Renaming an enum label, or giving a generated column a new expression, changes rows, but not the log."""
+    """A new name of an enum label, or a new expression of a generated column, changes rows without a log record."""
     site = Site(database, tmp_path)
     site.sql(
         "CREATE TYPE mood AS ENUM ('glad', 'sad')",
@@ -122,7 +124,7 @@ def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run,
     ]
 
 
-def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
+def test_a_changelog_that_equals_its_tables_is_clean(site: Site, service: Running, detect: Run) -> None:
     """The tables have masks, a row filter, a large value that the log does not repeat, and a truncate. `event` is
     skipped.
     """

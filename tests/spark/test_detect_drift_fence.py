@@ -1,5 +1,5 @@
-"""Comparisons that are refused because they could not be exact, and commits that are in the log before they are
-visible.
+"""Tests comparisons that are refused because they could not be exact, and comparisons with commits that are in the log
+before they are visible.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ Detect = Callable[..., tuple[dict[str, Any], list[str]]]
 
 @pytest.fixture(scope="module")
 def own(starts_servers: None) -> Iterator[PostgresServer]:
-    """A server that only this module uses, because its commits are held back."""
+    """A server that only this module uses, because the tests hold back its commits."""
     with temporary_server(settings={"fsync": "off"}) as running:
         yield running
 
@@ -59,7 +59,7 @@ def site(own: PostgresServer, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def detect(run: Run, site: Site) -> Detect:
-    """Returns a function that runs the job and checks its summary. It returns the report and the lines that the job
+    """Returns a function that runs the job, checks its summary, and returns the report and the lines that the job
     prints.
     """
 
@@ -170,8 +170,8 @@ def test_a_standby_is_refused_with_a_hint(site: Site, own: PostgresServer, detec
 
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
-    """The changelog has lost all earlier messages of key 1. The message of its update, which is not visible yet, has
-    the row before the update, and the job compares that row.
+    """The changelog has lost the earlier messages of key 1, and has only an update that is not visible yet. The job
+    compares the row before the update, which this message contains.
     """
     with site.running() as service:
         service.until(lambda: all_rows_read(site))

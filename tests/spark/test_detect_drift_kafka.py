@@ -1,5 +1,5 @@
-"""The job `detect_drift` with a changelog on Kafka in JSON and in Avro, and with its archive. It also repairs
-topics.
+"""Tests the job `detect_drift` with a changelog on Kafka in JSON and in Avro, and with an archive. The job also repairs
+a topic.
 """
 
 from collections.abc import Callable
@@ -49,9 +49,7 @@ PLANTED: dict[str, dict[str, str] | None] = {
     "31": {"price": "-0"},
     "100": {"id": "100"},
 }
-"""The planted drift. For each key, it has the new JSON of some columns, or None for a lost row. Key 100 never existed
-in the table.
-"""
+"""The planted drift, by key: the new JSON of some columns, or None for a lost row. The table never had key 100."""
 
 EXPECTED_DRIFT = {
     **{key: ("changed", sorted(columns)) for key, columns in PLANTED.items() if columns and key not in ("12", "100")},

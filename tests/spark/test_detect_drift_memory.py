@@ -1,7 +1,7 @@
-"""The job `detect_drift` with a database in memory. The service, the comparison and the repairs know only the interface
-`Database`.
+"""Tests the job `detect_drift` with a database in memory. The service, the comparison and the repairs know only the
+interface `Database`.
 
-Tests plant drift: they edit the tables without a trace in the log.
+The tests plant drift by editing the tables without a trace in the log.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class Shop:
                 self.database.world.edit_unlogged(name, key, row)
 
     def rows(self, name: str) -> dict[int, Row]:
-        """The rows that a reader of the table sees."""
+        """Returns the rows that a reader of the table sees."""
         with self.database.world.lock:
             return self.database.world.tables[name].rows(self.database.world.snapshot())
 
@@ -63,7 +63,7 @@ class Shop:
         return {int(key): row for key, row in self.site.state(name).items()}
 
     def free(self, name: str) -> list[int]:
-        """Keys that the table does not have."""
+        """Returns keys that the table does not have."""
         return [key for key in range(KEYS) if key not in self.rows(name)]
 
 
@@ -85,12 +85,14 @@ def row(key: int, status: str) -> Row:
 
 
 def counts(report: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The counts of each entity: rows in the source, rows in the changelog, and keys missing, extra and changed."""
+    """Returns five counts for each entity: rows in the source, rows in the changelog, and missing, extra and changed
+    keys.
+    """
     names = ("sourceRows", "changelogRows", "missing", "extra", "changed")
     return {entity: tuple(figures[name] for name in names) for entity, figures in report["entities"].items()}
 
 
-def test_a_consistent_pair_is_clean(shop: Shop) -> None:
+def test_a_changelog_that_equals_its_tables_is_clean(shop: Shop) -> None:
     changed, deleted, *_ = shop.rows("item")
     free = shop.free("item")[0]
     shop.change("item", {deleted: None, free: row(free, "new"), changed: row(changed, 'it\'s "two"')})
@@ -129,7 +131,7 @@ def test_each_kind_of_drift_is_found_exactly_and_healed_by_signals(shop: Shop) -
 
 
 def test_commits_between_the_fence_and_its_scan_are_not_drift(shop: Shop) -> None:
-    """The fence is a message in the log. The job compares nothing until the changelog is published up to the message.
+    """The fence is a message in the log. The job compares nothing before the changelog has reached this message.
 
     In this test, commits follow the fence, and they are in the changelog before the tables are read. Drift from before
     the fence must still be found.

@@ -1,4 +1,4 @@
-"""The job `detect_drift` with real MySQL and MariaDB servers. Tests plant drift in the changelog's files."""
+"""Tests the job `detect_drift` with real MySQL and MariaDB servers. The drift is planted in the changelog's files."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

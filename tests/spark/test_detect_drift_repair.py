@@ -1,4 +1,4 @@
-"""With `--repair`, the service repairs each entity as its policy says, and the next run verifies the repairs."""
+"""Tests that with `--repair` the service repairs each entity as its policy says, and the next run verifies this."""
 
 import threading
 import time
@@ -84,12 +84,12 @@ def plant(site: Site) -> None:
 
 
 def made_up(key: int) -> Edit:
-    """Returns an edit that adds a row with another key. The table does not have that key."""
+    """Returns an edit that adds a copy of the row under a key that the table does not have."""
     return lambda row: [row, *setting({"id": str(key)})({**row, "key": str(key)})]
 
 
 def members(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns these members of each entity's report. They can also be members of its action or of its history."""
+    """Returns these members of each entity's report, or of the action or the history in the report."""
     return {
         name: tuple({**entity, **entity["action"], **entity["history"]}[member] for member in names)
         for name, entity in report["entities"].items()
@@ -159,7 +159,7 @@ def test_a_comparison_waits_for_a_repair_that_was_requested_before(site: Site, d
 
 
 def _wake_once_fenced(site: Site, service: Service) -> None:
-    """Wakes the service once the comparison has its locks. The comparison takes them before its snapshot."""
+    """Wakes the service once the comparison has its locks, which it takes before its snapshot."""
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
     deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:

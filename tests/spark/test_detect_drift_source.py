@@ -1,4 +1,4 @@
-"""Comparisons with `--source`, a copy of a table. Keys that differ are compared a second time after `--settle`."""
+"""Tests comparisons with a copy of a table (`--source`). Keys that differ are compared again after `--settle`."""
 
 import re
 import shutil
@@ -79,7 +79,7 @@ def site(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def copy(spark: SparkSession, site: Site) -> DataFrame:
-    """The table, in the types of another store."""
+    """A copy of the table in the types of another store."""
     rows = site.sql(
         "SELECT id, shop, note, price, ratio, amount, at, local::text, day, open, raw, doc::text, uid::text FROM sale"
     )
@@ -93,8 +93,8 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
-    """Returns a function that compares the changelog with a data frame or with a table over JDBC. It first writes the
-    frame as Parquet.
+    """Returns a function that compares the changelog with a table over JDBC, or with a data frame, which the function
+    first writes as Parquet.
     """
 
     def detect(source: DataFrame | Mapping[str, str], *arguments: str, code: int = 0, site: Site = site) -> Ran:

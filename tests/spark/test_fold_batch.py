@@ -1,4 +1,4 @@
-"""Reading states in batches gives the same result as reading them row by row, whatever their values are."""
+"""Tests that states read in batches equal states read row by row, for values of all kinds."""
 
 import json
 from collections.abc import Mapping

@@ -258,8 +258,8 @@ def test_an_error_names_the_path_once() -> None:
 
 @pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])
 def test_help_needs_no_spark(module: str) -> None:
-    """Each module can be imported without Spark. Help and dry runs need that, and so does the demo, which says what is
-    missing.
+    """Each module can be imported without Spark. Help, dry runs and the demo, which says that Spark is missing, need
+    this.
     """
     code = f"import sys; sys.modules['pyspark'] = None; import changelog.spark_jobs.{module}"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Each JSON value is either converted exactly to Spark's value of its type, or refused."""
+"""Tests that each JSON value is either converted exactly to Spark's value of its type, or refused."""
 
 import datetime as dt
 import math

@@ -1,3 +1,5 @@
+"""Tests the manifests of an archive, and the stores that hold them."""
+
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -69,7 +71,7 @@ manifests = st.builds(
 
 
 @given(manifests, st.data())
-def test_a_damaged_manifest_is_no_manifest(manifest: Manifest, data: st.DataObject) -> None:
+def test_a_damaged_manifest_is_not_taken_for_a_manifest(manifest: Manifest, data: st.DataObject) -> None:
     text = manifest.to_json()
     assert parse_manifest(text, "here") == manifest
     cut = data.draw(st.integers(0, len(text) - 1))
@@ -195,10 +197,8 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file of the new
-    name.
-
-    On the file system of a cluster, a rename never replaces a file.
+    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file. On the file
+    system of a cluster, it fails instead.
     """
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")
@@ -211,7 +211,7 @@ def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
-    """Hadoop's own file system for this machine fulfils the same contract."""
+    """Hadoop's own file system for local folders fulfils the same contract."""
     store = hadoop(spark, f"file:{tmp_path}")
     assert list(store.files("manifest")) == []
     assert newest(store) is None

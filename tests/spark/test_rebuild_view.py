@@ -1,5 +1,5 @@
-"""The job `rebuild_view` makes views of a file log as of any moment, and updates existing views. Its errors are one
-line each.
+"""Tests that the job `rebuild_view` makes views of a file log as of any moment, and updates existing views. Each error
+is one line.
 """
 
 import json
@@ -78,7 +78,7 @@ def position_of(record: Record) -> Position:
 
 
 def announced(first: Record) -> Record:
-    """The record that announces the columns of the first change."""
+    """Returns the record that announces the columns of the first change."""
     entity = Entity(
         name="order",
         table=("public", "orders"),
@@ -148,7 +148,7 @@ def view(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return states_of(spark.read.parquet(str(folder / "view" / CURRENT)))
 
 
-def test_a_view_of_now_is_updated_by_the_next_run(
+def test_a_view_of_the_present_is_updated_by_the_next_run(
     spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
 ) -> None:
     half = workload[: TRANSACTIONS // 2]

@@ -1,10 +1,10 @@
-"""Conditions of served views hold for exactly those rows for which they hold in Spark."""
+"""Tests that conditions of served views hold for exactly those rows for which they hold in Spark."""
 
 import itertools
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 
 from changelog.connectors.views.condition.judge import judge
 from changelog.connectors.views.condition.parse import parse

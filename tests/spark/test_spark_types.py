@@ -1,4 +1,4 @@
-"""Spark's types for the rows of an entity, checked with Spark itself."""
+"""Tests Spark's types for the rows of an entity, with Spark itself."""
 
 import importlib.resources
 from pathlib import Path
@@ -15,7 +15,7 @@ from changelog.spark_jobs.reading import spark_types
 P = Primitive
 
 
-def test_a_packaged_schema_is_a_type_of_rows() -> None:
+def test_a_schema_in_the_package_becomes_a_type_of_rows() -> None:
     file = Path(str(importlib.resources.files("changelog.schemas").joinpath("order.avsc")))
     order = spark_types.of_file(file)
     assert order["id"] == StructField("id", LongType(), nullable=False)
@@ -23,7 +23,7 @@ def test_a_packaged_schema_is_a_type_of_rows() -> None:
     assert [column.type for column in spark_types.columns(order)][:3] == [P.LONG, P.LONG, P.STRING]
 
 
-def test_columns_come_back_from_what_spark_stored(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_returns_the_columns_that_it_stored(spark: SparkSession, tmp_path: Path) -> None:
     columns = (
         Column(name="id", type=P.UUID, nullable=True),
         Column(name="a b", type=Array(element=Struct(fields=(("at", P.TIME), ("doc", P.JSON)))), nullable=True),

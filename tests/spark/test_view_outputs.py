@@ -1,5 +1,5 @@
-"""Views are written as tables. In PostgreSQL, the new table replaces the old one in one step. In Delta Lake, each new
-state of a view is one commit. The job never replaces a table that it did not write itself.
+"""Tests views that are written as tables. In PostgreSQL, the new table replaces the old one in one step. In Delta Lake,
+each new state of a view is one commit. The job never replaces a table that it did not write itself.
 """
 
 import json
@@ -159,7 +159,7 @@ def test_a_table_is_replaced_at_once(folder: Path, run: Run, dsn: str) -> None:
 
 
 class _Reading:
-    """Counts the table's rows again and again, while the table is replaced."""
+    """Counts the table's rows again and again in a thread, while the table is replaced."""
 
     def __init__(self, dsn: str, counts: set[int]) -> None:
         self._ended = threading.Event()

@@ -1,4 +1,4 @@
-"""Views must equal the states that plain Python computes from the same changes."""
+"""Tests that views equal the states that plain Python computes from the same changes."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from tests.unit.records import record
 from tests.unit.sinks.material import checkpoint
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0")) or 4
-"""The number of positions of the random workload that are checked."""
+"""The number of positions at which the random workload is checked."""
 
 SERVICES = ("order-api", "nightly-batch", "admin")
 COLUMNS = [
@@ -53,7 +53,7 @@ State = dict[str, Any]
 
 
 def transactions(seed: int, count: int) -> list[list[Record]]:
-    """Transactions of a random workload of several services. Some records are repeated, and some updates lack `doc`."""
+    """Returns random transactions of several services. Some records are repeated, and some updates lack `doc`."""
     chance = random.Random(seed)
     workload = []
     for records in Workload(random=chance).transactions(count):
@@ -119,7 +119,7 @@ def counts(choice: Chosen | None, stamp: Stamp) -> bool:
 
 
 def states_of(view: DataFrame) -> dict[str, State]:
-    """Returns the states of a view in the form of `replay`: a state lacks the columns that are unavailable in its
+    """Returns the states of a view by key, as `replay` does. A state lacks the columns that are unavailable in its
     row.
     """
     states = {}
@@ -150,7 +150,7 @@ def stored(path: Path, transactions: Sequence[Sequence[Record]]) -> Path:
 
 
 def positions(records: Sequence[Record], chance: random.Random, count: int) -> list[Position]:
-    """Random positions. Some are positions of records, and some lie between the positions of two records."""
+    """Returns random positions. Some are positions of records, and some lie between the positions of two records."""
     chosen_ = [position.envelope.provenance.source.position for position in chance.choices(records, k=count)]
     return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in chosen_]
 
@@ -166,7 +166,7 @@ def changes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
     return read_changelog(spark, Files(path=path), entities=["order"])
 
 
-def test_as_of_equals_a_replay(changes: DataFrame, records: list[Record]) -> None:
+def test_a_view_as_of_a_position_equals_a_replay(changes: DataFrame, records: list[Record]) -> None:
     chance = random.Random(11)
     for position in [*positions(records, chance, ROUNDS - 1), records[-1].envelope.provenance.source.position]:
         expected = replay(records, position)

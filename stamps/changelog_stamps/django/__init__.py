@@ -1,4 +1,4 @@
-"""Stamps the transactions of Django: add `changelog_stamps.django` to INSTALLED_APPS.
+"""Stamps the transactions of Django, if `changelog_stamps.django` is in INSTALLED_APPS.
 
 The setting `CHANGELOG_STAMPS` is a mapping, whose members are all optional: `service` and `version` are those of every
 stamp; `identifier_header` names the header that has the identifier of a request; with `emit`, the message is written at

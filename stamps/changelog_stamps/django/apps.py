@@ -1,4 +1,4 @@
-"""The application `changelog_stamps.django`: stamps what each connection of the process does."""
+"""The Django application `changelog_stamps.django`, which stamps what each connection of the process does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StampsConfig(AppConfig):  # type: ignore[misc] # Django ships no types
     label = "changelog_stamps"
 
     def ready(self) -> None:
-        """Called once by Django."""
+        """Begins to watch for connections. Django calls this method once."""
         connection_created.connect(_stamp_connection, dispatch_uid="changelog_stamps")
 
 

@@ -1,4 +1,4 @@
-"""Middleware of Django: the changes of a request are stamped with the identifier of the request."""
+"""Middleware of Django that stamps the changes of a request with the request's identifier."""
 
 from __future__ import annotations
 

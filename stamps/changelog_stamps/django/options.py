@@ -18,7 +18,7 @@ def options() -> dict[str, Any]:
 def chosen() -> Stamp:
     """Returns the current stamp. If it names no service, adds the service and version of the setting.
 
-    So changes outside of requests are stamped, too.
+    With this, changes outside of requests are stamped, too.
     """
     stamp = current()
     if stamp.service:

@@ -23,7 +23,7 @@ class StampedStatements:
     """
 
     def __init__(self) -> None:
-        self._written = ""
+        self._last_text = ""
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
         """Stamps the transaction of a statement, and executes the statement."""
@@ -39,35 +39,35 @@ class StampedStatements:
         status = driver.info.transaction_status
         rolls_back = isinstance(sql, str) and sql.lstrip()[:11].upper() == "ROLLBACK TO"
         if status == _IDLE or rolls_back:
-            self._written = ""
+            self._last_text = ""
         text = chosen().text or ""
-        if rolls_back or status not in (_IDLE, _IN_TRANSACTION) or text == self._written:
+        if rolls_back or status not in (_IDLE, _IN_TRANSACTION) or text == self._last_text:
             return
-        self._written = text
+        self._last_text = text
         emit = text != "" and bool(options().get("emit"))
-        guarded = status == _IN_TRANSACTION
+        in_savepoint = status == _IN_TRANSACTION
         try:
-            _write(driver, text, emit=emit, guarded=guarded)
+            _write(driver, text, emit=emit, in_savepoint=in_savepoint)
         except Exception as error:  # noqa: BLE001 - the errors of either driver
             refused(error)
-            _undo(driver, guarded=guarded)
+            _undo(driver, in_savepoint=in_savepoint)
 
 
-def _write(driver: Any, text: str, *, emit: bool, guarded: bool) -> None:
+def _write(driver: Any, text: str, *, emit: bool, in_savepoint: bool) -> None:
     with driver.cursor() as cursor:
-        if guarded:
+        if in_savepoint:
             cursor.execute("SAVEPOINT changelog_stamp")
         cursor.execute(_STATEMENTS[emit], {"stamp": text})
-        if guarded:
+        if in_savepoint:
             cursor.execute("RELEASE SAVEPOINT changelog_stamp")
 
 
-def _undo(driver: Any, *, guarded: bool) -> None:
+def _undo(driver: Any, *, in_savepoint: bool) -> None:
     """Makes the transaction usable again after the server refused a stamp.
 
-    Without a savepoint, the refused statement was the first one of the transaction, which is begun again.
+    Without a savepoint, the refused statement was the first one of the transaction, so the transaction begins again.
     """
-    if not guarded:
+    if not in_savepoint:
         driver.rollback()
         return
     with driver.cursor() as cursor:
