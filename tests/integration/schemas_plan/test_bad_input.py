@@ -1,4 +1,4 @@
-"""Tests wrong scripts, files and options. The command leaves nothing in the database in any of these cases."""
+"""Tests wrong scripts, files and options. Whatever a script does, the command leaves nothing in the database."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
+"""Tests `changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
 
 from pathlib import Path
 
@@ -42,8 +42,8 @@ def test_every_supported_server(
             [orders] = [entity for entity in result["entities"] if entity["entity"] == "orders"]
             assert list(summary(orders)) == expected
             assert result["lost"] == []
-        live_version = "" if version == 18 else f" (the live one is {version})"
-        assert result["tried_on"] == f"an embedded PostgreSQL 18{live_version}"
+        live_version_note = "" if version == 18 else f" (the live one is {version})"
+        assert result["tried_on"] == f"an embedded PostgreSQL 18{live_version_note}"
 
 
 def test_a_copy_accepts_statements_that_no_rollback_undoes(site: Site, planner: Planner) -> None:

@@ -1,4 +1,4 @@
-"""The stream over a working connection: order, confirmation, gathering of frames, and a slow reader."""
+"""Tests streams over a working connection: order, confirmation, gathering of frames, and slow readers."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ def test_frames_come_in_order_and_are_confirmed(dsn: str, slot: str) -> None:
         assert kinds(frames) == "BRICBICBIC"
         assert all(frame[:1] == b"w" for frame in frames)
         assert confirmed(dsn, slot) == before
-        end = end_of_commit(frames[6])  # the second of three
+        end = end_of_commit(frames[6])  # the second of three transactions
         open_stream.confirm(end)
         open_stream.confirm(end - 8)  # the confirmed position never goes back
     assert confirmed(dsn, slot) == end
