@@ -45,7 +45,7 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# JSONS never draws the JSON null, because within an array it is published like NULL. The unit tests cover the JSON null.
+# JSONS never draws the JSON null, because it is published like NULL within an array. Unit tests cover the JSON null.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,

@@ -1,5 +1,5 @@
-"""Every collation of a server has its character set. Every text that a column can hold is converted as the server
-converts it.
+"""The source knows the character set of every collation, and converts every text that a column can hold as the server
+does.
 """
 
 import itertools

@@ -46,7 +46,7 @@ def test_every_supported_server(
         assert result["tried_on"] == f"an embedded PostgreSQL 18{live_version_note}"
 
 
-def test_a_copy_accepts_statements_that_no_rollback_undoes(site: Site, planner: Planner) -> None:
+def test_a_copy_accepts_statements_that_a_rollback_does_not_undo(site: Site, planner: Planner) -> None:
     site.sql("INSERT INTO guest (name) VALUES ('a')")
     assert planner.plan("SELECT setval('guest_id_seq', 90); TRUNCATE log", "--embedded")["statements"] == 2
     assert site.sql("SELECT last_value FROM guest_id_seq") == [(1,)]

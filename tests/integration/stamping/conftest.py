@@ -1,4 +1,4 @@
-"""Fixtures of the tests of stamps."""
+"""Fixtures for the tests of stamps."""
 
 from collections.abc import Iterator
 
