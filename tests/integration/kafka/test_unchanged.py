@@ -169,9 +169,9 @@ def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
 def change_checkpoint(settings: KafkaSettings) -> None:
     """Stores the last checkpoint again with a sink that knows no entities, as `changelog accept` does."""
     with closing(KafkaSink(settings, JsonValues())) as sink:
-        stored = sink.recover()
-        assert stored is not None
-        sink.commit(stored)
+        last_checkpoint = sink.recover()
+        assert last_checkpoint is not None
+        sink.commit(last_checkpoint)
 
 
 def test_a_topic_that_was_created_again_before_or_after_a_command_changed_the_checkpoint_is_a_gap(

@@ -20,7 +20,7 @@ def test_a_server_that_lacks_a_partly_published_transaction_is_refused(
     address = Address(host=mysql_server.host, port=mysql_server.port, user="root", password="", database=mysql_database)
     with Connection(address) as server:
         start = LogStart.trace(server.query, server.version, None, accept=False)
-        stored = Checkpoint(
+        checkpoint = Checkpoint(
             position=Position(start.epoch, start.through, 6),
             through=start.through_text,
             epoch=start.epoch,
@@ -32,11 +32,10 @@ def test_a_server_that_lacks_a_partly_published_transaction_is_refused(
         lost_gtid, present_gtid = (
             head + separator + number for number in (str(1 << 40), newest.replace("-", ":").rpartition(":")[2])
         )
-        checkpoint_with_lost_half = replace(stored, source={**start.source, "half": lost_gtid})
-        with pytest.raises(ChangelogError, match=f"lacks transactions that are published: {lost_gtid}") as refused:
+        checkpoint_with_lost_half = replace(checkpoint, source={**start.source, "half": lost_gtid})
+        with pytest.raises(ChangelogError, match=f"lacks transactions that are published: {lost_gtid}") as raised:
             LogStart.trace(server.query, server.version, checkpoint_with_lost_half, accept=False)
-        assert refused.value.kind is Kind.DIVERGED
-        log_start = LogStart.trace(
-            server.query, server.version, replace(stored, source={**start.source, "half": present_gtid}), accept=False
-        )
+        assert raised.value.kind is Kind.DIVERGED
+        checkpoint_with_present_half = replace(checkpoint, source={**start.source, "half": present_gtid})
+        log_start = LogStart.trace(server.query, server.version, checkpoint_with_present_half, accept=False)
         assert log_start.half == (present_gtid, start.epoch, start.through)
