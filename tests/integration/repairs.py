@@ -1,6 +1,4 @@
-"""A changelog of one table; rows that tests add to the changelog although the table never had them; and the signals
-that repair the changelog.
-"""
+"""Makes a changelog of one table, adds rows to it that the table never had, and sends the signals that repair it."""
 
 import json
 from dataclasses import replace
@@ -45,15 +43,15 @@ def table(site: Site) -> dict[str, Any]:
 
 
 def begin(site: Site) -> None:
-    """Runs a service until the changelog holds the table, and stops it."""
+    """Runs a service until the changelog has all rows of the table, and stops it."""
     with site.running() as service:
         service.until(site.is_read)
 
 
 def plant(site: Site, *changes: tuple[str, Any]) -> None:
-    """Appends changes to the log through the file sink: rows or states that the source never had.
+    """Appends changes to the changelog that the database never had. Uses the file sink.
 
-    A change is a key and a state, or a key and None for a delete.
+    A change is a key and the row after the change, or a key and None for a delete.
     """
     last = [record for rows in read_log(site.log, entity="item") for record in batch.records(rows)][-1]
     sink = FileSink(site.log)

@@ -22,7 +22,7 @@ def hexadecimal(nbytes: int) -> st.SearchStrategy[str]:
 
 
 def moment(kind: Callable[..., str], years: int) -> st.SearchStrategy[str]:
-    """Draws dates or timestamps over all years that a type allows, BC too. `kind` formats one as SQL text."""
+    """Draws dates or timestamps over all years that a type allows, BC too. `kind` formats a value as SQL text."""
     common = st.datetimes().map(lambda at: kind(f"{at:%m-%d}", at.time(), f"{at.year:04d}", ""))
     before = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), f"{y:04d}", " BC"), st.integers(1, 4712), DAYS)
     after = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), str(y), ""), st.integers(9999, years), DAYS)
@@ -45,7 +45,7 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# These strategies leave out the JSON null, because within an array it is published like NULL. The unit tests cover it.
+# JSONS never draws the JSON null, because it is published like NULL within an array. Unit tests cover the JSON null.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
@@ -178,7 +178,7 @@ CASES: dict[str, st.SearchStrategy[str]] = {
 
 
 def arrays(elements: st.SearchStrategy[str], delimiter: str, *, flat: bool) -> st.SearchStrategy[str]:
-    """Arrays of one and of two dimensions, with nulls."""
+    """Draws arrays with nulls. The arrays have one or two dimensions, or only one if `flat` is true."""
 
     def joined(items: Sequence[str]) -> str:
         return "{" + delimiter.join(items) + "}"

@@ -1,4 +1,4 @@
-"""The setup of an operator: one database, one configuration and the service that reads both."""
+"""What an operator has: one database, one configuration, and the service that reads both."""
 
 import contextlib
 import io
@@ -72,8 +72,8 @@ class Site:
         with contextlib.redirect_stderr(stderr), _deadline():
             try:
                 code = cli.main([words[0], "--config", str(self.config), *words[1:]])
-            except SystemExit as exited:  # raised by the parser of the command line
-                code = int(exited.code or 0)
+            except SystemExit as error:  # raised by the parser of the command line
+                code = int(error.code or 0)
         return code, [text for line in stderr.getvalue().splitlines() for text in _shown(line)]
 
     def refused(self, *words: str, code: int = 3) -> str:
@@ -109,7 +109,7 @@ class Site:
         ]
 
     def state(self, entity: str) -> dict[str, Any]:
-        """Returns the entity's rows by key, as the changelog's messages leave them."""
+        """Returns the rows, by key, that result from the entity's messages."""
         rows: dict[str, Any] = {}
         for message in self.messages(entity):
             rows.pop(message["key"], None)
@@ -160,13 +160,13 @@ class Running:
         except ChangelogError as error:
             self._error = error
 
-    def until(self, reached: Callable[[], bool]) -> None:
-        """Waits until `reached` returns true. Fails the test if the service ends first."""
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until `condition` returns true. Fails the test if the service ends first."""
         deadline = time.monotonic() + PATIENCE_S
         began = time.thread_time()
-        while not reached():
+        while not condition():
             self.check()
-            assert self._thread.is_alive() or reached(), "the service has ended"
+            assert self._thread.is_alive() or condition(), "the service has ended"
             assert time.monotonic() < deadline, f"the condition was not met in time; the service logged {self.events()}"
             began = rest(began, 0.02)
 
@@ -180,7 +180,7 @@ class Running:
         return error
 
     def stop(self) -> None:
-        """Stops the service. The service first stores what it has read."""
+        """Stops the service, which first stores what it has read."""
         self._service.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the service does not stop"
@@ -216,7 +216,7 @@ class Running:
 
 @contextlib.contextmanager
 def _deadline() -> Iterator[None]:
-    """Interrupts a service that should have refused to run, or a command that waits in vain.
+    """Interrupts a command that does not end, such as a service that should have refused to run.
 
     The signal is SIGINT, because SIGTERM would also kill the worker that runs the tests.
     """

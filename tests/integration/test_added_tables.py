@@ -1,4 +1,4 @@
-"""A table is added to the publication while transactions write to it."""
+"""Tables are added to a changelog that already exists, or are added to it again."""
 
 from pathlib import Path
 

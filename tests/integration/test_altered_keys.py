@@ -31,7 +31,7 @@ RENAME = "ALTER TYPE co RENAME ATTRIBUTE x TO later"
 
 
 # PostgreSQL 14 also streams transactions without rows. So on this version, the service learns where an ALTER TYPE
-# committed. Newer versions do not show that.
+# committed. Newer versions do not stream such transactions.
 @pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])
 def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -> Iterator[Site]:
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
@@ -47,7 +47,7 @@ def key(number: int, name: str = "x") -> str:
 
 
 def expected_rows(first: int, last: int, n: int) -> dict[str, Any]:
-    """Returns the expected rows, by key, after the rename."""
+    """Returns the rows, by key, that are expected after the rename."""
     return {key(k, "later"): {"c": {"later": "a", "y": k}, "n": n} for k in range(first, last + 1)}
 
 
@@ -61,7 +61,7 @@ def test_rows_have_only_their_new_keys(site: Site) -> None:
         service.until(lambda: site.state("item") == expected_rows(1, 3, 3))
 
 
-def test_a_type_that_was_altered_while_the_service_was_away(site: Site) -> None:
+def test_a_type_that_was_altered_while_the_service_was_stopped(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
     site.sql("UPDATE item SET n = 1", RENAME, "UPDATE item SET n = 2", "DELETE FROM item WHERE (c).y > 3")

@@ -1,7 +1,7 @@
 """Tests ALTER TYPE of a composite type, which writes nothing to the stream.
 
-The tests check which attribute names the rows have before an ALTER TYPE, after it, and where the service cannot know
-which names are valid.
+The tests check which attribute names the published rows have: rows from before the ALTER TYPE, rows from after it, and
+rows for which the service cannot know which names are valid.
 """
 
 import json
@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version streams empty transactions
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
-    """A site in a fresh database of that version, with one table whose columns contain composites."""
+    """A site in a fresh database of each version, with one table whose columns contain composites."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         new_site = Site(dsn, tmp_path)
         new_site.sql(TABLES, FIRST)
@@ -95,7 +95,7 @@ def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
     assert version["restated"] == ["c", "many", "d", "r", "row"]
 
 
-def test_each_row_has_the_attribute_names_of_its_time(site: Site) -> None:
+def test_each_row_has_the_attribute_names_that_were_valid_when_it_was_written(site: Site) -> None:
     """Attributes are renamed while rows are written. Each row holds the number of the last rename before it."""
     with site.running() as service:
         service.until(site.is_read)
@@ -118,7 +118,7 @@ def deep(row: Row) -> Row:
 
 
 def check(composite: Any) -> None:
-    """Checks that the composite has the attribute names of its time, or is the text that the database prints."""
+    """Checks that the composite has the names that were valid when it was written, or is the text from the database."""
     if isinstance(composite, str):
         assert composite.startswith("(")
     else:
@@ -126,14 +126,14 @@ def check(composite: Any) -> None:
         assert deep == {f"p{composite['x']}": int(composite["x"]), "q": "q"}
 
 
-@pytest.mark.parametrize("triggered", [False, True], ids=["bare", "with the event trigger"])
-def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
+@pytest.mark.parametrize("has_trigger", [False, True], ids=["bare", "with the event trigger"])
+def test_a_service_that_lags_gives_no_newer_name_to_an_older_row(site: Site, *, has_trigger: bool) -> None:
     """If the stream shows the transaction that alters the type, the service knows which rows come after it.
 
     The stream of PostgreSQL 14 always shows the transaction. The stream of newer versions shows it only if the event
     trigger writes a message.
     """
-    if triggered:
+    if has_trigger:
         site.sql(ddl.SCRIPT)
     with site.running() as service:
         service.until(site.is_read)
@@ -146,11 +146,11 @@ def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, trig
         service.until(lambda: len(currents(site)) >= 3 and site.is_read())
         site.sql("UPDATE item SET id = 1")
         service.until(lambda: currents(site)[-1]["c"] == NEW)
-    boundary_known = triggered or site.sql("SHOW server_version_num")[0][0] < "150000"
+    boundary_known = has_trigger or site.sql("SHOW server_version_num")[0][0] < "150000"
     assert [row["c"] for row in currents(site)][:3] == [OLD, TEXT, NEW if boundary_known else TEXT]
 
 
-def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> None:
+def test_an_incompatible_change_of_a_type_stops_the_service(site: Site) -> None:
     site.configure(ENTITIES.replace("publish", "stop"))
     with site.running() as service:
         service.until(site.is_read)
@@ -164,7 +164,7 @@ def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> No
 
 
 def test_another_table_takes_the_name_of_one_with_composites(site: Site) -> None:
-    """The stream describes both tables. From then on, the types of the old table's columns no longer matter."""
+    """The stream describes both tables. After the swap, the types of the old table's columns no longer matter."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql("UPDATE item SET id = 1")
@@ -211,11 +211,11 @@ def test_a_chunk_is_read_again_if_a_type_is_altered_while_it_is_read(database: s
     site = Site(database, tmp_path)
     site.sql(TABLES, FIRST)
     site.configure(ENTITIES)
-    reached: list[str] = []
+    points: list[str] = []
 
     def alter(point: str) -> None:
-        if point == "window:begun" and point not in reached:
-            reached.append(point)
+        if point == "window:begun" and point not in points:
+            points.append(point)
             site.sql("ALTER TYPE co RENAME ATTRIBUTE x TO later")
 
     service = Running(Service(config.load(site.config, {}), reach=alter))

@@ -1,4 +1,4 @@
-"""A service refuses to continue if its topics are not the same topics that its checkpoint names."""
+"""The sink refuses to continue if a topic was deleted or created again, or has newer rows than the checkpoint."""
 
 import re
 from collections.abc import Iterator
@@ -53,19 +53,19 @@ def opened(settings: KafkaSettings, *entities: Entity, clock: Time | None = None
         yield sink
 
 
-def begun(commit: int) -> Checkpoint:
+def order_checkpoint(commit: int) -> Checkpoint:
     return replace(checkpoint(commit), settings={"order": {}})
 
 
 def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
     states = (None, '{"id":42}') if op is Op.DELETE else ('{"id":42}',)
     sink.add([batch.from_records([record(op, *states, commit=commit)])])
-    sink.commit(begun(commit))
+    sink.commit(order_checkpoint(commit))
 
 
 def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
-    """Aborts a transaction once its rows have reached the broker. Before that, the broker has no transaction that it
-    could abort.
+    """Adds rows, and aborts their transaction once they have reached the broker. Before that, the broker has no
+    transaction that it could abort.
     """
     admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
     before = written_ends(admin, parts)
@@ -74,10 +74,10 @@ def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
     sink.abandon()
 
 
-def write_checkpoint(settings: KafkaSettings, stored: Checkpoint) -> None:
-    """Writes a checkpoint without the service, like an operator who restores a copy of an older checkpoint."""
+def write_checkpoint(settings: KafkaSettings, replacement: Checkpoint) -> None:
+    """Writes a checkpoint without the service, as an operator does who restores an older checkpoint from a copy."""
     producer = Producer(settings.client.config())
-    producer.produce(f"{settings.prefix}.positions", stored.to_json(), settings.name.encode(), 0)
+    producer.produce(f"{settings.prefix}.positions", replacement.to_json(), settings.name.encode(), 0)
     assert producer.flush(PATIENCE_S) == 0
 
 
@@ -106,30 +106,30 @@ def test_an_older_checkpoint_that_replaces_the_newer_one_is_refused(settings: Ka
         store(sink, 1)
         store(sink, 2, last)
         for _ in range(3):
-            abort_rows(settings, sink)  # puts messages after the last row
-    write_checkpoint(settings, begun(1))
+            abort_rows(settings, sink)  # each abort leaves messages after the last row
+    write_checkpoint(settings, order_checkpoint(1))
     error = refusal(settings)
     assert error.kind is Kind.DIVERGED
     assert f"{settings.prefix}.positions ends at 00000001/0000000000000001/00000002" in error.message
     assert "holds a row at 00000001/0000000000000002/00000002" in error.message
-    write_checkpoint(settings, replace(begun(1), position=None))
+    write_checkpoint(settings, replace(order_checkpoint(1), position=None))
     assert refusal(settings).kind is Kind.DIVERGED
-    write_checkpoint(settings, begun(2))
+    write_checkpoint(settings, order_checkpoint(2))
     with opened(settings) as sink:
         store(sink, 3)
 
 
 def test_rows_of_another_source_or_of_a_new_entity_are_not_compared(settings: KafkaSettings) -> None:
-    """Another source may have published the entity before, and the positions of two sources cannot be compared."""
+    """Another source may have published the entity before. The positions of two sources cannot be compared."""
     with opened(settings) as sink:
         store(sink, 9)
     other = replace(settings, name="other")
-    write_checkpoint(other, begun(1))
-    write_checkpoint(settings, replace(begun(9), settings={"guest": {}}))
+    write_checkpoint(other, order_checkpoint(1))
+    write_checkpoint(settings, replace(order_checkpoint(9), settings={"guest": {}}))
     with opened(other) as sink:
-        assert sink.recover() == begun(1)
-    write_checkpoint(other, replace(begun(1), settings={}))
-    write_checkpoint(settings, replace(begun(1), settings={"guest": {}}))
+        assert sink.recover() == order_checkpoint(1)
+    write_checkpoint(other, replace(order_checkpoint(1), settings={}))
+    write_checkpoint(settings, replace(order_checkpoint(1), settings={"guest": {}}))
     with opened(settings) as sink:
         store(sink, 10)
 
@@ -151,7 +151,7 @@ def test_a_foreign_message_is_ignored_whatever_its_header_position_holds(
         store(sink, 1)
         send()
     with opened(settings) as sink:
-        assert sink.recover() == begun(1)
+        assert sink.recover() == order_checkpoint(1)
 
 
 @pytest.mark.parametrize("name", ["order", "schemas"])
@@ -167,11 +167,11 @@ def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
 
 
 def change_checkpoint(settings: KafkaSettings) -> None:
-    """Stores the last checkpoint again, without the topics' entities, as `changelog accept` does."""
+    """Stores the last checkpoint again with a sink that knows no entities, as `changelog accept` does."""
     with closing(KafkaSink(settings, JsonValues())) as sink:
-        stored = sink.recover()
-        assert stored is not None
-        sink.commit(stored)
+        last_checkpoint = sink.recover()
+        assert last_checkpoint is not None
+        sink.commit(last_checkpoint)
 
 
 def test_a_topic_that_was_created_again_before_or_after_a_command_changed_the_checkpoint_is_a_gap(
@@ -199,7 +199,7 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
         with pytest.raises(ChangelogError, match=r"order was deleted and created again") as caught:
             store(sink, 3)
         assert caught.value.kind is Kind.GAP
-    assert [Checkpoint.from_json(stored.value() or b"").through for stored in read(settings, "positions")] == [
+    assert [Checkpoint.from_json(message.value() or b"").through for message in read(settings, "positions")] == [
         checkpoint(1).through,
         checkpoint(2).through,
     ]
@@ -209,8 +209,8 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
 def test_a_topic_that_is_deleted_while_the_service_runs_is_noticed_at_the_next_recovery(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka says only that it does not know the topic, which may be temporary. So the service treats this as a lost
-    connection, and recovers.
+    """Kafka's error says only that the topic is unknown, and this may be temporary. So the service treats the error as
+    a lost connection, and recovers.
     """
     with opened(settings) as sink:
         store(sink, 1)
@@ -230,9 +230,9 @@ def test_a_checkpoint_without_topic_ids_is_continued_and_gets_them(settings: Kaf
     with opened(settings) as sink:
         store(sink, 1)
     create_again(settings, "order")
-    write_checkpoint(settings, begun(1))
+    write_checkpoint(settings, order_checkpoint(1))
     with opened(settings, entity(partitions=PARTITIONS), entity("guest")) as sink:
-        assert sink.recover() == begun(1), "recover returns the topic ids, which only the sink needs"
+        assert sink.recover() == order_checkpoint(1), "recover returns the topic ids, which only the sink needs"
         store(sink, 2)
     create_again(settings, "guest", partitions=1)
     assert refusal(settings, entity(partitions=PARTITIONS), entity("guest")).kind is Kind.GAP
@@ -255,4 +255,4 @@ def test_the_error_of_an_invalid_checkpoint_says_where_it_is(settings: KafkaSett
         assert sink.recover() is None
         store(sink, 2)
     with opened(settings) as sink:
-        assert sink.recover() == begun(2)
+        assert sink.recover() == order_checkpoint(2)

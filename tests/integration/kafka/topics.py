@@ -70,20 +70,19 @@ _numbers = itertools.count(60_001)
 
 
 def alter(client: Client, topic: str, changes: Mapping[str, str]) -> None:
-    """Changes settings of a topic. Waits until the broker applies them.
+    """Changes settings of a topic. Waits until the broker has applied them.
 
-    A broker handles changes in order, and shows a change before it applies it. So once the broker shows the next
-    change, it has applied this one.
+    A broker handles changes in order, and shows each change before it applies the change. So this function makes a
+    second change: once the broker shows the second one, it has applied the first one.
     """
     admin = client.admin()
     _set(admin, topic, changes)
-    _set(
-        admin, topic, {"file.delete.delay.ms": str(next(_numbers))}
-    )  # this second change has no effect, but its value is always new
+    # This second change has no effect on the tests. Its value is always new, so the broker cannot have shown it before.
+    _set(admin, topic, {"file.delete.delay.ms": str(next(_numbers))})
 
 
 def _set(admin: Admin, topic: str, changes: Mapping[str, str]) -> None:
-    """Changes the settings, and returns when the broker shows them."""
+    """Changes settings of a topic. Waits until the broker shows them."""
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():

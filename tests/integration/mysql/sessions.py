@@ -9,7 +9,7 @@ from pymysql.cursors import Cursor
 from changelog.connectors.servers.mysql import MysqlServer
 
 ENCODERS: Final[dict[Any, Any]] = {**encoders}
-"""The converters for PyMySQL: they write values into statements. There are no decoders, so values arrive as bytes."""
+"""The converters with which PyMySQL writes values into statements. It gets no decoders, so values arrive as bytes."""
 
 
 def session(server: MysqlServer, database: str) -> "pymysql.Connection[Cursor]":

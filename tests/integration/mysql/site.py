@@ -51,7 +51,7 @@ class MysqlSite(Site):
 
     @contextmanager
     def setting(self, name: str, value: str) -> Iterator[None]:
-        """Changes a setting of the server for a while."""
+        """Changes a setting of the server while the block runs."""
         with self.server.connect(self.database) as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT @@global.{name}")
             [(before,)] = cursor.fetchall()

@@ -1,5 +1,5 @@
-"""Every collation of a server has its character set. Every text that a column can hold is converted as the server
-converts it.
+"""The source knows the character set of every collation, and converts every text that a column can hold as the server
+does.
 """
 
 import itertools
@@ -67,20 +67,21 @@ def characters(name: str, length: int, random: Random) -> Iterator[bytes]:
 
 
 def stored(cursor: Cursor, name: str, texts: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Returns the texts in `texts` that a column with this set can hold, each with the text that a query returns for
-    it.
+    """Inserts texts into a column with this character set, and queries the column.
+
+    Maps each text that the column holds unchanged to the text that the query returns for it.
     """
     cursor.execute("DROP TEMPORARY TABLE IF EXISTS held")
     cursor.execute(f"CREATE TEMPORARY TABLE held (id INT, held VARCHAR(40) CHARACTER SET {name}) ENGINE = MEMORY")
     result = {}
     iterator = iter(texts)
-    while some := list(itertools.islice(iterator, ROWS)):
+    while chunk := list(itertools.islice(iterator, ROWS)):
         cursor.execute("TRUNCATE held")
-        values = ",".join(f"({number},x'{text.hex()}')" for number, text in enumerate(some))
+        values = ",".join(f"({number},x'{text.hex()}')" for number, text in enumerate(chunk))
         cursor.execute(f"INSERT INTO held VALUES {values}")
         for number, hexadecimal, printed in rows(cursor, "SELECT id, HEX(held), held FROM held"):
-            if bytes.fromhex(hexadecimal.decode()) == some[int(number)]:
-                result[some[int(number)]] = printed
+            if bytes.fromhex(hexadecimal.decode()) == chunk[int(number)]:
+                result[chunk[int(number)]] = printed
     return result
 
 

@@ -179,13 +179,13 @@ def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert site.run("drop") == 0
     assert "the service creates nothing on this server" in capsys.readouterr().out
-    for kind, of in (("slot", "PostgreSQL"), ("publication", "PostgreSQL"), ("group", "topics of Debezium")):
+    for kind, source in (("slot", "PostgreSQL"), ("publication", "PostgreSQL"), ("group", "topics of Debezium")):
         refusal = site.refused("drop", f"--{kind}", "--yes", code=2)
-        assert f"--{kind} is for {of}; the service creates none for this source" in refusal
+        assert f"--{kind} is for {source}; the service creates none for this source" in refusal
 
 
 def test_the_lock_is_free_after_the_service(site: InitSite) -> None:
-    """`drop` and `status` know from its lock whether a service is running."""
+    """A running service holds a lock; `drop` and `status` recognize the service by it."""
     site.set_up()
     with site.running() as service:
         service.until(site.is_read)

@@ -16,7 +16,7 @@ PASSWORD = "changelog"
 
 @pytest.fixture
 def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Iterator[MysqlSite]:
-    """A database in which the script has run. The account gets a unique name, because other tests use the same
+    """A database in which `mysql.sql` has run. The account gets a unique name, because other tests use the same
     server.
     """
     site, account = MysqlSite(mysql_server, mysql_database, tmp_path), f"run_{mysql_database[-8:]}"

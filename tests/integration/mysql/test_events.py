@@ -44,8 +44,8 @@ def run_all(cursor: Cursor, statements: Sequence[str]) -> None:
 
 @EVERY_VERSION
 def test_every_byte_of_the_log_is_decoded(mysql_server: MysqlServer, mysql_database: str) -> None:
-    every = statements(mysql_server.flavour, version_of(mysql_server))
-    contents = logged(mysql_server, mysql_database, lambda cursor: run_all(cursor, every))
+    all_statements = statements(mysql_server.flavour, version_of(mysql_server))
+    contents = logged(mysql_server, mysql_database, lambda cursor: run_all(cursor, all_statements))
     events = list(decoded(contents))
     tables = {event.table for event in events if isinstance(event, TableMap)}
     assert {"every", "pair"} <= tables
@@ -58,7 +58,8 @@ def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
     """The log lists signs only for numbers and collations only for texts, without the names of these columns. So the
     decoder must know which columns are in each list.
 
-    If the decoder is wrong about one of these types, all later columns get the sign or the collation of another column.
+    If the decoder is wrong about one type, all columns after a column of this type get the sign or the collation of
+    another column.
     """
     definitions = [definition for definition, _ in columns(mysql_server.flavour).values()]
     tables = [

@@ -26,35 +26,35 @@ table = "shop.item"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A primary and its replica. `site` has the primary's database."""
+    """A primary and its replica. `site` uses a database of the primary."""
 
     primary: MysqlServer
     replica: MysqlServer
     site: MysqlSite
 
     def promote(self) -> MysqlSite:
-        """Makes the replica the primary, once it has all transactions. Returns a site with the new primary and the same
-        changelog.
+        """Stops the replication once the replica has all rows of the primary. Returns a site that uses the replica's
+        database, and the same changelog as `site`.
         """
         [(count,)] = self.site.sql("SELECT COUNT(*) FROM item")
         [(total,)] = self.site.sql("SELECT SUM(amount) FROM item")
         deadline = time.monotonic() + PATIENCE_S
-        while self._replicated() != (count, total):
+        while self._replica_totals() != (count, total):
             assert time.monotonic() < deadline, f"the replica does not catch up: {last_error(self.replica)}"
             time.sleep(0.05)
         stop_following(self.replica)
-        promoted = MysqlSite(self.replica, DATABASE, self.site.folder)
-        promoted.configure(ITEM)
-        return promoted
+        replica_site = MysqlSite(self.replica, DATABASE, self.site.folder)
+        replica_site.configure(ITEM)
+        return replica_site
 
-    def _replicated(self) -> object:
+    def _replica_totals(self) -> object:
         try:
-            return one(self.replica, "SELECT COUNT(*), SUM(amount) FROM shop.item")
+            return first_row(self.replica, "SELECT COUNT(*), SUM(amount) FROM shop.item")
         except (pymysql.err.ProgrammingError, pymysql.err.OperationalError):  # the table or database is not there yet
             return None
 
 
-def one(server: MysqlServer, query: str) -> object:
+def first_row(server: MysqlServer, query: str) -> object:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(query)
         return cursor.fetchone()
@@ -83,41 +83,41 @@ def test_a_service_continues_on_a_promoted_replica(pair: Pair) -> None:
         site.sql("UPDATE item SET amount = 2 WHERE id = 1")
         service.until(lambda: site.is_exact("item"))
     site.sql("UPDATE item SET amount = 3 WHERE id = 1", "FLUSH BINARY LOGS", "DELETE FROM item WHERE id = 2")
-    promoted = pair.promote()
-    promoted.sql("INSERT INTO item VALUES (100, 9)")
-    with promoted.running() as service:
-        service.until(lambda: promoted.is_exact("item"))
-        promoted.sql("UPDATE item SET amount = 10 WHERE id = 100")
-        service.until(lambda: promoted.is_exact("item"))
-    assert promoted.ops("item")[50:] == [
+    replica_site = pair.promote()
+    replica_site.sql("INSERT INTO item VALUES (100, 9)")
+    with replica_site.running() as service:
+        service.until(lambda: replica_site.is_exact("item"))
+        replica_site.sql("UPDATE item SET amount = 10 WHERE id = 100")
+        service.until(lambda: replica_site.is_exact("item"))
+    assert replica_site.ops("item")[50:] == [
         ("update", "1"), ("update", "1"), ("delete", "2"), ("create", "100"), ("update", "100"),
     ]  # fmt: skip
-    positions = [message["value"]["provenance"]["source"]["position"] for message in promoted.messages("item")]
+    positions = [message["value"]["provenance"]["source"]["position"] for message in replica_site.messages("item")]
     assert positions == sorted(set(positions))
     assert [position[:8] for position in positions[49:]] == ["00000001"] * 2 + ["00000002"] * 4
-    with promoted.running() as service:
-        promoted.sql("UPDATE item SET amount = 11 WHERE id = 100")
-        service.until(lambda: promoted.is_exact("item"))
-    assert promoted.checkpoint.epoch == 2
+    with replica_site.running() as service:
+        replica_site.sql("UPDATE item SET amount = 11 WHERE id = 100")
+        service.until(lambda: replica_site.is_exact("item"))
+    assert replica_site.checkpoint.epoch == 2
 
 
 def test_a_replica_that_lacks_published_transactions_is_refused(pair: Pair) -> None:
     site = pair.site
-    behind = pair.promote()
+    replica_site = pair.promote()
     site.configure(ITEM)
     with site.running() as service:
         service.until(site.is_read)
         site.sql("UPDATE item SET amount = 2 WHERE id = 1")
         service.until(lambda: site.is_exact("item"))
-    behind.configure(ITEM)
-    refusal = behind.refused("run")
+    replica_site.configure(ITEM)
+    refusal = replica_site.refused("run")
     assert "the server's log lacks transactions that are published" in refusal
     assert "this is not the server from which the changelog was made" in refusal
-    with behind.running(accept_cluster=True) as service:
+    with replica_site.running(accept_cluster=True) as service:
         service.until(lambda: service.said("streaming"))
-        behind.sql("UPDATE item SET amount = 3 WHERE id = 2")
-        service.until(lambda: behind.ops("item")[-1] == ("update", "2"))
-    assert behind.checkpoint.epoch == 2
+        replica_site.sql("UPDATE item SET amount = 3 WHERE id = 2")
+        service.until(lambda: replica_site.ops("item")[-1] == ("update", "2"))
+    assert replica_site.checkpoint.epoch == 2
 
 
 def test_a_prepared_transaction_is_committed_on_the_promoted_replica(pair: Pair) -> None:
@@ -129,11 +129,11 @@ def test_a_prepared_transaction_is_committed_on_the_promoted_replica(pair: Pair)
         site.sql("XA START 'x'", "UPDATE item SET amount = 7 WHERE id = 5", "XA END 'x'", "XA PREPARE 'x'")
         site.sql("UPDATE item SET amount = 8 WHERE id = 6")
         service.until(lambda: ("update", "6") in site.ops("item"))
-    promoted = pair.promote()
-    with promoted.running() as service:
-        promoted.sql("XA COMMIT 'x'")
-        service.until(lambda: promoted.is_exact("item"))
-    assert promoted.ops("item")[50:] == [("update", "6"), ("update", "5")]
+    replica_site = pair.promote()
+    with replica_site.running() as service:
+        replica_site.sql("XA COMMIT 'x'")
+        service.until(lambda: replica_site.is_exact("item"))
+    assert replica_site.ops("item")[50:] == [("update", "6"), ("update", "5")]
 
 
 def test_a_server_whose_log_began_again_is_refused(pair: Pair) -> None:

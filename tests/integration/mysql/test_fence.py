@@ -71,9 +71,9 @@ def read(fence: Fence, entity: str) -> dict[str, Any]:
     }
 
 
-def published(site: MysqlSite, ends: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """For each commit in `ends`, yields the rows of `account` after all messages before that commit. `ends` must be
-    sorted.
+def rows_before(site: MysqlSite, ends: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """For each commit in `ends`, yields the rows of `account` that result from all messages before that commit. `ends`
+    must be sorted.
     """
     messages = [(Position.parse(text).commit, key, current) for text, key, current in rows_of(site)]
     rows: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def test_a_fence_reads_exactly_the_transactions_that_it_shows(site: MysqlSite, s
         service.until(lambda: int(site.checkpoint.through, 16) >= fences[-1][0])
     assert all(writer.transactions for writer in writers)
     ends = [end for end, _ in fences]
-    wrong = [end for (end, rows), then in zip(fences, published(site, ends), strict=True) if rows != then]
+    wrong = [end for (end, rows), expected in zip(fences, rows_before(site, ends), strict=True) if rows != expected]
     assert not wrong
     assert len(set(ends)) == ROUNDS
 
@@ -126,9 +126,9 @@ def test_a_fence_belongs_to_one_server_and_its_present_log(site: MysqlSite) -> N
             reason = fence.missing(replace(checkpoint, through=commit_text(fence.shown.end - 1)))
             assert reason is not None
             assert reason.startswith("it reaches ")
-            reset = fence.missing(replace(checkpoint, through=commit_text(fence.shown.end + (1 << 40))))
-            assert reset is not None
-            assert "the server's log ends at" in reset
+            reset_reason = fence.missing(replace(checkpoint, through=commit_text(fence.shown.end + (1 << 40))))
+            assert reset_reason is not None
+            assert "the server's log ends at" in reset_reason
 
 
 def test_the_copies_are_deleted_with_the_fence(site: MysqlSite, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_copies_are_deleted_with_the_fence(site: MysqlSite, tmp_path: Path) 
     assert raised.value.kind is Kind.CONNECTION
 
 
-def test_a_table_that_stays_locked_has_no_fence_now(site: MysqlSite) -> None:
+def test_a_table_has_no_fence_until_it_is_unlocked(site: MysqlSite) -> None:
     opened, entities = source(site)
     with site.server.connect(site.database) as session, session.cursor() as cursor:
         cursor.execute("LOCK TABLES account WRITE")

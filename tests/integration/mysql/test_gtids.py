@@ -1,4 +1,4 @@
-"""Tests sets and positions of GTIDs, with the servers as oracles."""
+"""Compares `GtidSet` and `GtidPosition` with real servers."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -17,7 +17,7 @@ from tests.servers.mysql import mysql_server
 UUIDS = [f"{digit * 8}-71ca-11e1-9e33-c80aa9429562" for digit in "a1f"]
 
 
-def asked(server: MysqlServer, *statements: str) -> str:
+def ask(server: MysqlServer, *statements: str) -> str:
     """Executes statements in one session, and returns the value that the last statement selects."""
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in statements:
@@ -27,7 +27,7 @@ def asked(server: MysqlServer, *statements: str) -> str:
     return str(row[0])
 
 
-def drawn(random: Random) -> str:
+def random_gtids(random: Random) -> str:
     """Returns the text of a random set of GTIDs, whose intervals are not sorted and may overlap."""
     spans = [(random.choice(UUIDS), first, first + random.randrange(9)) for first in random.sample(range(1, 60), 6)]
     return ",".join(f"{uuid}:{first}-{last}" for uuid, first, last in spans)
@@ -37,7 +37,7 @@ def test_sets_agree_with_the_functions_of_mysql(mysql: MysqlServer, seed: int) -
     random = Random(seed)
     with mysql.connect() as connection, connection.cursor() as cursor:
         for _ in range(200):
-            mine, theirs = drawn(random), drawn(random)
+            mine, theirs = random_gtids(random), random_gtids(random)
             one, other = GtidSet.parse(mine), GtidSet.parse(theirs)
             cursor.execute("SELECT GTID_SUBTRACT(%s, %s), GTID_SUBTRACT(%s, ''), GTID_SUBSET(%s, %s)",
                            (mine, theirs, mine, other.text, theirs))  # fmt: skip
@@ -58,8 +58,8 @@ def test_a_set_has_the_bytes_that_mysql_writes_to_its_log(starts_servers: None, 
     for gtid in gtids:
         builder.add(gtid)
     with mysql_server("mysql") as server:
-        empty = [text for gtid in sorted(gtids) for text in (f"SET gtid_next = '{gtid}'", "BEGIN", "COMMIT")]
-        executed = asked(server, "RESET MASTER", *empty, "SELECT @@global.gtid_executed")
+        transactions = [text for gtid in sorted(gtids) for text in (f"SET gtid_next = '{gtid}'", "BEGIN", "COMMIT")]
+        executed = ask(server, "RESET MASTER", *transactions, "SELECT @@global.gtid_executed")
         (previous,) = previous_gtids(logged(server, "mysql", lambda _: None))
     assert executed == printed(builder.build())
     assert previous == encode_gtids(builder.build())
@@ -79,13 +79,13 @@ def loose_mariadb(starts_servers: None) -> Iterator[MysqlServer]:
         yield server
 
 
-def test_a_position_follows_mariadb(loose_mariadb: MysqlServer, seed: int) -> None:
+def test_a_position_is_the_same_as_in_mariadb_after_each_transaction(loose_mariadb: MysqlServer, seed: int) -> None:
     random = Random(seed)
-    asked(loose_mariadb, "CREATE DATABASE test", "CREATE TABLE test.t (a INT)", "SELECT 1")
-    start = position = GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_pos"))
+    ask(loose_mariadb, "CREATE DATABASE test", "CREATE TABLE test.t (a INT)", "SELECT 1")
+    start = position = GtidPosition.parse(ask(loose_mariadb, "SELECT @@gtid_binlog_pos"))
     builder = position.builder()
     for _ in range(40):
-        gtid = asked(
+        gtid = ask(
             loose_mariadb,
             f"SET gtid_domain_id = {random.randrange(3)}, server_id = {random.randrange(1, 4)}",
             f"SET gtid_seq_no = {random.randrange(1, 99)}",
@@ -94,7 +94,7 @@ def test_a_position_follows_mariadb(loose_mariadb: MysqlServer, seed: int) -> No
         )
         builder.add(gtid)
         position = builder.build()
-        assert position == GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_pos"))
-        assert position == GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_state"))
+        assert position == GtidPosition.parse(ask(loose_mariadb, "SELECT @@gtid_binlog_pos"))
+        assert position == GtidPosition.parse(ask(loose_mariadb, "SELECT @@gtid_binlog_state"))
         assert position.contains(gtid)
-    assert asked(loose_mariadb, f"SET GLOBAL gtid_slave_pos = '{start.text}'", "SELECT @@gtid_slave_pos") == start.text
+    assert ask(loose_mariadb, f"SET GLOBAL gtid_slave_pos = '{start.text}'", "SELECT @@gtid_slave_pos") == start.text

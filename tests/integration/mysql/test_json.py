@@ -40,7 +40,7 @@ DOUBLES = [
 ]
 
 
-def drawn(random: Random, depth: int = 0) -> Any:
+def random_value(random: Random, depth: int = 0) -> Any:
     kind = random.randrange(7 if depth < 4 else 5)
     if kind == 0:
         return random.choice([None, True, False])
@@ -54,7 +54,7 @@ def drawn(random: Random, depth: int = 0) -> Any:
         return random.choice(TEXTS)
     if random.random() < 0.02:  # more than 64 KiB, so that it has the layout for large values
         return [random.choice(NUMBERS) for _ in range(30_000)] if kind == 5 else {f"n{n}": n for n in range(9_000)}
-    values = [drawn(random, depth + 1) for _ in range(random.randrange(5))]
+    values = [random_value(random, depth + 1) for _ in range(random.randrange(5))]
     return values if kind == 5 else {random.choice(NAMES): value for value in values}
 
 
@@ -107,7 +107,7 @@ def test_documents_are_what_the_server_prints(mysql: MysqlServer, database: str,
     def run(cursor: Cursor) -> None:
         cursor.execute("CREATE TABLE t (doc JSON)")
         for _ in range(150):
-            text = json.dumps(drawn(random), ensure_ascii=random.random() < 0.5)
+            text = json.dumps(random_value(random), ensure_ascii=random.random() < 0.5)
             cursor.execute("INSERT INTO t VALUES (%s)", (text,))
             printed.append(stored(cursor))
             cursor.execute("TRUNCATE t")
@@ -156,7 +156,7 @@ VALUES = ["7", "'text'", "CAST('[1, {\"k\": 2.5}]' AS JSON)", "1.50"]
 
 
 def path_into(document: Any, random: Random) -> str:
-    """A path to a value in the document, or just outside of it."""
+    """Returns a path to a value in the document, or to a place just outside of it."""
     path = "$"
     while isinstance(document, dict | list) and (path == "$" or random.random() < 0.8):
         if isinstance(document, dict):
@@ -190,8 +190,8 @@ def test_partial_updates_give_what_the_server_stores(mysql: MysqlServer, databas
         cursor.execute("CREATE TABLE t (doc JSON)")
         cursor.execute("SET SESSION binlog_row_value_options = 'PARTIAL_JSON'")
         for _ in range(60):
-            lists = [drawn(random, 2) for _ in range(3)]
-            start = {"a": drawn(random, 1), "list": lists, "größe": {"b c": drawn(random, 2)}}
+            lists = [random_value(random, 2) for _ in range(3)]
+            start = {"a": random_value(random, 1), "list": lists, "größe": {"b c": random_value(random, 2)}}
             cursor.execute("INSERT INTO t VALUES (%s)", (json.dumps(start),))
             printed.append(stored(cursor))
             printed.extend(stored(cursor) for _ in range(5) if change(cursor, random))

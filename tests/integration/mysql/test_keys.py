@@ -1,4 +1,4 @@
-"""Tables with keys of any type are read in chunks, each row once. Single keys are found as well."""
+"""Tables with keys of any type are read in chunks, each row once. The rows of single keys are found as well."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.settings import Settings
-from changelog.connectors.sources.mysql.snapshot import read_table as reading
+from changelog.connectors.sources.mysql.snapshot import read_table as read_table_module
 from changelog.connectors.sources.mysql.snapshot.key_rows import read_keys
 from changelog.connectors.sources.mysql.snapshot.read_table import read_table
 from changelog.envelope.entity import Entity
@@ -47,7 +47,7 @@ KEYS = {
     "DECIMAL(20,4)": ["-1.5", "0", "0.0001", "99999999999999.9999", "1.25", "3"],
     "FLOAT": ["-1.5e30", "0", "1e-7", "0.1", "16777217", "3"],
     "DOUBLE": ["-1.5e300", "0", "1e-7", "0.1", "16777217", "3"],
-    "VARCHAR(40)": [text(value) for value in ("", "a", "B", "c", "x y", "Z", "10", "_")],  # its default collation
+    "VARCHAR(40)": [text(value) for value in ("", "a", "B", "c", "x y", "Z", "10", "_")],  # the default collation
     "VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin": [text(value) for value in TEXTS],
     "VARCHAR(50) CHARACTER SET latin1 COLLATE latin1_bin": [
         text(value) for value in TEXTS if ord((value or "a")[0]) < 256
@@ -104,7 +104,7 @@ def composite(seed: int) -> list[str]:
 
 
 def tables_of(server: MysqlServer) -> dict[str, tuple[str, list[str]]]:
-    """For each table, returns the declaration of its key and the values of the key."""
+    """For each table, returns the type of its key column and the values of the key."""
     version = "_v7" if version_of(server) >= (11, 7) else ""
     uuids = {"UUID": [f"UUID{version}()"] * 20} if server.flavour == "mariadb" else {}
     return {f"place_{number}": pair for number, pair in enumerate((KEYS | uuids).items())}
@@ -124,8 +124,8 @@ def test_rows_are_read_by_keys_of_each_type(
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path, snapshot_rows=4)
     tables = {
-        name: (f"k {declared} PRIMARY KEY, n INT", [f"({value}, 1)" for value in values])
-        for name, (declared, values) in tables_of(mysql_server).items()
+        name: (f"k {column_type} PRIMARY KEY, n INT", [f"({value}, 1)" for value in values])
+        for name, (column_type, values) in tables_of(mysql_server).items()
     }
     tables["several"] = "a INT, b VARCHAR(9), c DATE, n INT, PRIMARY KEY (b, c, a)", composite(seed)
     for name, (columns, rows) in tables.items():
@@ -139,35 +139,35 @@ def test_rows_are_read_by_keys_of_each_type(
     )
     with site.running() as service:
         service.until(site.is_read)
-        read = {name: [key for _, key in site.ops(name)] for name in tables}
+        first_keys = {name: [key for _, key in site.ops(name)] for name in tables}
         counts = {name: len(rows) for name, (_, rows) in tables.items()}
-        assert {name: len(set(keys)) for name, keys in read.items()} == counts
-        assert {name: len(keys) for name, keys in read.items()} == counts
-        # A key that begins with a minus would be an option of the command. Some tables have a row whose key is hostile:
-        # the empty string. The order of the rows can differ, so the test does not rely on the place of that row.
+        assert {name: len(set(keys)) for name, keys in first_keys.items()} == counts
+        assert {name: len(keys) for name, keys in first_keys.items()} == counts
+        # The command would take a key that begins with a minus for an option. Some tables have a row whose key is the
+        # empty string, which is also in the sample. It is always requested: `keys[::2]` has it only in some orders of
+        # the rows.
         requested = {
             name: {key for key in keys if not key.startswith("-")} & {*keys[::2], *HOSTILE_SAMPLE}
-            for name, keys in read.items()
+            for name, keys in first_keys.items()
         }
         for name, keys in requested.items():
             absent = [key for key in HOSTILE_SAMPLE if key not in keys]
             assert site.call("republish", name, "--keys", *keys, *absent, "--no-wait")[0] == 0
-        service.until(lambda: all(len(site.ops(name)) >= len(read[name]) + len(requested[name]) for name in tables))
+        totals = {name: len(first_keys[name]) + len(keys) for name, keys in requested.items()}
+        service.until(lambda: all(len(site.ops(name)) >= total for name, total in totals.items()))
     for name, keys in requested.items():
-        assert sorted(site.ops(name)[len(read[name]) :]) == sorted(("read", key) for key in keys), name
+        assert sorted(site.ops(name)[len(first_keys[name]) :]) == sorted(("read", key) for key in keys), name
 
 
-def opened(site: MysqlSite, table: str) -> tuple[Settings, Entity]:
+def settings_and_entity(site: MysqlSite, table: str) -> tuple[Settings, Entity]:
     """Returns the source's settings, and the entity of a table whose key is `k`."""
     entity = make_entity(table, key=("k",), partition_by=("k",))
     return Settings(name=site.name, dsn=site.dsn, hmac_key=b""), replace(entity, table=(site.database, table))
 
 
 def lookup(site: MysqlSite, table: str, requested: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Looks up these keys, and all keys that the table has. Returns the keys that were found, and the keys that were
-    not.
-    """
-    settings, entity = opened(site, table)
+    """Looks up these keys, and all keys that the table has. Returns the table's keys, and the keys without a row."""
+    settings, entity = settings_and_entity(site, table)
     origin = Origin(connector="mysql", name="x", database=site.database)
     with settings.connect_reading(settings.stopping) as connection:
         bound = read_table(ColumnCatalog.of(connection.query, connection.flavour), Binder(hmac_key=b""), entity)
@@ -186,28 +186,28 @@ def test_keys_of_any_form_and_length_are_looked_up_in_every_type(
     }
     if mysql_server.flavour == "mariadb":
         tables |= {"inet4": ("INET4", ["'10.0.0.1'"]), "inet6": ("INET6", ["'::1'", "'::ffff:1.2.3.4'"])}
-    chance = Random(seed)
-    random = ["".join(chance.choices(ALPHABET, k=chance.randrange(1, 30))) for _ in range(1_000)]
-    for name, (declared, values) in tables.items():
-        fill(site, name, f"k {declared} PRIMARY KEY", [f"({value})" for value in values])
-        present, gone = lookup(site, name, [*OTHER_HOSTILE, *HUGE, *random])
-        assert len(present) == len(values), declared
-        assert gone == [key for key in (*OTHER_HOSTILE, *HUGE, *random) if key not in present], declared
+    random = Random(seed)
+    random_keys = ["".join(random.choices(ALPHABET, k=random.randrange(1, 30))) for _ in range(1_000)]
+    for name, (column_type, values) in tables.items():
+        fill(site, name, f"k {column_type} PRIMARY KEY", [f"({value})" for value in values])
+        present, gone = lookup(site, name, [*OTHER_HOSTILE, *HUGE, *random_keys])
+        assert len(present) == len(values), column_type
+        assert gone == [key for key in (*OTHER_HOSTILE, *HUGE, *random_keys) if key not in present], column_type
 
 
 @on_versions("mariadb", "mysql")
-@pytest.mark.parametrize("declared", ["ENUM({})", "BIGINT"])
+@pytest.mark.parametrize("column_type", ["ENUM({})", "BIGINT"])
 def test_keys_of_a_table_that_is_larger_than_a_chunk_are_looked_up(
-    mysql_server: MysqlServer, mysql_database: str, tmp_path: Path, declared: str, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MysqlServer, mysql_database: str, tmp_path: Path, column_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path, snapshot_rows=10)
     keys = [str(number) for number in range(200)]
     labels = ", ".join(f"'{key}'" for key in keys)
-    site.sql(f"CREATE TABLE item (k {declared.format(labels)} PRIMARY KEY, text VARCHAR(200) NOT NULL)")
+    site.sql(f"CREATE TABLE item (k {column_type.format(labels)} PRIMARY KEY, text VARCHAR(200) NOT NULL)")
     site.sql("INSERT INTO item VALUES " + ", ".join(f"('{key}', REPEAT('x', 100))" for key in keys))
     site.sql("CREATE TABLE changelog_signal (id BIGINT PRIMARY KEY, content MEDIUMTEXT NOT NULL)")
     site.configure(ENTITY.format(name="item", database=mysql_database, key='["k"]'))
-    monkeypatch.setattr(reading, "CHUNK_BYTES_MAX", 4_000)
+    monkeypatch.setattr(read_table_module, "CHUNK_BYTES_MAX", 4_000)
     with site.running() as service:
         service.until(site.is_read)
         assert site.call("republish", "item", "--keys", *keys[50:150], "--no-wait")[0] == 0

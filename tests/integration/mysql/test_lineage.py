@@ -1,4 +1,4 @@
-"""Tests, on real servers, whether a server's log continues a changelog."""
+"""Tests on real servers how the source decides whether a server's log continues a changelog."""
 
 from dataclasses import replace
 
@@ -16,27 +16,26 @@ from changelog.envelope.position import Position
 def test_a_server_that_lacks_a_partly_published_transaction_is_refused(
     mysql_server: MysqlServer, mysql_database: str
 ) -> None:
-    """A replica may be promoted before it has received the whole of a transaction that the service was reading."""
+    """A replica may be promoted before it has received all of a transaction that the service was reading."""
     address = Address(host=mysql_server.host, port=mysql_server.port, user="root", password="", database=mysql_database)
     with Connection(address) as server:
-        new = LogStart.trace(server.query, server.version, None, accept=False)
-        stored = Checkpoint(
-            position=Position(new.epoch, new.through, 6),
-            through=new.through_text,
-            epoch=new.epoch,
+        start = LogStart.trace(server.query, server.version, None, accept=False)
+        checkpoint = Checkpoint(
+            position=Position(start.epoch, start.through, 6),
+            through=start.through_text,
+            epoch=start.epoch,
             partial=True,
-            source=new.source,
+            source=start.source,
         )
-        newest = new.received.text.rpartition(",")[2]
+        newest = start.received.text.rpartition(",")[2]
         head, separator, _ = newest.rpartition(":" if ":" in newest else "-")
-        lost, present = (
+        lost_gtid, present_gtid = (
             head + separator + number for number in (str(1 << 40), newest.replace("-", ":").rpartition(":")[2])
         )
-        lacking = replace(stored, source={**new.source, "half": lost})
-        with pytest.raises(ChangelogError, match=f"lacks transactions that are published: {lost}") as refused:
-            LogStart.trace(server.query, server.version, lacking, accept=False)
-        assert refused.value.kind is Kind.DIVERGED
-        traced = LogStart.trace(
-            server.query, server.version, replace(stored, source={**new.source, "half": present}), accept=False
-        )
-        assert traced.half == (present, new.epoch, new.through)
+        checkpoint_with_lost_half = replace(checkpoint, source={**start.source, "half": lost_gtid})
+        with pytest.raises(ChangelogError, match=f"lacks transactions that are published: {lost_gtid}") as raised:
+            LogStart.trace(server.query, server.version, checkpoint_with_lost_half, accept=False)
+        assert raised.value.kind is Kind.DIVERGED
+        checkpoint_with_present_half = replace(checkpoint, source={**start.source, "half": present_gtid})
+        log_start = LogStart.trace(server.query, server.version, checkpoint_with_present_half, accept=False)
+        assert log_start.half == (present_gtid, start.epoch, start.through)

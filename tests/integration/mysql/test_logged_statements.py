@@ -16,7 +16,7 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 @pytest.mark.parametrize("charset", ["sjis", "gbk", "big5"])
 def test_a_name_in_the_character_set_of_the_session(site: MysqlSite, charset: str) -> None:
-    """In these sets, the second byte of a character can look like a backslash, or like the backquote around names."""
+    """In these sets, the second byte of a character can be that of a backslash, or of the backquote around names."""
     names = {"sjis": "表", "gbk": "乗", "big5": "功"}
     name = names[charset]
     assert name.encode(charset)[1:] == b"\\"

@@ -1,4 +1,4 @@
-"""Tests what a service on MySQL or MariaDB refuses. It prints one line for each mistake, which says what to do."""
+"""Tests what a service on MySQL or MariaDB refuses. For each mistake, it prints one line that says what to do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 @contextmanager
 def account(site: MysqlSite, *, rights: str = "ALL ON *.*", requires: str = "") -> Iterator[str]:
-    """Yields the name of an account, whose password is `secret`, with some rights."""
+    """Yields the name of an account that has these rights. Its password is `secret`."""
     name = f"u_{site.database[5:]}"
     requirement = f" REQUIRE {requires}" if requires else ""
     site.sql(f"CREATE USER {name} IDENTIFIED BY 'secret'{requirement}", f"GRANT {rights} TO {name}")
@@ -170,7 +170,7 @@ def test_a_log_that_was_reset(version: str, tmp_path: Path, starts_servers: None
 
 
 def skip_the_stop(site: MysqlSite, *statements: str, problem: str) -> None:
-    """Makes the service stop at these statements. Then skips the stops, and waits until the service has continued."""
+    """Makes the service stop at these statements. Then skips the stop, and waits until the service has continued."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(*statements)
@@ -205,11 +205,13 @@ def test_a_rollback_in_the_log_can_be_skipped(mariadb: MysqlServer, tmp_path: Pa
 
 
 def test_a_log_without_the_names_of_columns_can_be_skipped(site: MysqlSite) -> None:
-    before = "SET GLOBAL binlog_row_metadata = MINIMAL", "UPDATE item SET amount = 9 WHERE id = 1"
+    statements = (
+        "SET GLOBAL binlog_row_metadata = MINIMAL",
+        "UPDATE item SET amount = 9 WHERE id = 1",
+        "SET GLOBAL binlog_row_metadata = FULL",
+    )
     try:
-        skip_the_stop(
-            site, *before, "SET GLOBAL binlog_row_metadata = FULL", problem="the binary log has no names of the columns"
-        )
+        skip_the_stop(site, *statements, problem="the binary log has no names of the columns")
     finally:
         site.sql("SET GLOBAL binlog_row_metadata = FULL")
     assert ("update", "1") not in site.ops("item")

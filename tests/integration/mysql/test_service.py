@@ -86,9 +86,7 @@ def test_a_checkpoint_does_not_grow_with_each_start(site: MysqlSite) -> None:
 
 
 def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: MysqlServer, tmp_path: Path) -> None:
-    """MariaDB logs a uuid like a binary(16). When row 4 is published, the column in the catalogue is also a
-    binary(16).
-    """
+    """MariaDB logs a UUID like a BINARY(16). The column becomes a BINARY(16) before the service publishes row 4."""
     code = "123e4567-e89b-12d3-a456-426655440000"
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)
@@ -150,7 +148,7 @@ def test_xa_transactions_are_published_when_they_are_committed(site: MysqlSite) 
 
 
 @EVERY_VERSION
-def test_a_truncate_is_published_or_stops(site: MysqlSite) -> None:
+def test_a_truncate_is_published_or_stops_the_service(site: MysqlSite) -> None:
     site.configure(ITEM.format(database=site.database) + 'on_truncate = "publish"\n')
     with site.running() as service:
         service.until(site.is_read)
@@ -181,8 +179,8 @@ def test_a_column_with_a_default_is_read_again(site: MysqlSite) -> None:
 
 
 @EVERY_VERSION
-def test_a_table_that_takes_the_name_is_read_again(site: MysqlSite) -> None:
-    """Tools that alter large tables fill a copy of the table, and then exchange the names of the two."""
+def test_a_table_that_takes_the_name_of_another_is_read(site: MysqlSite) -> None:
+    """Tools that alter large tables fill a copy of the table, and then swap the names of the table and its copy."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(
@@ -195,7 +193,7 @@ def test_a_table_that_takes_the_name_is_read_again(site: MysqlSite) -> None:
 
 
 @EVERY_VERSION
-def test_a_table_that_is_created_because_it_is_missing_is_read_again(site: MysqlSite) -> None:
+def test_a_table_that_is_created_if_it_is_missing_is_read_again(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
     site.sql(
@@ -236,8 +234,8 @@ def test_stamps_name_who_made_a_change(site: MysqlSite) -> None:
             "COMMIT",
         )
         service.until(lambda: site.is_exact("item"))
-    made_by = [message["value"]["provenance"]["serviceName"] for message in site.messages("item")[50:]]
-    assert made_by == ["unknown", "till"]
+    services = [message["value"]["provenance"]["serviceName"] for message in site.messages("item")[50:]]
+    assert services == ["unknown", "till"]
 
 
 def test_a_second_service_is_refused(site: MysqlSite) -> None:
@@ -251,7 +249,7 @@ def test_a_second_service_is_refused(site: MysqlSite) -> None:
     assert "KILL" in refusal
 
 
-def test_a_row_without_all_columns_stops_and_can_be_skipped(site: MysqlSite) -> None:
+def test_a_row_without_all_columns_stops_the_service_and_can_be_skipped(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql("SET SESSION binlog_row_image = MINIMAL", "UPDATE item SET amount = 0 WHERE id = 1")
@@ -266,7 +264,7 @@ def test_a_row_without_all_columns_stops_and_can_be_skipped(site: MysqlSite) -> 
     assert ("update", "1") not in site.ops("item")
 
 
-def test_a_statement_that_is_not_logged_as_rows_stops(site: MysqlSite) -> None:
+def test_a_statement_that_is_not_logged_as_rows_stops_the_service(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql("SET SESSION binlog_format = STATEMENT", "UPDATE item SET amount = 0 WHERE id = 1")
@@ -278,7 +276,8 @@ def test_a_statement_that_is_not_logged_as_rows_stops(site: MysqlSite) -> None:
 def purge(site: MysqlSite) -> None:
     """Makes the server remove all files of its binary log except the last one.
 
-    A file that a session still reads is not purged, and the server may not know yet that the service has stopped.
+    This may take several attempts: the server does not purge a file that a session still reads, and may not know yet
+    that the service has stopped.
     """
     last = site.sql("SHOW BINARY LOGS")[-1][0]
     until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")
@@ -301,7 +300,7 @@ def test_purged_log_is_a_gap_that_can_be_crossed(
         service.until(site.is_read)
     site.sql("FLUSH BINARY LOGS")
     purge(site)
-    assert not is_lost(site, capsys), "nothing is lost, because all that was purged is published"
+    assert not is_lost(site, capsys), "a loss is reported, but all purged transactions are published"
     site.sql("DELETE FROM item WHERE id = 1", "FLUSH BINARY LOGS", "INSERT INTO item VALUES (3, 3)")
     purge(site)
     assert is_lost(site, capsys)

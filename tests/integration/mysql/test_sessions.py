@@ -1,4 +1,4 @@
-"""Tests the source's sessions on servers with unusual accounts and settings."""
+"""Tests the source's sessions with unusual accounts, and on servers with unusual settings."""
 
 import time
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 
 def plugins(site: MysqlSite) -> list[str]:
-    """Returns the usual ways in which the server stores passwords."""
+    """Returns which of the usual authentication plugins the server has."""
     names = "'mysql_native_password', 'caching_sha2_password'"
     return [
         name
@@ -47,7 +47,7 @@ def plugins(site: MysqlSite) -> list[str]:
 
 @contextmanager
 def account(site: MysqlSite, plugin: str, password: str) -> Iterator[str]:
-    """Yields the name of an account."""
+    """Yields the name of an account with this plugin and password."""
     name = f"u_{site.database[5:]}"
     secret = f"USING PASSWORD('{password}')" if site.server.flavour == "mariadb" else f"BY '{password}'"
     site.sql(f"CREATE USER {name} IDENTIFIED WITH {plugin} {secret}", f"GRANT ALL ON {site.database}.* TO {name}")
@@ -63,7 +63,7 @@ def test_a_password_may_have_any_characters(site: MysqlSite, password: str) -> N
     assert plugins(site)
     for plugin in plugins(site):
         with account(site, plugin, password) as user:
-            for _ in range(2):  # after the first time, the server has the password in its cache, and asks for less
+            for _ in range(2):  # the second time, the server has the password in its cache, and does not ask for it
                 with Connection(Address.parse(site.url(user, quote(password)))) as connection:
                     assert connection.query("SELECT DATABASE()") == [(site.database,)]
 
@@ -105,17 +105,17 @@ def test_a_session_outlives_the_servers_limit_for_idle_sessions(site: MysqlSite)
     settings = Settings(name=site.name, dsn=site.dsn, hmac_key=b"")
     with (
         site.setting("wait_timeout", "1"),
-        settings.connect() as short,
-        settings.connect_reading(settings.stopping) as reading,
+        settings.connect() as control,
+        settings.connect_reading(settings.stopping) as reader,
     ):
-        reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        with site.server.connect() as other:  # this session begins to wait after the other two
+        reader.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        with site.server.connect() as other:  # this session becomes idle after the other two
             other_id = other.thread_id()  # type: ignore[no-untyped-call]
             deadline = time.monotonic() + PATIENCE_S
             while other_id in {id_ for id_, *_ in site.sql("SHOW PROCESSLIST")}:
                 assert time.monotonic() < deadline, "the server did not end an idle session"
                 time.sleep(0.1)
-        assert short.query("SELECT DATABASE()") == reading.query("SELECT DATABASE()") == [(site.database,)]
+        assert control.query("SELECT DATABASE()") == reader.query("SELECT DATABASE()") == [(site.database,)]
 
 
 @EVERY_VERSION
@@ -123,28 +123,28 @@ def test_a_lost_host_does_not_keep_writers_stopped(site: MysqlSite, monkeypatch:
     site.sql("CREATE TABLE item (id INT PRIMARY KEY)")
     settings = Settings(name=site.name, dsn=site.dsn, hmac_key=b"")
     monkeypatch.setattr(cut, "LOST_S", 1)
-    with settings.connect() as asking:
-        with pytest.raises(ChangelogError) as raised, cut.read_lock(asking):
+    with settings.connect() as control:
+        with pytest.raises(ChangelogError) as raised, cut.read_lock(control):
             site.sql("SET SESSION lock_wait_timeout = 60", "INSERT INTO item VALUES (1)")
         assert raised.value.kind is Kind.CONNECTION
-    with settings.connect() as asking:
-        [before] = asking.query("SELECT @@session.wait_timeout")
-        with cut.read_lock(asking):
-            assert asking.query("SELECT @@session.wait_timeout") == [(1,)]
-        assert asking.query("SELECT @@session.wait_timeout") == [before]
-        with pytest.raises(ZeroDivisionError), cut.read_lock(asking):
+    with settings.connect() as control:
+        [before] = control.query("SELECT @@session.wait_timeout")
+        with cut.read_lock(control):
+            assert control.query("SELECT @@session.wait_timeout") == [(1,)]
+        assert control.query("SELECT @@session.wait_timeout") == [before]
+        with pytest.raises(ZeroDivisionError), cut.read_lock(control):
             raise ZeroDivisionError
-        assert asking.query("SELECT @@session.wait_timeout") == [before]
+        assert control.query("SELECT @@session.wait_timeout") == [before]
         site.sql("INSERT INTO item VALUES (2)")
 
 
 def test_a_read_without_an_answer_is_reported(site: MysqlSite) -> None:
     patience = PacketPatience(silence_s=0.3)
-    with Connection(Address.parse(site.dsn), patience=patience) as reading:
+    with Connection(Address.parse(site.dsn), patience=patience) as reader:
         with pytest.raises(ChangelogError, match=r"reading a table: .*no answer for 0\.3 s") as raised:
-            read_text_rows(reading, "SELECT SLEEP(60)", bytes_max=100)
+            read_text_rows(reader, "SELECT SLEEP(60)", bytes_max=100)
         assert raised.value.kind is Kind.CONNECTION
-        assert reading.closed
+        assert reader.closed
 
 
 def test_the_service_says_that_a_table_read_got_no_answer(site: MysqlSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""MySQL with `binlog_row_image = NOBLOB`: the state gives the same changelog as whole rows in the log do."""
+"""With a state, MySQL's `binlog_row_image = NOBLOB` gives the same changelog as whole rows in the log."""
 
 import json
 from collections.abc import Sequence
@@ -76,8 +76,8 @@ def statements(random: Random, count: int) -> list[str]:
     return result
 
 
-def said(site: MysqlSite, entity: str) -> list[tuple[Any, ...]]:
-    """The changes of an entity: everything that is the same for the table and its twin."""
+def changes(site: MysqlSite, entity: str) -> list[tuple[Any, ...]]:
+    """Returns an entity's changes, without what must differ between the table and its twin."""
     result = []
     for message in site.messages(entity):
         value = message["value"]
@@ -89,32 +89,32 @@ def said(site: MysqlSite, entity: str) -> list[tuple[Any, ...]]:
     return result
 
 
-def run_both(site: MysqlSite, ours: Sequence[str]) -> None:
-    """Runs the statements, and the same ones on the twin with whole rows in the log."""
+def run_both(site: MysqlSite, item_statements: Sequence[str]) -> None:
+    """Runs the statements with NOBLOB, and then on the twin with whole rows in the log."""
     head = "SET sql_mode = ''"
-    site.sql(head, "SET binlog_row_image = NOBLOB", *ours)
-    site.sql(head, *(statement.replace(" item ", " twin ") for statement in ours))
+    site.sql(head, "SET binlog_row_image = NOBLOB", *item_statements)
+    site.sql(head, *(statement.replace(" item ", " twin ") for statement in item_statements))
 
 
 @on_versions("mysql", "mysql-9")
 def test_noblob_gives_the_changelog_of_whole_rows(site: MysqlSite, seed: int) -> None:
-    every = statements(Random(seed), 400)
+    all_statements = statements(Random(seed), 400)
     with site.running() as service:
         service.until(site.is_read)
-        run_both(site, every[:200])
-        service.until(lambda: len(said(site, "item")) == len(said(site, "twin")) > 0)
+        run_both(site, all_statements[:200])
+        service.until(lambda: len(changes(site, "item")) == len(changes(site, "twin")) > 0)
     with site.running() as service:
-        run_both(site, every[200:])
+        run_both(site, all_statements[200:])
         site.sql("INSERT INTO item (id, note) VALUES (99, 'last')", "INSERT INTO twin (id, note) VALUES (99, 'last')")
-        service.until(lambda: all('"99"' in json.dumps(said(site, name)[-1:]) for name in ("item", "twin")))
-    ours, whole = said(site, "item"), said(site, "twin")
-    assert len(ours) == len(whole) > 300
-    for one, other in zip(ours, whole, strict=True):
+        service.until(lambda: all('"99"' in json.dumps(changes(site, name)[-1:]) for name in ("item", "twin")))
+    item_changes, twin_changes = changes(site, "item"), changes(site, "twin")
+    assert len(item_changes) == len(twin_changes) > 300
+    for one, other in zip(item_changes, twin_changes, strict=True):
         assert one == other
 
 
 @on_versions("mysql", "mysql-9")
-def test_a_minimal_image_stops_the_service_also_with_a_state(site: MysqlSite) -> None:
+def test_a_minimal_image_stops_the_service_even_with_a_state(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql("INSERT INTO item (id, name, note) VALUES (1, 'a', 'b')")
@@ -134,7 +134,8 @@ def findings(flavour: Flavour, image: str, *, keeps_state: bool) -> list[Finding
         account=facts.account,
         privileges=facts.privileges,
     )
-    return [one for one in server.findings(changed, keeps_state=keeps_state) if one.name == "binlog_row_image"]
+    all_findings = server.findings(changed, keeps_state=keeps_state)
+    return [finding for finding in all_findings if finding.name == "binlog_row_image"]
 
 
 @pytest.mark.parametrize(

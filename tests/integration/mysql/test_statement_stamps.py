@@ -24,7 +24,7 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 
 def stamps(site: MysqlSite) -> list[tuple[str, str, str]]:
-    """Returns who made each change. It leaves out the first three messages, because they are rows that were read from
+    """Returns the stamp of each change. The first three messages are left out, because the service read their rows from
     the table.
     """
     provenances = [message["value"]["provenance"] for message in site.messages("item")[3:]]
@@ -52,7 +52,7 @@ def test_a_comment_stamps_the_rows_of_its_statement(site: MysqlSite) -> None:
     assert stamps(site) == [FROM_COMMENT, FROM_COMMENT, FROM_COMMENT, UNKNOWN, UNKNOWN, FROM_COMMENT, UNKNOWN]
 
 
-def test_a_row_of_the_table_of_stamps_comes_first(site: MysqlSite) -> None:
+def test_a_row_of_the_stamp_table_takes_precedence_over_a_comment(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql(

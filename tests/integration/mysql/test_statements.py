@@ -1,5 +1,5 @@
-"""Executes statements on real servers. From the logged form of each statement, `effects` must tell what the statement
-did.
+"""Executes statements on real servers. `effects` must tell what each statement did from the form in which the server
+logged it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +28,12 @@ from changelog.connectors.sources.mysql.values.text.charsets import to_utf8
 from tests.servers.binlog import Cursor, logged
 from tests.servers.mysql import fresh_mysql_database
 
-AGAIN = "the server logs the previous statement once more, when its transaction commits"
+AGAIN = "the server logs the previous statement once more when the statement ends"
 PARTITIONS = "PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (9), PARTITION q VALUES LESS THAN (19))"
 
 
 def queries(packets: Sequence[bytes]) -> Iterator[list[Effect]]:
-    """The effects of each logged statement."""
+    """Yields the effects of each logged statement."""
     reader = EventReader()
     for packet in packets:
         for event in reader.read(packet):
@@ -52,7 +52,7 @@ def queries(packets: Sequence[bytes]) -> Iterator[list[Effect]]:
 def compare(server: MysqlServer, database: str, cases: Sequence[tuple[str | bytes, list[Effect]]]) -> None:
     """Executes the statements of `cases`, and compares the effects of the logged statements with those in `cases`.
 
-    The BEGIN that the server logs before changes of rows is ignored.
+    Logged statements without effects are ignored, and so is the BEGIN that the server logs before changes of rows.
     """
 
     def run(cursor: Cursor) -> None:
@@ -61,13 +61,14 @@ def compare(server: MysqlServer, database: str, cases: Sequence[tuple[str | byte
                 cursor.execute(statement)
 
     packets = logged(server, database, run)
-    effects_of_log = [one for one in queries(packets) if one not in ([], [Transactional(verb=Verb.BEGIN)])]
+    ignored_effects: tuple[list[Effect], ...] = ([], [Transactional(verb=Verb.BEGIN)])
+    effects_of_log = [query_effects for query_effects in queries(packets) if query_effects not in ignored_effects]
     assert effects_of_log == [expected for _, expected in cases if expected]
 
 
 def test_statements_on_tables(mysql_server: MysqlServer, mysql_database: str) -> None:
     t, u, v, copy = (TableName(mysql_database, name) for name in ("t", "größe", "v w", "copy"))
-    needless: list[Effect] = [Created(table=copy, if_missing=True)] if mysql_server.flavour == "mysql" else []
+    needless_create: list[Effect] = [Created(table=copy, if_missing=True)] if mysql_server.flavour == "mysql" else []
     with fresh_mysql_database(mysql_server) as other:
         moved = TableName(other, "t")
         cases: list[tuple[str | bytes, list[Effect]]] = [
@@ -101,7 +102,7 @@ def test_statements_on_tables(mysql_server: MysqlServer, mysql_database: str) ->
             ("ALTER TABLE t DISCARD TABLESPACE", [Altered(table=t), TablespaceReplaced(table=t)]),
             (f"DROP TABLE IF EXISTS t, {other}.t", [Dropped(table=t), Dropped(table=moved)]),
             ("CREATE TABLE copy (a INT)", [Created(table=copy)]),
-            ("CREATE TABLE IF NOT EXISTS copy (b INT)", needless),
+            ("CREATE TABLE IF NOT EXISTS copy (b INT)", needless_create),
             ("CREATE VIEW seen AS SELECT a FROM copy", []),
             ("CREATE PROCEDURE p() DROP TABLE copy", []),
             ("CREATE TRIGGER tr BEFORE INSERT ON copy FOR EACH ROW SET NEW.a = 2", []),
@@ -170,17 +171,17 @@ def test_rows_in_statement_format(mysql_server: MysqlServer, mysql_database: str
             cursor.execute(statement)
 
     is_mysql = mysql_server.flavour == "mysql"
-    effects_of_log = [one for part in queries(logged(mysql_server, mysql_database, run)) for one in part]
-    changed = [one.tables for one in effects_of_log if isinstance(one, Dml)]
-    assert changed[:2] == [frozenset({t}), frozenset({u})]
-    assert [t in (tables or ()) for tables in changed[2:5]] == [True] * 3
-    assert changed[5:] == [None]
+    effects_of_log = [effect for part in queries(logged(mysql_server, mysql_database, run)) for effect in part]
+    changed_tables = [effect.tables for effect in effects_of_log if isinstance(effect, Dml)]
+    assert changed_tables[:2] == [frozenset({t}), frozenset({u})]
+    assert [t in (tables or ()) for tables in changed_tables[2:5]] == [True] * 3
+    assert changed_tables[5:] == [None]
 
 
 def test_steps_of_transactions(mysql_server: MysqlServer, mysql_database: str) -> None:
     xa_id = XaId(format_id=7, gtrid=f"it's {mysql_database}".encode(), bqual=b"\xff")
 
-    is_mysql = mysql_server.flavour == "mysql"  # MySQL refuses a transaction that changes both kinds of tables
+    is_mysql = mysql_server.flavour == "mysql"  # MySQL refuses a transaction that changes tables of two engines
 
     def run(cursor: Cursor) -> None:
         cursor.execute(f"CREATE TABLE t (a INT) ENGINE = {'InnoDB' if is_mysql else 'MyISAM'}")
@@ -199,10 +200,10 @@ def test_steps_of_transactions(mysql_server: MysqlServer, mysql_database: str) -
         for statement in ("START", "INSERT", "END", "PREPARE", "COMMIT"):
             cursor.execute("INSERT INTO i VALUES (4)" if statement == "INSERT" else f"XA {statement} {text}")
 
-    steps = [one for part in queries(logged(mysql_server, mysql_database, run)) for one in part]
-    transactional = [one for one in steps if isinstance(one, Transactional)]
+    steps = [effect for part in queries(logged(mysql_server, mysql_database, run)) for effect in part]
+    transactional = [effect for effect in steps if isinstance(effect, Transactional)]
     assert len(transactional) + 2 == len(steps)  # two tables were created
     points = {Verb.SAVEPOINT: "a b"} if is_mysql else {Verb.SAVEPOINT: "a b", Verb.ROLLBACK_TO: "a b"}
-    assert {one.verb: one.savepoint for one in transactional if one.savepoint} == points
+    assert {effect.verb: effect.savepoint for effect in transactional if effect.savepoint} == points
     start = {Verb.XA_START} if is_mysql else set()  # in MariaDB's log, the id is in the GTID event
-    assert {one.verb for one in transactional if one.xa_id == xa_id} == {*start, Verb.XA_END, Verb.XA_COMMIT}
+    assert {effect.verb for effect in transactional if effect.xa_id == xa_id} == {*start, Verb.XA_END, Verb.XA_COMMIT}

@@ -1,7 +1,7 @@
 """Random values of every type, as the server writes them to its log and as it returns them from a query.
 
-Both must give the same printed text. If the published JSON of a value is inserted into another table, that table must
-then have the same value.
+The log and the query must give the same text. If the published JSON of a value is inserted into another table, that
+table must then have the same value.
 """
 
 import base64
@@ -80,20 +80,21 @@ def catalog_columns(server: MysqlServer, schema: str) -> dict[str, LogColumn]:
             return cursor.fetchall()
 
         collations = dict(query(COLLATIONS[FLAVOURS[server.flavour]], ()))
-        declared = {of.name: of.columns[0].declared for of in read_tables(query) if of.schema == schema}
-        listed = query(
+        column_types = {table.name: table.columns[0].declared for table in read_tables(query) if table.schema == schema}
+        column_rows = query(
             f"SELECT TABLE_NAME, {FIELDS} FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s", (schema,)
         )
     return {
-        table: column_of(CatalogColumn(*fields)._replace(column_type=declared[table]), collations)
-        for table, *fields in listed
+        table: column_of(CatalogColumn(*fields)._replace(column_type=column_types[table]), collations)
+        for table, *fields in column_rows
     }
 
 
-def queried(cursor: Cursor, table: str, column: LogColumn) -> list[bytes]:
-    """Returns the printed texts of all values. InnoDB returns the values in the order of insertion."""
-    of = selected(column)
-    return [of.convert(value) if of.convert else value for (value,) in rows(cursor, f"SELECT {of.sql} FROM `{table}`")]
+def query_values(cursor: Cursor, table: str, column: LogColumn) -> list[bytes]:
+    """Returns the text that a query gives for each value. InnoDB returns the values in the order of insertion."""
+    selection = selected(column)
+    values = [value for (value,) in rows(cursor, f"SELECT {selection.sql} FROM `{table}`")]
+    return [selection.convert(value) for value in values] if selection.convert else values
 
 
 def insert(cursor: Cursor, table: str, expressions: Sequence[str]) -> None:
@@ -112,7 +113,7 @@ def read_back(server: MysqlServer, cursor: Cursor, schema: str, packets: Sequenc
             in_catalog=columns[name],
             log=values,
             printed=[printer(value) for value in values],
-            query=queried(cursor, name, columns[name]),
+            query=query_values(cursor, name, columns[name]),
         )
     return result
 
@@ -149,7 +150,7 @@ def expression(column: LogColumn, text: bytes) -> str:
         case Decimal():
             return f"'{value}'"
         case Array():
-            elements = json.loads(token, parse_int=float)  # so that -0 is not 0
+            elements = json.loads(token, parse_int=float)  # so that -0 does not become 0
             return f"x'{struct.pack(f'<{len(elements)}f', *elements).hex()}'"
         case Struct():
             return f"ST_GeomFromWKB(x'{base64.b64decode(value['wkb']).hex()}', {value['srid']})"
@@ -230,11 +231,11 @@ def test_all_types(mysql_server: MysqlServer, mysql_database: str, seed: int) ->
     assert len(results) == len(all_types)
     check_results(results, zero=zero)
     with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:
-        of_server, of_test = (
+        server_types, test_types = (
             {name for (name,) in rows(cursor, f"SELECT DATA_TYPE FROM information_schema.COLUMNS WHERE {condition}")}
             for condition in ("TABLE_SCHEMA <> DATABASE()", "TABLE_SCHEMA = DATABASE()")
         )
-    assert of_server <= of_test
+    assert server_types <= test_types
 
 
 def test_settings_of_the_server_do_not_change_values(mysql_server: MysqlServer, mysql_database: str) -> None:
@@ -252,9 +253,9 @@ def test_settings_of_the_server_do_not_change_values(mysql_server: MysqlServer, 
         for statement in SETTINGS:
             cursor.execute(statement)
         columns = catalog_columns(mysql_server, mysql_database)
-        assert queried(cursor, "c", columns["c"]) == ["漢".encode(), b"a"]
-        assert queried(cursor, "t", columns["t"]) == [b"2024-01-31 05:00:00.5+00", b"0000-00-00 00:00:00.0"]
-        assert queried(cursor, "b", columns["b"]) == ["ä".encode(), b"b"]
+        assert query_values(cursor, "c", columns["c"]) == ["漢".encode(), b"a"]
+        assert query_values(cursor, "t", columns["t"]) == [b"2024-01-31 05:00:00.5+00", b"0000-00-00 00:00:00.0"]
+        assert query_values(cursor, "b", columns["b"]) == ["ä".encode(), b"b"]
 
 
 def test_the_older_layouts_of_times(mariadb: MysqlServer, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The campaign over chunks of a hot table, for a few rounds, and a proof that its judge finds wrong rows."""
+"""Tests which transactions the snapshots of chunks see. Runs a few rounds of the campaign that reads a busy table."""
 
 import re
 
@@ -20,7 +20,7 @@ END = 1 << 62
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("starts_servers")
-def test_chunks_under_writers_have_the_rows_of_their_place(seed: int) -> None:
+def test_chunks_of_a_busy_table_have_the_rows_of_their_place(seed: int) -> None:
     figures = run(campaign(), len(SETUPS), seed)
     assert figures["reads"]
     assert figures["chunks"].keys() == {setup.name for setup in SETUPS}
@@ -32,11 +32,11 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     mysql_server: MysqlServer, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this test, the reader claims that its snapshots see all changes. So it does not leave out the rows that
-    changed later.
+    changed after their snapshot.
     """
 
-    def see_everything(reading: Connection, _asking: Connection, _delivered: Deliveries) -> PlaceSnapshot:
-        reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    def see_everything(reader: Connection, _control: Connection, _deliveries: Deliveries) -> PlaceSnapshot:
+        reader.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         return PlaceSnapshot(end=END)
 
     monkeypatch.setattr(chunk_reader, "take_snapshot", see_everything)
@@ -48,21 +48,21 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
 def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
     mysql_server: MysqlServer, mysql_database: str
 ) -> None:
-    """MariaDB's snapshots end at the last commit, but the log may be longer: in this test by 40 bytes, as after a
-    checkpoint of the server.
+    """A snapshot of MariaDB ends at the last commit, but the log may be longer, for example after a checkpoint of the
+    server. In this test, the stream begins 40 bytes after the snapshot's end.
 
-    In this case, the end of the snapshot is moved to where the stream begins, unless the snapshot lacks a transaction
-    before that place.
+    The snapshot nevertheless sees all transactions before the stream, unless its GTIDs show that it lacks one.
     """
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
-    with Connection(address) as reading, Connection(address) as asking:
-        reading.execute("CREATE TABLE item (id INT PRIMARY KEY)")
-        end = log_end(asking.query, asking.version)
-        begun = end.coordinate + 40
-        snapshot = chunk_reader.take_snapshot(reading, asking, Deliveries(end.gtids, begun))
-        assert snapshot.unseen_before(begun) == ()
-        reading.execute("ROLLBACK")
-        [(gtid,)] = reading.query("SELECT @@gtid_binlog_pos")
+    with Connection(address) as reader, Connection(address) as control:
+        reader.execute("CREATE TABLE item (id INT PRIMARY KEY)")
+        end = log_end(control.query, control.version)
+        stream_start = end.coordinate + 40
+        snapshot = chunk_reader.take_snapshot(reader, control, Deliveries(end.gtids, stream_start))
+        assert snapshot.unseen_before(stream_start) == ()
+        reader.execute("ROLLBACK")
+        [(gtid,)] = reader.query("SELECT @@gtid_binlog_pos")
         later = re.sub(r"(\d+)$", lambda match: str(int(match[1]) + 1), str(gtid))
-        lacking = Deliveries(parse_gtids(asking.flavour, later), begun)
-        assert chunk_reader.take_snapshot(reading, asking, lacking).unseen_before(begun) == (begun - 1,)
+        deliveries = Deliveries(parse_gtids(control.flavour, later), stream_start)
+        snapshot = chunk_reader.take_snapshot(reader, control, deliveries)
+        assert snapshot.unseen_before(stream_start) == (stream_start - 1,)

@@ -26,7 +26,7 @@ def integer(bits: int, *, unsigned: bool = False) -> Callable[[Random], str]:
 
 
 def number(random: Random) -> str:
-    """Draws a number of any size; a column takes the nearest one that it can hold."""
+    """Draws a number of any size. A column stores the nearest number that it can hold."""
     digits = "".join(random.choices("0123456789", k=random.randrange(1, 66)))
     at = random.randrange(len(digits) + 1)
     exact = f"{random.choice(['', '-'])}{digits[:at] or '0'}.{digits[at:] or '0'}"
@@ -66,25 +66,25 @@ def datetime_(random: Random) -> str:
 
 def timestamp(random: Random) -> str:
     ends = ["0000-00-00 00:00:00", "1970-01-01 00:00:01", "2038-01-19 03:14:07"]
-    drawn = f"{random.randrange(1971, 2038)}-{random.randrange(1, 13):02}-{random.randrange(1, 29):02}"
-    return f"'{random.choice([f'{drawn} {clock(random, 24)}', *ends])}'"
+    day = f"{random.randrange(1971, 2038)}-{random.randrange(1, 13):02}-{random.randrange(1, 29):02}"
+    return f"'{random.choice([f'{day} {clock(random, 24)}', *ends])}'"
 
 
 def octets(random: Random, most: int = 12) -> str:
     """Draws bytes. If the column has a character set, it stores those bytes that are characters of the set."""
-    drawn = random.choice(
+    value = random.choice(
         [random.randbytes(random.randrange(most)), bytes(random.randrange(most)), b"a  ", b"\0 \0", b""]
     )
-    return f"x'{drawn.hex()}'"
+    return f"x'{value.hex()}'"
 
 
 def text(random: Random) -> str:
     """Draws text of any script. A column stores the characters that its character set has, and `?` instead of each
     other character.
     """
-    some = "aZ 09~\\'\"\n\0äßéŁΩжאبกあア漢字한글€😀"
-    drawn = "".join(random.choices(some, k=random.randrange(12))) + random.choice(["", " ", "  "])
-    return f"CONVERT(x'{drawn.encode().hex()}' USING utf8mb4)"
+    characters = "aZ 09~\\'\"\n\0äßéŁΩжאبกあア漢字한글€😀"
+    value = "".join(random.choices(characters, k=random.randrange(12))) + random.choice(["", " ", "  "])
+    return f"CONVERT(x'{value.encode().hex()}' USING utf8mb4)"
 
 
 def either(*draws: Callable[[Random], str]) -> Callable[[Random], str]:
@@ -93,8 +93,8 @@ def either(*draws: Callable[[Random], str]) -> Callable[[Random], str]:
 
 def labels(count: int, *, several: bool) -> Callable[[Random], str]:
     def draw(random: Random) -> str:
-        chosen = [f"l{n}" for n in random.sample(range(count), random.randrange(count + 1))]
-        return f"'{','.join(chosen) if several else (chosen or ['wrong'])[0]}'"
+        names = [f"l{n}" for n in random.sample(range(count), random.randrange(count + 1))]
+        return f"'{','.join(names) if several else (names or ['wrong'])[0]}'"
 
     return draw
 
@@ -144,8 +144,8 @@ def label_list(count: int) -> str:
 def numbers() -> Iterator[Typed]:
     for name, size in (("TINYINT", 8), ("SMALLINT", 16), ("MEDIUMINT", 24), ("INT", 32), ("BIGINT", 64)):
         yield Typed(definition=name, draw=integer(size))
-        for more in ("UNSIGNED", "ZEROFILL"):
-            yield Typed(definition=f"{name} {more}", draw=integer(size, unsigned=True))
+        for attribute in ("UNSIGNED", "ZEROFILL"):
+            yield Typed(definition=f"{name} {attribute}", draw=integer(size, unsigned=True))
     yield Typed(definition="TINYINT(1)", draw=integer(8))
     yield Typed(
         definition="YEAR", draw=lambda random: str(random.choice([0, 1901, 2155, random.randrange(1901, 2156)]))
@@ -153,8 +153,8 @@ def numbers() -> Iterator[Typed]:
     for name in ("FLOAT", "DOUBLE", "FLOAT UNSIGNED", "DOUBLE ZEROFILL", "FLOAT(30)", "FLOAT(7,2)", "DOUBLE(10,2)"):
         yield Typed(definition=name, draw=either(floating, number))
     for precision, scale in ((1, 0), (5, 0), (9, 9), (10, 2), (14, 4), (19, 10), (30, 30), (65, 0), (65, 30)):
-        for more in ("", " UNSIGNED", " ZEROFILL"):
-            yield Typed(definition=f"DECIMAL({precision},{scale}){more}", draw=number)
+        for attribute in ("", " UNSIGNED", " ZEROFILL"):
+            yield Typed(definition=f"DECIMAL({precision},{scale}){attribute}", draw=number)
     for count in (1, 7, 8, 9, 33, 64):
         yield Typed(definition=f"BIT({count})", draw=bits(count))
 

@@ -49,16 +49,14 @@ class Planner:
     def entity(self, script: str, *options: str, name: str = "orders") -> dict[str, Any]:
         """Returns the result for one entity, after a check that the script affects no other entity."""
         result = self.plan(script, *options)
-        others = [other for other in result["entities"] if other["entity"] != name]
-        assert not any(other["alterations"] or other["troubles"] or other["reads_again"] for other in others)
-        [plan] = [other for other in result["entities"] if other["entity"] == name]
+        others = [entity for entity in result["entities"] if entity["entity"] != name]
+        assert not any(entity["alterations"] or entity["troubles"] or entity["reads_again"] for entity in others)
+        [plan] = [entity for entity in result["entities"] if entity["entity"] == name]
         assert isinstance(plan, dict)
         return plan
 
     def refused(self, script: str, *options: str, code: int = 3) -> str:
-        """Returns the last line that the command prints when it fails, from the line number on: the file name before
-        the number is removed.
-        """
+        """Returns the last line that the command prints when it fails, without the file name at its beginning."""
         self.file.write_text(script, "utf-8")
         return self.last_line(code, str(self.file), *options)
 
@@ -84,8 +82,8 @@ def rules(entity: dict[str, Any]) -> list[str]:
 
 
 def summary(entity: dict[str, Any]) -> tuple[list[str], list[str], list[str], int]:
-    """Returns the alterations, the incompatibilities, the columns that are read again, and the number of unseen
-    changes.
+    """Returns the alterations, the incompatibilities, the columns that are read again, and the number of changes that
+    the changelog does not show.
 
     Checks that the service would stop exactly if there is an incompatibility.
     """

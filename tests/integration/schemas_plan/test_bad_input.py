@@ -1,4 +1,4 @@
-"""Tests wrong scripts, files and options. The command leaves nothing in the database in any of these cases."""
+"""Tests wrong scripts, files and options. Whatever a script does, the command leaves nothing in the database."""
 
 import re
 
@@ -56,7 +56,7 @@ BAD = {
     ),
     "12: psql": ("\\i other.sql\n", 2, r"1: \i works only in psql; write plain SQL"),
     "13: psql's data": ("COPY orders FROM stdin;\n1\n\\.\n", 2, "1: COPY works only in psql; write plain SQL"),
-    "14: no rollback undoes it": (
+    "14: a rollback does not undo it": (
         "SELECT setval('guest_id_seq', 9)",
         2,
         "1: setval has effects that a rollback does not undo; use --embedded, or leave it out",
@@ -71,7 +71,7 @@ def test_bad_scripts(planner: Planner, case: str) -> None:
     assert planner.refused(script, code=code) == message
 
 
-def test_a_connection_that_is_lost_in_the_middle(planner: Planner) -> None:
+def test_a_connection_that_is_lost_in_the_middle_of_a_script(planner: Planner) -> None:
     terminate = "DO $$ BEGIN EXECUTE 'SELECT pg_terminate' || '_backend(pg_backend_pid())'; END $$"
     error = planner.refused(f"SELECT 1;\n{terminate}")
     assert re.match("2: (the connection to PostgreSQL broke|terminating connection)", error)

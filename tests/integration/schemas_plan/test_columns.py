@@ -1,4 +1,4 @@
-"""Scripts that change columns, and their effects."""
+"""Tests scripts that change columns."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
+"""Tests `changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
 
 from pathlib import Path
 
@@ -42,11 +42,11 @@ def test_every_supported_server(
             [orders] = [entity for entity in result["entities"] if entity["entity"] == "orders"]
             assert list(summary(orders)) == expected
             assert result["lost"] == []
-        live_version = "" if version == 18 else f" (the live one is {version})"
-        assert result["tried_on"] == f"an embedded PostgreSQL 18{live_version}"
+        live_version_note = "" if version == 18 else f" (the live one is {version})"
+        assert result["tried_on"] == f"an embedded PostgreSQL 18{live_version_note}"
 
 
-def test_a_copy_accepts_statements_that_no_rollback_undoes(site: Site, planner: Planner) -> None:
+def test_a_copy_accepts_statements_that_a_rollback_does_not_undo(site: Site, planner: Planner) -> None:
     site.sql("INSERT INTO guest (name) VALUES ('a')")
     assert planner.plan("SELECT setval('guest_id_seq', 90); TRUNCATE log", "--embedded")["statements"] == 2
     assert site.sql("SELECT last_value FROM guest_id_seq") == [(1,)]

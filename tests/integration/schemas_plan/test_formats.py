@@ -1,4 +1,4 @@
-"""The output formats of `changelog schemas plan`, and the output that the documentation shows."""
+"""Tests the output formats of `changelog schemas plan`, and the output that the documentation shows."""
 
 import re
 from pathlib import Path
@@ -57,22 +57,22 @@ def test_github_and_junit(planner: Planner) -> None:
     assert [case.get("classname") for case in suites.iter("testcase") if len(case)] == ["orders"]
 
 
-BOOKING = (
+BOOKING_TABLES = (
     """CREATE TABLE orders (id bigint PRIMARY KEY, guest_id bigint NOT NULL, room text, arrival date, nights int,
     amount numeric(10, 2), status text, note text)""",
     "ALTER TABLE orders REPLICA IDENTITY FULL",
     "CREATE TABLE guests (id bigint PRIMARY KEY, name text)",
     "CREATE TABLE sessions (id bigint PRIMARY KEY, device text)",
 )
-BOOKED = "".join(f'[entities.{name}]\ntable = "public.{name}s"\n' for name in ("order", "guest", "session"))
+BOOKING_ENTITIES = "".join(f'[entities.{name}]\ntable = "public.{name}s"\n' for name in ("order", "guest", "session"))
 
 
 def test_the_output_in_the_documentation_is_correct(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(database, tmp_path)
-    site.sql(*BOOKING, f"CREATE PUBLICATION {site.name} FOR TABLE ONLY orders, ONLY guests, ONLY sessions")
-    site.configure(BOOKED)
+    site.sql(*BOOKING_TABLES, f"CREATE PUBLICATION {site.name} FOR TABLE ONLY orders, ONLY guests, ONLY sessions")
+    site.configure(BOOKING_ENTITIES)
     monkeypatch.chdir(tmp_path)
     docs = (CHECKOUT / "docs" / "how-to" / "schemas.md").read_text("utf-8")
     Path("0042.sql").write_text(docs.split("```sql\n")[1].split("```")[0], "utf-8")

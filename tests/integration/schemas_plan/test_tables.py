@@ -1,5 +1,5 @@
-"""Scripts that change keys, replica identities and tables: which of them are compatible, and whether the service then
-does what the plan says.
+"""Tests scripts that change keys, replica identities and tables. Some scripts are also run, and a service must then do
+what the plan says.
 """
 
 import json
@@ -32,9 +32,8 @@ TABLE_CASES: dict[str, tuple[str, list[str], str]] = {
 def test_changes_of_a_table_that_stop_the_service(planner: Planner, case: str) -> None:
     script, expected, text = TABLE_CASES[case]
     if case == "unlogged":
-        script = (
-            "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders;" + script
-        )  # otherwise the server refuses SET UNLOGGED
+        # The server refuses SET UNLOGGED for a published table.
+        script = "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders;" + script
         expected = ["1: PUBLICATION /", *expected]
     plan = planner.entity(script)
     assert rules(plan) == expected

@@ -1,1 +1,1 @@
-"""Stamps: the database's trigger, and the adapters of `changelog_stamps` with their frameworks."""
+"""Tests the trigger that stamps changes, and the adapters of `changelog_stamps` with their frameworks."""

@@ -25,7 +25,7 @@ class Adapter(Protocol):
     """A session of an application."""
 
     def stamped(self, **arguments: Any) -> AbstractContextManager[object]:
-        """Runs the block in a transaction, or in a savepoint, with a stamp."""
+        """Runs the block with a stamp: in a transaction, or in a savepoint of the open transaction."""
 
     def execute(self, sql: str) -> None:
         """Runs a statement."""
@@ -52,7 +52,7 @@ class Psycopg:
 
 
 class PsycopgWithOtherCursors(Psycopg):
-    """A connection in autocommit mode whose cursors have other placeholders and make other rows."""
+    """A connection in autocommit mode whose cursors use numbered placeholders and return rows as dictionaries."""
 
     def __init__(self, dsn: str) -> None:
         self._connection = psycopg.connect(dsn, autocommit=True, cursor_factory=psycopg.RawCursor)
@@ -60,7 +60,7 @@ class PsycopgWithOtherCursors(Psycopg):
 
 
 class PsycopgPool(Psycopg):
-    """Takes the connection of an outermost block from a pool of one connection."""
+    """Takes the connection for an outermost block from a pool that has one connection."""
 
     def __init__(self, dsn: str) -> None:
         self._pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=1, open=True)
@@ -114,8 +114,7 @@ class Psycopg2InAutocommit(Psycopg2):
 
 
 def engine(dsn: str, driver: str) -> sqlalchemy.Engine:
-    """Returns an engine with one connection."""
-    return sqlalchemy.create_engine(f"postgresql+{driver}://", connect_args=conninfo_to_dict(dsn), poolclass=None)
+    return sqlalchemy.create_engine(f"postgresql+{driver}://", connect_args=conninfo_to_dict(dsn))
 
 
 class SqlalchemyConnection:
@@ -144,7 +143,7 @@ class SqlalchemySession(SqlalchemyConnection):
 
 
 class Async:
-    """Runs the coroutines of an adapter, in a copy of the context of the caller."""
+    """Runs the coroutines of an adapter in a copy of the caller's context."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -219,7 +218,7 @@ class SqlalchemyAsync(Async):
 
 
 def asyncpg_arguments(dsn: str) -> dict[str, Any]:
-    """Returns a connection string of libpq as arguments of asyncpg."""
+    """Converts a connection string of libpq to arguments of asyncpg."""
     names = {"host": "host", "port": "port", "user": "user", "password": "password", "dbname": "database"}
     values = conninfo_to_dict(dsn)
     arguments: dict[str, Any] = {names[name]: value for name, value in values.items() if name in names}

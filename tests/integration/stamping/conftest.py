@@ -1,4 +1,4 @@
-"""Fixtures of the tests of stamps."""
+"""Fixtures for the tests of stamps."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def stamped(database: str, own_name: str) -> Iterator[StampedDatabase]:
 
 @pytest.fixture(scope="module")
 def shared(server: PostgresServer) -> Iterator[StampedDatabase]:
-    """A database as `stamped`, for all tests of a module.
+    """A database like `stamped` that all tests of a module share.
 
     Each test reads all changes that it makes, so the next test finds none of them.
     """

@@ -1,4 +1,4 @@
-"""Reads from a replication slot which stamp each change got, without any code of the service."""
+"""Reads the stamps of changes from a replication slot. The code that decodes the log is not that of the service."""
 
 import itertools
 import json
@@ -25,9 +25,9 @@ STAMP = '{"serviceName": "shop"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedChange:
-    """A change in the log. `stamp` is the last message before it in its transaction, None if there is none.
+    """A change in the log. `stamp` is the last stamp before the change in the same transaction; None if there is none.
 
-    A session stamp counts only if the transaction has no stamp of an application before it.
+    Stamps of the session that come after a stamp of the application do not count.
     """
 
     table: str
@@ -41,7 +41,7 @@ class LoggedChange:
 
 
 class StampedDatabase:
-    """A database whose log is read from a slot, with an administrator's session."""
+    """A database with a session of an administrator, and a slot from which the database's log is read."""
 
     def __init__(self, dsn: str, slot: str) -> None:
         self.dsn, self._slot = dsn, slot
@@ -52,7 +52,7 @@ class StampedDatabase:
         self.admin.execute(PostgresCandidate(self.dsn).stamps({("public", name) for name in tables}).encode())
 
     def start(self) -> None:
-        """Creates the slot. It cannot be created while a transaction writes."""
+        """Creates the slot. The server waits until all transactions that write have ended."""
         self.admin.execute(_SLOT, [self._slot])
 
     def messages_and_changes(self) -> list[str]:
@@ -117,7 +117,7 @@ class Tables:
 
     @contextmanager
     def refusing(self, function: str) -> Iterator[None]:
-        """Lets the database refuse the role a function while the block runs."""
+        """Revokes the right to call a function while the block runs."""
         self.database.admin.execute(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC".encode())
         try:
             yield

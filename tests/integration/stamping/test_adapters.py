@@ -1,4 +1,4 @@
-"""Tests what all adapters that open a block must do, each with its real driver."""
+"""Tests all adapters that open a block, each with its real driver."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -100,7 +100,7 @@ def test_a_database_that_refuses_the_stamp_gets_the_changes(
     assert tables.services() == [None] * 3
 
 
-def test_an_error_of_the_application_stays_its_own(adapter: Adapter, tables: Tables) -> None:
+def test_an_error_in_a_block_reaches_the_application(adapter: Adapter, tables: Tables) -> None:
     with pytest.raises(Exception, match="division by zero"), adapter.stamped(service="shop"):
         adapter.execute("SELECT 1 / 0")
     with adapter.stamped(service="shop"):

@@ -26,8 +26,8 @@ def finding(site: Site, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Returns the finding of `changelog check` on stamps."""
     capsys.readouterr()
     site.call("check", "--json")
-    [of_stamps] = [finding for finding in json.loads(capsys.readouterr().out) if finding["name"] == "stamps"]
-    return dict(of_stamps)
+    [stamps_finding] = [finding for finding in json.loads(capsys.readouterr().out) if finding["name"] == "stamps"]
+    return dict(stamps_finding)
 
 
 def script(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -37,8 +37,8 @@ def script(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_check_names_the_tables_that_lack_the_trigger(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    none = finding(site, capsys)
-    assert (none["status"], none["message"].partition(":")[0]) == (
+    first_finding = finding(site, capsys)
+    assert (first_finding["status"], first_finding["message"].partition(":")[0]) == (
         "ok",
         "no table has the trigger that stamps changes",
     )
@@ -46,20 +46,20 @@ def test_check_names_the_tables_that_lack_the_trigger(site: Site, capsys: pytest
     assert finding(site, capsys)["message"] == "each table has the trigger that stamps changes"
     site.sql("CREATE TABLE stay_2 PARTITION OF stay FOR VALUES FROM (9) TO (99)")
     site.sql("ALTER TABLE guest DISABLE TRIGGER changelog_stamp")
-    some = finding(site, capsys)
-    assert (some["status"], some["message"]) == (
+    last_finding = finding(site, capsys)
+    assert (last_finding["status"], last_finding["message"]) == (
         "warn",
         "these tables lack the trigger that stamps changes: public.guest, public.stay_2",
     )
 
 
-def test_the_script_has_the_triggers_of_the_configured_tables_or_of_those_named(
+def test_the_script_has_the_triggers_of_the_configured_tables_or_of_the_given_ones(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables = ['"public"."guest"', '"public"."stay"', '"public"."stay_1"']
     assert [line.split(" ON ")[1] for line in triggers(script(site, capsys))] == tables
-    named = triggers(script(site, capsys, "--tables", "public.p*"))
-    assert [line.split(" ON ")[1] for line in named] == ['"public"."private"']
+    private_triggers = triggers(script(site, capsys, "--tables", "public.p*"))
+    assert [line.split(" ON ")[1] for line in private_triggers] == ['"public"."private"']
 
 
 def triggers(text: str) -> list[str]:

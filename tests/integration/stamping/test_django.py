@@ -1,4 +1,4 @@
-"""The adapter of Django: its application, which wraps statements, and its middleware."""
+"""Tests the adapter for Django: an application that wraps statements, and a middleware."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ urlpatterns = [path("write", view)]
 
 @pytest.fixture(scope="module", autouse=True)
 def application(tables: Tables) -> Iterator[None]:
-    """A Django whose tables are `tables`. A process has only one, so only this module uses Django."""
+    """Configures Django for the database of `tables`. A process can do so only once, so no other module uses Django."""
     values = conninfo_to_dict(tables.dsn)
     database = {NAMES[name]: value for name, value in values.items() if name in NAMES}
     settings.configure(
@@ -63,7 +63,7 @@ def application(tables: Tables) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def clean_up() -> Iterator[None]:
     yield
     connections.close_all()
     settings.CHANGELOG_STAMPS = {"service": "site", "version": "v3"}
@@ -86,7 +86,7 @@ def test_atomic_blocks_are_stamped_also_outside_of_requests(tables: Tables) -> N
     assert "session" in after["context"]
 
 
-def test_each_row_has_the_stamp_of_its_moment(tables: Tables) -> None:
+def test_each_row_has_the_stamp_that_is_current_when_it_is_written(tables: Tables) -> None:
     with transaction.atomic():
         with stamp(identifier="1"):
             insert()
@@ -105,10 +105,10 @@ def test_each_row_has_the_stamp_of_its_moment(tables: Tables) -> None:
 
 
 def test_few_statements_are_added(tables: Tables) -> None:
-    written: list[str] = []
+    statements: list[str] = []
 
     def record(execute: Callable[..., Any], sql: str, *words: Any) -> Any:
-        written.append(sql)
+        statements.append(sql)
         return execute(sql, *words)
 
     with transaction.atomic():
@@ -117,7 +117,7 @@ def test_few_statements_are_added(tables: Tables) -> None:
             insert()
             with transaction.atomic():
                 insert()
-    assert [sql.split()[0] for sql in written] == ["INSERT", "SAVEPOINT", "INSERT", "RELEASE"]
+    assert [sql.split()[0] for sql in statements] == ["INSERT", "SAVEPOINT", "INSERT", "RELEASE"]
     assert [change["serviceName"] for change in stamps(tables)] == ["site"] * 3
 
 
@@ -178,7 +178,7 @@ def test_the_handler_of_wsgi_loads_the_middleware(tables: Tables) -> None:
 
 @pytest.mark.parametrize(("params", "percent"), [(None, "%"), ([1], "%%")])
 def test_statements_of_mysql_have_a_comment(params: list[int] | None, percent: str) -> None:
-    """The backend of MySQL formats a statement only if it has parameters. Here the backend is not the real one."""
+    """The backend of MySQL formats a statement only if it has parameters. This test has a stand-in for the backend."""
     executed: list[str] = []
     with stamp(service="a b"):
         StampedStatements()(

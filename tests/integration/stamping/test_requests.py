@@ -1,4 +1,4 @@
-"""1,000 requests at once, on few pooled connections: no stamp reaches the changes of another request.
+"""When 1,000 requests share a few pooled connections, no stamp reaches the changes of another request.
 
 The value `v` of each row says which stamp the row must have.
 """
@@ -38,11 +38,11 @@ INSERT = "INSERT INTO t VALUES (%s, %s)"
 
 
 class UndoneError(Exception):
-    """Raised by a request to have its transaction rolled back."""
+    """Raised by a request to roll back its transaction."""
 
 
 def check(database: StampedDatabase, rows: int) -> None:
-    """Checks that each row has the stamp that its value names, and that there are this many rows."""
+    """Checks that the log has this many rows, and that each row has the stamp that its value names."""
     changes = database.changes()
     for change in changes:
         value = change.columns.split("v[text]:")[1].strip("'")
@@ -62,7 +62,7 @@ def test_requests_in_threads_on_a_pool(stamped: StampedDatabase, seed: int) -> N
 
         def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             plan, name = float(environ["plan"]), f"shop {environ['HTTP_X_REQUEST_ID']}"
-            if plan < 0.2:  # this one is not stamped
+            if plan < 0.2:  # this request stamps nothing
                 with pool.connection() as connection:
                     connection.execute(INSERT, [next(keys), "nobody"])
             else:
@@ -155,7 +155,7 @@ async def _request(site: Starlette, number: int) -> None:
     await site(scope, receive, send)
 
 
-def test_a_session_in_a_thread_of_its_own_has_no_stamp_of_another(stamped: StampedDatabase) -> None:
+def test_a_session_has_no_stamp_of_another_thread(stamped: StampedDatabase) -> None:
     def write() -> None:
         with psycopg.connect(stamped.dsn) as connection, changelog_stamps.psycopg.stamped(connection):
             connection.execute(INSERT, [1, "nobody"])
@@ -166,7 +166,7 @@ def test_a_session_in_a_thread_of_its_own_has_no_stamp_of_another(stamped: Stamp
 
 
 @pytest.mark.parametrize("emit", [False, True])
-def test_a_message_is_written_for_each_transaction_alone(stamped: StampedDatabase, emit: bool) -> None:
+def test_each_transaction_of_a_connection_has_its_own_stamp(stamped: StampedDatabase, emit: bool) -> None:
     with psycopg.connect(stamped.dsn) as connection:
         for number in range(3):
             with changelog_stamps.psycopg.stamped(connection, service="shop", identifier=f"r-{number}", emit=emit):

@@ -1,4 +1,4 @@
-"""The adapter of SQLAlchemy that stamps every transaction of an engine."""
+"""Tests the adapter for SQLAlchemy, which stamps every transaction of an engine."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ def insert(target: Any, tables: Tables) -> None:
     target.execute(text(tables.insert()))
 
 
-def test_each_transaction_has_the_stamp_of_its_beginning(engine: Engine, tables: Tables) -> None:
+def test_each_transaction_has_the_stamp_that_is_current_when_it_begins(engine: Engine, tables: Tables) -> None:
     install(engine)
     with stamp(service="first"):
         with engine.begin() as connection:
@@ -52,7 +52,7 @@ def test_each_transaction_has_the_stamp_of_its_beginning(engine: Engine, tables:
     assert "session" in after.stamp["context"]
 
 
-def test_autocommit_needs_no_statement_more(engine: Engine, tables: Tables) -> None:
+def test_no_statement_is_added_in_autocommit_mode(engine: Engine, tables: Tables) -> None:
     install(engine)
     statements: list[str] = []
     sqlalchemy.event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
@@ -108,7 +108,7 @@ def test_statements_of_mysql_have_a_comment(mysql_server: MysqlServer) -> None:
     own_statement = text("SELECT info FROM information_schema.processlist WHERE id = connection_id() AND 'a%' LIKE :x")
     with stamp(service="sh'op */ 100%", identifier="r-1"), engine.connect() as connection:
         [[info]] = connection.execute(own_statement, {"x": "a%"}).all()
-        [[bare]] = connection.exec_driver_sql("SELECT 'a%%'", ()).all()
+        [[value]] = connection.exec_driver_sql("SELECT 'a%%'", ()).all()
     engine.dispose()
     assert info.startswith("/*serviceName='sh%27op%20%2A%2F%20100%25',identifier='r-1'*/ SELECT info")
-    assert bare == "a%"
+    assert value == "a%"

@@ -1,4 +1,4 @@
-"""The trigger that `changelog init --stamps` prints: what it writes into the log, and that it never gets in the way."""
+"""Tests the trigger that `changelog init --stamps` prints: it stamps changes, and never makes a change fail."""
 
 import json
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_a_transaction_has_one_message_for_each_stamp(stamped: StampedDatabase) 
     assert lines == ["BEGIN", "message:", "table", "table", "table", "message:", "table", "COMMIT"]
 
 
-def test_messages_of_the_application_itself_stay_in_place(stamped: StampedDatabase) -> None:
+def test_the_trigger_does_not_replace_stamps_that_the_application_emits(stamped: StampedDatabase) -> None:
     def emit(service: str) -> None:
         content = json.dumps({"serviceName": service})
         stamped.admin.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content])
@@ -124,7 +124,7 @@ def test_a_cascade_is_stamped_by_the_trigger_of_the_table_that_it_changes(stampe
     ]
 
 
-def test_partitions_of_every_level_are_stamped_by_any_name(stamped: StampedDatabase) -> None:
+def test_rows_of_partitions_are_stamped_whichever_table_the_statement_names(stamped: StampedDatabase) -> None:
     stamped.admin.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     stamped.admin.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id)")
     stamped.admin.execute("CREATE TABLE p11 PARTITION OF p1 FOR VALUES FROM (0) TO (9)")
@@ -153,19 +153,19 @@ def test_names_of_any_form_are_quoted(stamped: StampedDatabase) -> None:
 
 def test_functions_of_the_application_cannot_take_the_place_of_those_of_the_server(stamped: StampedDatabase) -> None:
     stamped.admin.execute("CREATE SCHEMA app")
-    raising = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$"
-    stamped.admin.execute(f"CREATE FUNCTION app.current_setting(text, boolean) RETURNS text {raising}".encode())
-    stamped.admin.execute(f"CREATE FUNCTION app.concatenated(text, text) RETURNS text {raising}".encode())
+    body = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$"
+    stamped.admin.execute(f"CREATE FUNCTION app.current_setting(text, boolean) RETURNS text {body}".encode())
+    stamped.admin.execute(f"CREATE FUNCTION app.concatenated(text, text) RETURNS text {body}".encode())
     stamped.admin.execute("CREATE OPERATOR app.|| (LEFTARG = text, RIGHTARG = text, FUNCTION = app.concatenated)")
     stamped.admin.execute("SET search_path = app, pg_catalog, public")
     stamped.admin.execute("INSERT INTO t VALUES (1)")
     assert stamped.services() == ["admin"]
 
 
-@pytest.mark.parametrize("refused", ["pg_logical_emit_message(boolean, text, bytea, boolean)", "set_config"])
-def test_a_role_without_rights_writes_without_a_stamp(stamped: StampedDatabase, own_name: str, refused: str) -> None:
+@pytest.mark.parametrize("function", ["pg_logical_emit_message(boolean, text, bytea, boolean)", "set_config"])
+def test_a_role_without_rights_writes_without_a_stamp(stamped: StampedDatabase, own_name: str, function: str) -> None:
     admin = stamped.admin
-    admin.execute(f"REVOKE EXECUTE ON FUNCTION {refused} FROM PUBLIC".encode())
+    admin.execute(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC".encode())
     admin.execute(f'CREATE ROLE "{own_name}"'.encode())
     try:
         admin.execute(f'GRANT INSERT ON t TO "{own_name}"'.encode())
@@ -196,7 +196,7 @@ def test_a_setting_of_any_length_and_content_lets_the_change_pass(
     with stamped.admin.transaction():
         stamped.admin.execute(SET, [setting])
         stamped.admin.execute("INSERT INTO t VALUES (1)")
-    if service is None:  # the reader of the log decides what such a message says
+    if service is None:  # the reader of the log decides what such a message means
         assert [line.split()[0] for line in stamped.messages_and_changes()] == ["BEGIN", "message:", "table", "COMMIT"]
     else:
         assert stamped.services() == [service]
@@ -232,7 +232,7 @@ STEPS = st.lists(
 
 
 class Expected:
-    """An oracle: what the stamp and the written rows of a transaction are after each step."""
+    """An oracle that knows the stamp and the rows of a transaction after each step."""
 
     def __init__(self) -> None:
         self.stamp = ""
@@ -240,7 +240,7 @@ class Expected:
         self._levels: list[tuple[str, list[tuple[int, str]]]] = []
 
     def apply(self, step: str, value: str | None, key: int) -> list[str]:
-        """Returns the SQL of the step; none if the step is impossible here."""
+        """Applies a step. Returns its SQL statements; none if the step is impossible now."""
         depth = len(self._levels)
         if step == "stamp":
             self.stamp = value or ""
@@ -263,7 +263,7 @@ class Expected:
 
 @settings(max_examples=40)
 @given(steps=STEPS)
-def test_each_row_has_the_stamp_of_its_moment_whatever_savepoints_do(
+def test_each_row_has_the_stamp_that_is_current_when_it_is_written_whatever_savepoints_do(
     shared: StampedDatabase, steps: list[tuple[str, str | None]]
 ) -> None:
     expected = Expected()

@@ -1,4 +1,4 @@
-"""Opens replication connections, and streams of a table `t`, and reads frames from the streams."""
+"""Opens replication connections and streams, and reads frames from the streams."""
 
 import contextlib
 import struct
@@ -51,13 +51,13 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> li
     frames: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     while not enough(frames):
-        assert time.monotonic() < deadline, f"only {kinds(frames)[-50:]}"
+        assert time.monotonic() < deadline, f"the expected frames did not arrive, only {kinds(frames)[-50:]}"
         frames += open_stream.take(0.1)
     return frames
 
 
 def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
-    """Returns the first non-empty list of frames. It may wait several times, because a keepalive ends a wait."""
+    """Returns the first frames. Takes several times if necessary, because a keepalive ends a wait without frames."""
     deadline = time.monotonic() + PATIENCE_S
     while not (frames := open_stream.take(30, gather_s, gather_frames)):
         assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ def end_of_commit(frame: bytes) -> int:
 def cpu_s(slot: str) -> float:
     """Returns the CPU time of this thread and of the thread that receives the slot's stream.
 
-    It does not return the CPU time of the whole process, because that includes threads left over from earlier tests.
+    The CPU time of the whole process would include threads that are left over from earlier tests.
     """
     [pump] = [thread for thread in threading.enumerate() if thread.name == f"stream-{slot}"]
     assert pump.ident is not None

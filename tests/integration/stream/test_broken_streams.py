@@ -1,4 +1,4 @@
-"""A stream ends because its link is cut or deaf, because its server stops, or because its publication is dropped."""
+"""Streams that end because their link is cut or deaf, their server stops, or their publication is dropped."""
 
 import contextlib
 import socket
@@ -129,7 +129,7 @@ def test_a_missing_publication_ends_the_stream(dsn: str, slot: str) -> None:
         with pytest.raises(ChangelogError, match=r'publication did not exist .*"p"') as raised:
             take_until(open_stream, lambda _: False)
         assert raised.value.kind is Kind.GAP
-        assert open_stream.wal_end < after, "the position is after the row, which was not read"
+        assert open_stream.wal_end < after, "the stream has passed the row without reading it"
 
 
 def test_a_publication_dropped_during_a_stream_ends_the_stream(dsn: str, slot: str) -> None:
@@ -162,18 +162,18 @@ def test_close_in_the_middle_of_a_transaction(dsn: str, slot: str) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 def test_a_server_that_shuts_down_gets_the_last_confirmation() -> None:
-    with temporary_server(settings=SETTINGS) as own, fresh_database(own) as dsn:
+    with temporary_server(settings=SETTINGS) as server, fresh_database(server) as dsn:
         execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, x text)", "CREATE PUBLICATION p FOR TABLE t")
         with connected(dsn) as connection:
             connection.create_slot("s")
         with stream(dsn, "s") as open_stream:
             execute(dsn, "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
             open_stream.confirm(end_of_commit(take_until(open_stream, commits(2))[3]))
-            stopper = threading.Thread(target=own.stop)
+            stopper = threading.Thread(target=server.stop)
             stopper.start()
             before = time.process_time()
             time.sleep(1)
-            assert stopper.is_alive()  # the server waits until everything sent is confirmed
+            assert stopper.is_alive()  # the server waits until everything that it sent is confirmed
             assert time.process_time() - before < 0.5
             with contextlib.suppress(ChangelogError):
                 while stopper.is_alive():

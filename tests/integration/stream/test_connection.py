@@ -1,4 +1,4 @@
-"""The replication connection: its queries, the roles that the server accepts, and slots that cannot be read."""
+"""Tests replication connections: their queries, the roles that may connect, and slots that cannot be read."""
 
 import socket
 from collections.abc import Iterator
@@ -112,9 +112,7 @@ def test_a_slot_cannot_be_created_without_wal_level_logical() -> None:
 
 @pytest.fixture(scope="module", params=["18", "15"])
 def strict_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
-    """A server that requires a password from the role `reader` (scram), and admits only the roles `reader`, `postgres`
-    and `plain`.
-    """
+    """A server that admits only the roles `reader`, `postgres` and `plain`. `reader` needs a password (SCRAM)."""
     with temporary_server(None if request.param == "18" else postgres_bin(15), settings=SETTINGS) as server:
         execute(server.dsn(), "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'right'", "CREATE ROLE plain LOGIN")
         rules = "host all,replication postgres,plain 127.0.0.1/32 trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"

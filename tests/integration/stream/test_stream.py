@@ -1,4 +1,4 @@
-"""The stream over a working connection: order, confirmation, gathering of frames, and a slow reader."""
+"""Tests streams over a working connection: order, confirmation, gathering of frames, and slow readers."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ def test_frames_come_in_order_and_are_confirmed(dsn: str, slot: str) -> None:
         assert kinds(frames) == "BRICBICBIC"
         assert all(frame[:1] == b"w" for frame in frames)
         assert confirmed(dsn, slot) == before
-        end = end_of_commit(frames[6])  # the second of three
+        end = end_of_commit(frames[6])  # the second of three transactions
         open_stream.confirm(end)
         open_stream.confirm(end - 8)  # the confirmed position never goes back
     assert confirmed(dsn, slot) == end
@@ -67,7 +67,7 @@ def test_the_end_of_the_log_is_not_reported_before_a_waiting_frame(dsn: str, slo
         take_until(open_stream, lambda _: open_stream.wal_end >= end_of_commit(frames[-1]))
 
 
-def test_a_consumer_that_stops_taking_keeps_its_connection(dsn: str, slot: str) -> None:
+def test_a_consumer_that_stops_taking_frames_keeps_its_connection(dsn: str, slot: str) -> None:
     dsn = make_conninfo(dsn, options="-c wal_sender_timeout=4s")
     with stream(dsn, slot, max_bytes=100_000) as open_stream:
         execute(dsn, "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 40000) AS g")
