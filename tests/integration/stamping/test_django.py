@@ -18,6 +18,7 @@ from django.urls import path
 from psycopg.conninfo import conninfo_to_dict
 
 from changelog_stamps import stamp
+from changelog_stamps.django import statements
 from changelog_stamps.django.statements import StampedStatements
 from tests.integration.stamping.logged import EMIT, SET_CONFIG, Tables
 
@@ -104,20 +105,30 @@ def test_each_row_has_the_stamp_that_is_current_when_it_is_written(tables: Table
     assert [change.get("identifier") for change in stamps(tables)] == ["1", None, "2", "3"]
 
 
-def test_few_statements_are_added(tables: Tables) -> None:
-    statements: list[str] = []
+def test_a_transaction_is_stamped_once_while_its_stamp_stays_the_same(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql: list[str] = []
+    written_stamps: list[str] = []
+    write = statements._write
 
-    def record(execute: Callable[..., Any], sql: str, *words: Any) -> Any:
-        statements.append(sql)
-        return execute(sql, *words)
+    def record(execute: Callable[..., Any], text: str, *words: Any) -> Any:
+        sql.append(text)
+        return execute(text, *words)
 
+    def write_and_record(driver: Any, text: str, **options: bool) -> None:
+        written_stamps.append(text)
+        write(driver, text, **options)
+
+    monkeypatch.setattr(statements, "_write", write_and_record)
     with transaction.atomic():
         insert()
         with connection.execute_wrapper(record):
             insert()
             with transaction.atomic():
                 insert()
-    assert [sql.split()[0] for sql in statements] == ["INSERT", "SAVEPOINT", "INSERT", "RELEASE"]
+    assert len(written_stamps) == 1
+    assert [text.split()[0] for text in sql] == ["INSERT", "SAVEPOINT", "INSERT", "RELEASE"]
     assert [change["serviceName"] for change in stamps(tables)] == ["site"] * 3
 
 
