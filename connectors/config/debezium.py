@@ -1,4 +1,4 @@
-"""The section `[source]` with kind = "debezium", and the settings of entities that apply only to it."""
+"""Defines the section `[source]` with kind = "debezium", and lists the keys that apply only to some uses of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ _REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": 
 
 
 def _flat(value: Any) -> Any:
-    """Joins the names of nested tables with dots, because in TOML, `database.port = 1` is a table in a table."""
+    """Joins the names of nested tables with dots, because TOML parses `database.port = 1` as a nested table."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}
@@ -105,7 +105,9 @@ class DebeziumConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _repeated(cls, data: Any) -> Any:
-        """Copies the settings that Debezium and the service both need from the properties, unless they are set."""
+        """Takes settings that the service shares with Debezium from Debezium's properties, unless the section sets
+        them.
+        """
         properties = _flat(data.get("properties")) if isinstance(data, dict) else None
         if not isinstance(properties, dict):
             return data
@@ -120,7 +122,7 @@ class DebeziumConfig(Section):
 def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields each setting of `[source]` that does not fit the others, and a text with the problem and the correction.
 
-    A setting is given as its keys below `[source]`.
+    A setting is given as the keys that lead to it from `[source]`.
     """
     set_keys = source.model_fields_set
     if source.topics is None and "properties" not in set_keys:

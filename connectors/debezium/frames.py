@@ -1,4 +1,4 @@
-"""The frames between this process and the Debezium process: bytes to dataclasses, and commands to bytes. No I/O.
+"""Decodes the frames that the Debezium process sends, and encodes the commands that it receives. Does no I/O.
 
 **A frame** is the length of its body (4 bytes), its kind (1 byte), three zero bytes, and the body. All numbers are
 little endian. JSON is UTF-8. The Java code in `connectors/debezium/java/` writes and reads the same frames.

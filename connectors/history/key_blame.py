@@ -44,7 +44,7 @@ def key_state(log: Log, entity: str, key: str, *, at: Moment | None = None) -> K
 
 
 def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
-    """Folds the last life of a row, from the key at which it began to the key of `records`."""
+    """Folds the last life (`key_records`) of a row, from the key at which it began to the key of `records`."""
     lives = [_last_life(records)]
     while arrival := _arrival(lives[-1]):
         lives.append(_last_life(keys.before_arrival(arrival)))

@@ -89,7 +89,7 @@ def _mask(rows: pa.RecordBatch, service: str | None, since: Moment | None) -> pa
 
 @dataclass(slots=True)
 class _First:
-    """The distinct values with the lowest positions. Rows may come in any order: Kafka has none across partitions."""
+    """The distinct values with the lowest positions. Rows may come in any order, as from the partitions of Kafka."""
 
     positions: dict[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Completes the rows of a block with their position, transaction and provenance, and sorts them as in the log.
+"""Completes the rows of a block with their position, transaction and provenance, and sorts them in log order.
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
 place. The rows of a block arrive here as several `JsonRows`. Each has the keys and JSON objects of the rows that share
@@ -223,8 +223,8 @@ def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
 
 
 def _json_texts(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns offsets, and the texts in JSON, joined and without quotes. The offsets are the start of each text in the
-    joined JSON, and the end of the last one.
+    """Encodes the texts as JSON strings, without quotes, and joins them. Returns offsets and the joined JSON. The
+    offsets are the start of each text in the joined JSON, and the end of the last one.
     """
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)

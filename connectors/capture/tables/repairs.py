@@ -1,4 +1,4 @@
-"""Defines the repairs that are under way, as a checkpoint stores them, and how signals change them. It is pure.
+"""Defines the repairs that are under way, as a checkpoint stores them, and how signals change them. Does no I/O.
 
 A signal is a message to the service, for example a request for a repair. A repair makes the changelog of one entity
 equal to its table again. It has up to three stages:
@@ -35,7 +35,7 @@ from changelog.envelope.position import Position
 from changelog.envelope.signal import KEYS_BYTES_MAX, KEYS_MAX, Signal
 
 ENDED_MAX = 32
-"""The maximum number of signals whose outcomes a checkpoint stores, and of ids that one repair has."""
+"""A checkpoint stores the outcomes of at most this many signals, and a repair has at most this many ids."""
 
 Stage = Literal["table", "keys", "sweep"]
 Windows = Mapping[str, Any]

@@ -18,7 +18,7 @@ transaction that the snapshot does not see touched a key and was delivered befor
 a change, and is left out (`_untouched`).
 
 **Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
-the chunk was read. After this end, the rows are published at the first place between two transactions
+the chunk was read. The rows are published at the first place after this end that lies between two transactions
 (`AssemblyRun.between`). The same guarantee holds for this place as for a message, because every transaction that the
 snapshot sees is in the log before this place.
 
@@ -181,7 +181,7 @@ class _Touched:
 
 
 class Windows:
-    """The table reads that are under way. It is the `Listener` of an assembly, and reader threads take chunks from it.
+    """The table reads that are under way. An assembly reports events to them, and reader threads take chunks from them.
 
     `tables` has the tables to read, by entity, and `lookups` the keys to look up. `nonces` returns a new text for the
     message of each chunk. `bytes_max` limits the rows in memory: no chunk is handed out while they take more.
