@@ -73,11 +73,12 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the changes that are stored now: each is a `Record`, with its entity, key and envelope.
 
-        `since` and `until` are both included. `service` and `identifier` choose changes by the stamp of their writer.
-        From a file log or an archive, the changes come in the order of their positions. From Kafka, only the changes of
-        one partition come in order; if `key` is given, all changes do. Holds a few thousand changes in memory. Errors
-        are raised when the caller takes the first change, not by the call itself. A file log and an archive read fewer
-        files if `entity`, `key` or `identifier` is given, or if `since` is a position.
+        `since` and `until` are both included. `service` and `identifier`, if given, select the changes whose stamp
+        names this service and this identifier. From a file log or an archive, the changes come in the order of their
+        positions. From Kafka, only the changes of one partition come in order; if `key` is given, all changes do. Holds
+        a few thousand changes in memory. Errors are raised when the caller takes the first change, not by the call
+        itself. A file log and an archive read fewer files if `entity`, `key` or `identifier` is given, or if `since` is
+        a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),
@@ -178,7 +179,7 @@ class ChangelogReader:
 
 
 def _text(key: Key) -> str:
-    """Returns the text of a key. A caller may give this text itself, even for a key of several columns."""
+    """Returns the text of a key. `key` may already be this text, even if the key has several columns."""
     return key_text(key_texts(key))
 
 

@@ -32,7 +32,7 @@ IN_PROCESS = frozenset({"properties", "jars", "heap_mib"})
 """Keys that apply only if the service runs Debezium itself."""
 
 FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
-"""Keys that apply only to topics."""
+"""Keys that apply only if the service reads topics to which Debezium publishes."""
 
 
 _REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": "binary.handling.mode"}

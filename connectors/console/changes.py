@@ -17,10 +17,10 @@ from changelog.envelope.json_pointer import unescaped
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Record
 
 ATTRIBUTES_MAX = 60
-"""The most attributes of a change on a page. The page says how many more there are."""
+"""The maximum number of attributes that a page shows for a change. The page says how many more there are."""
 
 CONTEXT_MAX = 12
-"""The most members of a stamp's context on a page."""
+"""The maximum number of members that a page shows of a stamp's context."""
 
 _CONTAINERS = ("{", "[")
 

@@ -12,7 +12,9 @@ from changelog.connectors.terminal import safe
 from changelog.envelope.model import Missing
 
 TEXT_CHARS = 240
-"""The most characters of a value on a page. A longer value is cut around the first difference."""
+"""The most characters of a value on a page. A longer value is cut around its first difference from the value to which
+it is compared.
+"""
 
 CONTEXT_CHARS = 40
 """How many characters are shown before the first difference of two long values."""
@@ -64,7 +66,7 @@ def pair(before: Content, after: Content) -> tuple[Value, Value]:
     """Returns two values for a page. If one is long, both are cut around their first difference."""
     start = 0
     if isinstance(before, str) and isinstance(after, str) and max(len(before), len(after)) > TEXT_CHARS:
-        common = len(os.path.commonprefix([before, after]))  # noqa: RUF071, characters are what is meant
+        common = len(os.path.commonprefix([before, after]))  # noqa: RUF071, compares characters, not paths
         start = max(common - CONTEXT_CHARS, 0)
     return _value(before, start), _value(after, start)
 

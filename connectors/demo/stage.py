@@ -1,4 +1,4 @@
-"""Stores the demo's changelog in files. For a demo with Kafka, `changelog.connectors.demo.kafka` stores it in topics."""
+"""Stores the demo's changelog in files. In a demo with Kafka, `changelog.connectors.demo.kafka` stores it in topics."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

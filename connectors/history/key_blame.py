@@ -60,9 +60,9 @@ def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
 
 
 def _last_life(records: Sequence[Record]) -> Sequence[Record]:
-    """Returns the records of the last life, after the record that ended the life before it, if there was one.
+    """Returns the record that ended the life before the last one, if there was one, and the records of the last life.
 
-    That record shows that the last life began without a row.
+    The former shows that the last life began without a row.
     """
     return records[max(life_begin(records) - 1, 0) :]
 

@@ -250,7 +250,7 @@ def returned(repairs: Repairs, entities: Collection[str], start: Position) -> Re
     """Returns the repairs after `entities` were removed from the configuration and added to it again.
 
     The changelog has rows from before the removal. Deletes in between were not read from the log, so a sweep has to
-    find the keys that were deleted. The repairs begin at the position `start`.
+    find the keys that were deleted. The new repairs begin at the position `start`.
     """
     repair_by_entity = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
     return replace(repairs, open={**repair_by_entity, **repairs.open})

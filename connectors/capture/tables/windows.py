@@ -284,8 +284,8 @@ class Windows:
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         """Returns a mask of the keys that no transaction has touched since recording began.
 
-        `entity` is swept. After a published TRUNCATE, no key is in the mask, because the TRUNCATE removed all keys that
-        the changelog had before.
+        The mask is exact only for an entity that is swept. After a published TRUNCATE, no key is in the mask, because
+        the TRUNCATE removed all keys that the changelog had before.
         """
         if not len(keys):
             return np.ones(0, bool)
@@ -419,7 +419,7 @@ class Windows:
             self._closed = True
             self._changed.notify_all()
 
-    # For the source and for people.
+    # For the source, and for people who watch the progress.
 
     @property
     def complete(self) -> bool:

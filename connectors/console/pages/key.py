@@ -61,7 +61,8 @@ class ShownAttribute:
 def key(site: Site, request: Request) -> Page | Redirect:
     """Returns the page of a row. It shows the state now, or at the position or time `at` in the query.
 
-    The form of the page sends the number of a change (`change`). The answer redirects to an address with `at`.
+    A form on the page sends the number of a change as `change`. The answer redirects to the address with the `at` of
+    this change.
     """
     entity = request.path_params["entity"]
     text = key_of(request.path_params["key"])

@@ -31,7 +31,7 @@ HEARTBEAT_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveChoice:
-    """Which changes a live view has: of one entity and by one service, or of all."""
+    """Which changes a live view shows: those of `entity` and by `service`; None means any entity, or any service."""
 
     entity: str | None
     service: str | None

@@ -29,7 +29,7 @@ NEWEST_ROWS = 50_000
 """
 
 HITS_MAX = 50
-"""The most keys that a search shows. If there are more, it shows those that changed last."""
+"""The maximum number of keys that a search shows. If it finds more, it shows those that changed last."""
 
 EXACT_ENTITIES_MAX = 50
 """A search that names no entity looks for the exact key in this many entities."""
@@ -88,7 +88,7 @@ def search(site: Site, request: Request) -> Page | Redirect:
 def entity(site: Site, request: Request) -> Page | Redirect:
     """Shows the rows of an entity that changed last, or those whose keys begin with `prefix`.
 
-    With `key`, once for each column of the key, sends the browser to the page of this row.
+    If the query has a `key` for each column of the key, redirects the browser to the page of the row with this key.
     """
     name = request.path_params["entity"]
     values = request.query_params.getlist("key")
