@@ -80,7 +80,7 @@ class TopicsConfig(Section):
 class DebeziumConfig(Section):
     """`[source]`: a database whose events Debezium publishes.
 
-    `connector` is Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
+    `connector` names Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
     ExtractNewRecordState makes them; the fields that it adds have the prefix `added_prefix`. `tombstones_delete` says
     that this transformation turns a delete into a message without a value. `placeholder` and `binary_handling` are
     Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.

@@ -29,8 +29,8 @@ ValueKind = Literal["value", "null", "absent", "unavailable"]
 class Value:
     """A value of an attribute, as a page shows it.
 
-    `text` is the JSON text with control characters and characters that change the reading direction escaped, and cut to
-    `TEXT_CHARS`. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is its length. An *absent*
+    `text` is the JSON text, cut to `TEXT_CHARS`; control characters, and characters that change the reading direction,
+    are escaped. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is its length. An *absent*
     value does not exist; an *unavailable* one exists, but the changelog does not know it.
     """
 

@@ -1,4 +1,4 @@
-"""Finds everything that a service, a request or a batch run wrote."""
+"""Sums up what a service, a request or a batch run wrote: how many changes of each entity, and of which keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
 """Defines the types that a decoder, the assembly and its listener (the table reads) exchange.
 
 A block is a stretch of the database's log that is decoded at once. The assembly (`assembly`) turns the rows of a block
-into a part of the changelog.
+into a part of the changelog. The *commit* of a transaction, or of its rows, is the place of the commit in the log: the
+second part of the rows' positions.
 """
 
 from collections import Counter

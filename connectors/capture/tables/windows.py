@@ -27,10 +27,10 @@ PostgreSQL and MySQL do. By its position, such a change would count as older tha
 the change, would overwrite it. (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by
 position would lose updates here.)
 
-**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Chunks look
-ghosts up in the table. For each ghost that the table lacks, a delete is published at the message of the chunk, but only
-if no transaction has touched the key since the search began (`_unmentioned`). If a transaction has touched the key, the
-key's last row came from the stream, and is not outdated.
+**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
+looked up in the table, in chunks. For each ghost that the table lacks, a delete is published at the message of the
+chunk, but only if no transaction has touched the key since the search began (`_unmentioned`). If a transaction has
+touched the key, the key's last row came from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
 keys began. A transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part

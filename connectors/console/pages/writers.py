@@ -1,4 +1,4 @@
-"""`/who`: shows everything that one service, request or batch run wrote."""
+"""`/who`: shows what one service, request or batch run wrote, by entity: how many changes, and of which keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
