@@ -1,7 +1,7 @@
 """Implements the command line `changelog`. Finds the command, runs it, and turns an error into a line and an exit code.
 
-Exit codes: 0 if the command did what it should and found nothing wrong, 1 if it found something, 2 for bad usage or a
-bad configuration, 3 if it failed, 130 after Ctrl-C, and 141 if the program that reads the output has ended.
+Exit codes: 0 if the command did what it should and found nothing wrong, 1 if it found something wrong, 2 for bad usage
+or a bad configuration, 3 if it failed, 130 after Ctrl-C, and 141 if the program that reads the output has ended.
 """
 
 import argparse
@@ -54,7 +54,8 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     sub_parser: "argparse.ArgumentParser | None" = None
-    """The parser of the command that the command line names. An error suggests its options for misspelt options."""
+    """The parser of the command that the command line names. An error about a misspelt option suggests one of its own.
+    """
 
     def error(self, message: str) -> NoReturn:
         """Prints a usage error as one line, like every other error, and exits with 2."""

@@ -1,4 +1,4 @@
-"""Finds the gap at which the service cannot start, describes the gap, and continues the changelog past it.
+"""Finds the gap that keeps the service from starting, describes the gap, and continues the changelog past it.
 
 At a gap, changes are lost for good: a part of the database's log can no longer be read, or the changelog's store has
 lost rows. The changelog continues past a gap in a new epoch, so positions after the gap are higher than all
@@ -32,7 +32,7 @@ _log = structlog.get_logger("gap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapAtStart:
-    """The gap at which a start of the service stops, with the `error` that the start raised.
+    """The gap that keeps the service from starting, with the `error` that a start raises.
 
     The database keeps its log for us because of a hold (`Hold`; in PostgreSQL, the replication slot). `hold_usable`
     says that the hold did not cause the gap, so it may be kept.
@@ -43,11 +43,11 @@ class GapAtStart:
 
 
 def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart | None:
-    """Returns the gap at which a start of the service stops, None if there is no gap.
+    """Returns the gap that keeps the service from starting, None if there is no gap.
 
     This function opens the source as the service does, and reads to the end of the database's log, but stores nothing.
-    It must read that far, because only the log shows that a publication was missing for a while. If the start stops
-    for a reason other than a gap, raises the ChangelogError of that start.
+    It must read that far, because only the log shows that a publication was missing for a while. If something other
+    than a gap keeps the service from starting, raises that error, a ChangelogError.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():
@@ -164,7 +164,7 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
 
 
 def _checkpoint(log: Log) -> Checkpoint | None:
-    """Returns the changelog's checkpoint; None if there is none, or if it cannot be read (that may be the gap)."""
+    """Returns the changelog's checkpoint; None if there is none, or if it cannot be read, which may be the gap."""
     try:
         return log.checkpoint()
     except ChangelogError as error:

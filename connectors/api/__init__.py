@@ -1,1 +1,1 @@
-"""The Python API for people: reads a changelog as envelopes and as Arrow tables (`changelog.open`)."""
+"""Implements `changelog.open`, the Python API: reads a changelog as Python objects and as Arrow tables."""

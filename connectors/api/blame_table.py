@@ -1,4 +1,4 @@
-"""Makes the table that says who set each attribute of a row."""
+"""Makes an Arrow table that says who set each attribute of a row."""
 
 from typing import Final
 
@@ -24,12 +24,13 @@ BLAME: Final = pa.schema(
         pa.field("transaction", pa.utf8()),
     ]
 )
-"""The columns of a blame. `path` is a JSON Pointer (RFC 6901). `value` and `before` are JSON text. `existed` says
-whether the attribute existed before the change; it is null if that is unknown."""
+"""The columns of the table, which has a row for each attribute. `path` is a JSON Pointer (RFC 6901). `value` and
+`before` are JSON text. `existed` says whether the attribute existed before the change; it is null if that is
+unknown."""
 
 
 def blame_table(blame: Blame) -> pa.Table:
-    """Returns the attributes as a table with the columns `BLAME`, in the order of the state."""
+    """Returns the attributes as a table with the columns `BLAME`, in the order in which the row has them."""
     return pa.Table.from_pylist([_row(attribute) for attribute in blame.attributes], schema=BLAME)
 
 

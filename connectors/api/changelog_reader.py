@@ -1,4 +1,4 @@
-"""The object that `changelog.open` returns."""
+"""Defines `ChangelogReader`, the object that `changelog.open` returns: it reads changes, tables and histories."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +30,9 @@ POLL_S = 0.2
 class ChangelogReader:
     """A changelog that is open for reading. `changelog.open` makes it.
 
-    Every method reads the store again, and sees only committed changes. No method leaves a file or a connection open,
-    so there is nothing to close. Every method raises `changelog.ChangelogError`: its kind is USAGE for an unknown
-    entity, for a key that the changelog never had, and for an invalid argument.
+    Every method reads the files or the topics again, and sees only committed changes. No method leaves a file or a
+    connection open, so there is nothing to close. Every method raises `changelog.ChangelogError`: its kind is USAGE for
+    an unknown entity, for a key that the changelog never had, and for an invalid argument.
 
     `entity` is the name of an entity. `key` is the key of one row: the value of its key column, such as `42` or
     `"DE-7"`, or a tuple or list with the values of all key columns in the key's order. Instead of a value, its
@@ -73,11 +73,12 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the changes that are stored now: each is a `Record`, with its entity, key and envelope.
 
-        `since` and `until` are both included. `service` and `identifier` choose changes by the stamp of their writer.
-        The changes of a file log and of an archive come in their order. On Kafka, only the changes of one partition are
-        in order; with `key`, all changes are. Holds a few thousand changes in memory. Errors are raised when the caller
-        takes the first change, not by the call itself. A file log and an archive read fewer files if `entity`, `key` or
-        `identifier` is given, or if `since` is a position.
+        `since` and `until` are both included. `service` and `identifier`, if given, select the changes whose stamp
+        names this service and this identifier. From a file log or an archive, the changes come in the order of their
+        positions. From Kafka, only the changes of one partition come in order; if `key` is given, all changes do. Holds
+        a few thousand changes in memory. Errors are raised when the caller takes the first change, not by the call
+        itself. A file log and an archive read fewer files if `entity`, `key` or `identifier` is given, or if `since` is
+        a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),
@@ -108,7 +109,7 @@ class ChangelogReader:
         `_context`, which describe each row's last change. Two more columns list the names of columns that are null for
         a special reason. `_unavailable` lists columns whose value the database's log did not send. `_out_of_range`
         lists columns whose value does not fit their type. The rows have no order. The job `rebuild_view` makes the same
-        rows. The table's metadata has the position up to which changes are in the rows, as `changelog.position`.
+        rows. The table's metadata says, as `changelog.position`, up to which position the rows include all changes.
 
         Holds the table in memory, and one change for each key that the entity ever had. Raises ChangelogError: USAGE
         also for a moment before the first change, and for a position past the end; PRECONDITION if the entity has no
@@ -133,7 +134,7 @@ class ChangelogReader:
         return history_table(records)
 
     def blame(self, entity: str, key: Key, *, at: When | None = None) -> pa.Table:
-        """Returns who set each attribute of a row, as an Arrow table with a row for each attribute; as of `at`, or now.
+        """Returns an Arrow table that says, for each attribute of a row, who set it; as of `at`, or now.
 
         An attribute is a column, or a value inside a json column. In the table, `path` is the attribute's JSON Pointer
         (RFC 6901), such as `/address/street`. `value` is the JSON text of its value. `before` is the JSON text of its
@@ -141,7 +142,7 @@ class ChangelogReader:
         attribute existed before that change, and is null if this is unknown. The columns `service_name`, `api_version`,
         `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. The first four
         of these are null if the writer is unknown, because the value was first seen when the row was read from its
-        table. The table is empty if there is no row.
+        table. The table is empty if the row does not exist at that moment.
         """
         return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
 
@@ -178,7 +179,7 @@ class ChangelogReader:
 
 
 def _text(key: Key) -> str:
-    """Returns the text of a key. A caller may give this text itself, even for a key of several columns."""
+    """Returns the text of a key. `key` may already be this text, even if the key has several columns."""
     return key_text(key_texts(key))
 
 

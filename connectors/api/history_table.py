@@ -1,4 +1,4 @@
-"""Makes the table of one key's changes."""
+"""Makes an Arrow table of the changes of one key."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Makes the table of an entity's states: the typed row of every key, as of a position."""
+"""Makes an Arrow table of the rows that an entity had at a position: one typed row for each key."""
 
 from collections.abc import Sequence
 
@@ -18,16 +18,16 @@ from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 
 POSITION = b"changelog.position"
-"""The name in the table's metadata of the position up to which changes are in the table."""
+"""The key in the table's metadata under which it says up to which position the table includes all changes."""
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:
     """Returns the rows that existed after the change at `until`, or that exist now if `until` is None.
 
     The table has the entity's columns as of that position, and with `provenance` also the columns
-    `changelog.envelope.states.fold.ABOUT`. Holds the table and one change for each key in memory. Raises
-    ChangelogError: USAGE if there is no such entity, or if one of its columns has the same name as one of `ABOUT`;
-    PRECONDITION if the entity has no columns yet.
+    `changelog.envelope.states.fold.ABOUT`, which describe each row's last change. Holds the table and one change for
+    each key in memory. Raises ChangelogError: USAGE if there is no such entity, or if one of its columns has the same
+    name as one of `ABOUT`; PRECONDITION if the entity has no columns yet.
     """
     columns = _columns(log, entity, until)
     if provenance:
@@ -44,7 +44,7 @@ def states_table(log: Log, entity: str, *, until: Position | None, provenance: b
 
 
 def _columns(log: Log, entity: str, until: Position | None) -> Sequence[Column]:
-    """Returns the columns of the last version that the changelog has up to a position."""
+    """Returns the columns that an entity had at a position, or has now if `until` is None."""
     records = [record for rows in log.read(entity=SCHEMAS, key=entity) for record in batch.records(rows)]
     states = [
         record.envelope.current

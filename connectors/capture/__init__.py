@@ -1,1 +1,1 @@
-"""The code that all sources share. It has no SQL, no log position of a particular server, and no client library."""
+"""Contains what all sources (readers of databases) share. Uses no SQL, no server's log positions, no client library."""

@@ -1,7 +1,8 @@
 """Announces a new version of an entity's columns just before the first row that has these columns.
 
-A version has the columns of a table, and the table's number in the database (its *relation*). If the changelog has no
-version with the columns and the relation of a row, a row that announces a new version is published before that row.
+A version has the columns of a table, and the table's number in the database (its *relation*). If no version in the
+changelog has the columns and the relation of a row, the new version is announced: it is published as a row of its own,
+just before that row.
 """
 
 from collections.abc import Sequence

@@ -53,7 +53,8 @@ def resumed(
     joined: bool,
     held_entities: Callable[[], Collection[str]],
 ) -> Checkpoint:
-    """Returns the checkpoint with which a source opens: `checkpoint`, or that of a new changelog, brought up to date.
+    """Returns the checkpoint with which a source opens: the stored one, or a new one if there is none, brought up to
+    date.
 
     `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
     windows (the progress of table reads) will be read. `joined` says that the log continues the log from which the
@@ -80,7 +81,7 @@ def resumed(
 
 
 class Checkpointing:
-    """The checkpoint of one opening of a source, and the repairs in it.
+    """The checkpoint of a source that is open, and the repairs in it.
 
     `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
     signal's signature must cover, and returns how the signal must be signed; None if no signature is needed. Columns
@@ -103,7 +104,7 @@ class Checkpointing:
         self.checkpoint = checkpoint
         """The present checkpoint. A source replaces the members that only it understands."""
         self.replanned: set[str] = set()
-        """The entities whose plan has changed since this opening."""
+        """The entities whose plan has changed since the source was opened."""
         self.signals = IgnoredSignals()
         self._repairs = Repairs.parse(checkpoint.repairs)
         self._opened = self._confirmed = self._repairs.revision

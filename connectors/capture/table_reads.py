@@ -1,4 +1,4 @@
-"""Runs the table reads of one opening of a source, from their plan to their end, for every kind of database.
+"""Reads tables while a source is open, for every kind of database: runs the threads and records the progress.
 
     plan ──▶ windows ──▶ threads that read chunks ──▶ rows, between those of the stream
                  └─────▶ a thread that sweeps the changelog
@@ -45,10 +45,10 @@ _log = structlog.get_logger("source")
 
 
 class TableReads:
-    """Holds the windows of one opening, and the threads that read for them.
+    """Holds the windows of a source that is open, and the threads that read their chunks.
 
-    `tables` has, by entity, the progress of each table that has to be read by the plan. `Windows` explains `horizon`
-    and `nonces`. `reach` is called at each of `FAIL_POINTS`.
+    `tables` has, by entity, the progress of each table that the plan says to read. `Windows` explains `horizon` and
+    `nonces`. `reach` is called at each of `FAIL_POINTS`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_verbs(parser: argparse.ArgumentParser, verbs: Mapping[str, tuple[Command, str]]) -> None:
-    """Adds the verbs of a command, which the attribute `verb` of the arguments then names.
+    """Adds the verbs of a command. After parsing, the attribute `verb` of the arguments names the chosen verb.
 
     Each verb has a module and a summary, which begins with a small letter and has no period at its end.
     """

@@ -192,7 +192,7 @@ def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
 
 
 def state_findings(path: Path) -> Iterator[Finding]:
-    """Tests whether the state can be kept in the folder `path`."""
+    """Tests whether the folder `path` can hold the local store of rows that `[state]` asks for."""
     if importlib.util.find_spec("rocksdict") is None:
         message = "[state] is set, and rocksdict is not installed"
         yield Finding(name="state", status="fail", message=message, hint=installation("state"))

@@ -34,7 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def opened(settings: Config, *, logs_requests: bool = True) -> Iterator["Serving"]:
-    """Yields a console that listens. Does what `changelog.connectors.console.serving.serving` does, with its errors.
+    """Yields a console that listens, as `changelog.connectors.console.serving.serving` does; raises the same errors.
 
     Also raises ChangelogError (USAGE) if a package of the extra `console` is not installed.
     """

@@ -1,4 +1,4 @@
-"""The options of commands that serve an application over HTTP: where to listen, and the token."""
+"""Adds the options of commands that serve an application over HTTP: where to listen, and the token."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ AnyWebConfig = TypeVar("AnyWebConfig", bound=WebConfig)
 
 
 def add_listening_arguments(parser: argparse.ArgumentParser, section: str, port: int) -> None:
-    """Adds the options that replace keys of the configuration's `section`, in which `port` is the default."""
+    """Adds options that override keys in a section of the configuration; `port` is the default port of this section."""
     parser.add_argument(
         "--host", metavar="HOST", help=f"listen at this address; default: [{section}] host, or 127.0.0.1"
     )

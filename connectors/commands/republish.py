@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to republish the keys, and waits for the end. A key that the table lacks becomes a delete."""
+    """Asks the service to republish the keys, and waits until it has. For keys that the table lacks, it publishes
+    deletes.
+    """
     settings = config.load(arguments.config, os.environ)
     entity: str = arguments.entity
     if arguments.all:

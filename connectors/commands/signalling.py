@@ -35,13 +35,13 @@ SERVICE_CHECK_S = 5.0
 """Seconds between two checks whether a service still reads the database's log (on PostgreSQL, the replication slot)."""
 
 REOPENING_S = 6.0
-"""If no process has read the slot for this time, in seconds, the service counts as stopped. A running service also
-leaves the slot for a moment, when it reopens its source before it reads tables. Reopening takes some seconds if there
-are many tables or if the machine is busy.
+"""If no process has read the database's log for this time, in seconds, the service counts as stopped. A running
+service, too, stops reading for a moment when it reopens its source before it reads tables. Reopening takes some seconds
+if there are many tables or if the machine is busy.
 """
 
 RECHECK_S = 0.5
-"""Seconds until the slot is checked again if no process reads it."""
+"""Seconds until the next check if no process reads the database's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +203,9 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
 
 
 def _is_read(settings: Config) -> bool:
-    """Returns whether a process reads the slot now, or begins to read the slot within `REOPENING_S`.
+    """Returns whether a service reads the database's log now, or begins to read it within `REOPENING_S`.
 
-    Returns False at once if there is no slot.
+    Returns False at once if the database keeps no log for a service (on PostgreSQL, if there is no replication slot).
     """
     source = database(settings)
     deadline = time.monotonic() + REOPENING_S

@@ -1,4 +1,4 @@
-"""`changelog who`: prints everything that one service, request or batch run wrote."""
+"""`changelog who`: prints what one service, request or batch run wrote, by entity: how much, and to which keys."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The section `[source]` with kind = "debezium", and the settings of entities that apply only to it."""
+"""Defines the section `[source]` with kind = "debezium", and lists the keys that apply only to some uses of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ IN_PROCESS = frozenset({"properties", "jars", "heap_mib"})
 """Keys that apply only if the service runs Debezium itself."""
 
 FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
-"""Keys that apply only to topics."""
+"""Keys that apply only if the service reads topics to which Debezium publishes."""
 
 
 _REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": "binary.handling.mode"}
@@ -40,7 +40,7 @@ _REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": 
 
 
 def _flat(value: Any) -> Any:
-    """Joins the names of nested tables with dots, because in TOML, `database.port = 1` is a table in a table."""
+    """Joins the names of nested tables with dots, because TOML parses `database.port = 1` as a nested table."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class TopicsConfig(Section):
 class DebeziumConfig(Section):
     """`[source]`: a database whose events Debezium publishes.
 
-    `connector` is Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
+    `connector` names Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
     ExtractNewRecordState makes them; the fields that it adds have the prefix `added_prefix`. `tombstones_delete` says
     that this transformation turns a delete into a message without a value. `placeholder` and `binary_handling` are
     Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
@@ -105,7 +105,9 @@ class DebeziumConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _repeated(cls, data: Any) -> Any:
-        """Copies the settings that Debezium and the service both need from the properties, unless they are set."""
+        """Takes settings that the service shares with Debezium from Debezium's properties, unless the section sets
+        them.
+        """
         properties = _flat(data.get("properties")) if isinstance(data, dict) else None
         if not isinstance(properties, dict):
             return data
@@ -120,7 +122,7 @@ class DebeziumConfig(Section):
 def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields each setting of `[source]` that does not fit the others, and a text with the problem and the correction.
 
-    A setting is given as its keys below `[source]`.
+    A setting is given as the keys that lead to it from `[source]`.
     """
     set_keys = source.model_fields_set
     if source.topics is None and "properties" not in set_keys:

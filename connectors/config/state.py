@@ -1,4 +1,4 @@
-"""`[state]`."""
+"""Defines the section `[state]`, by which the service keeps a local store of the current row of every key."""
 
 from pathlib import Path
 

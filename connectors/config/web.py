@@ -17,8 +17,9 @@ class WebConfig(Section):
     """Where an application listens, and who may read what it answers.
 
     Whoever reads the answers sees the values of rows, as the changelog has them. So an address that other machines can
-    reach needs a `token`, or the certificates of clients (`tls_client_ca`). The command checks this, because its
-    options may add them. `names` are the host names in the application's addresses, if they differ from `host`.
+    reach needs a `token`, or the certificates of clients (`tls_client_ca`). The command checks this after it has
+    applied its options, which may change the address and the token. `names` are the host names in the application's
+    addresses, if they differ from `host`.
     """
 
     host: Text = "127.0.0.1"
@@ -38,7 +39,9 @@ class WebConfig(Section):
             return self.host == "localhost"
 
     def beside(self, folder: Path) -> Self:
-        """Returns the same settings with relative paths resolved: they are relative to the folder of the file."""
+        """Returns the same settings, with relative paths resolved against `folder`, the folder of the configuration
+        file.
+        """
         paths = {name: value for name in type(self).model_fields if isinstance(value := getattr(self, name), Path)}
         return self.model_copy(update={name: folder / path for name, path in paths.items()})
 

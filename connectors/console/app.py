@@ -1,4 +1,4 @@
-"""Puts the console together: the addresses of its pages, what protects them, and the pages of errors."""
+"""Assembles the console's web application: the addresses of its pages, their protection, and the pages of errors."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ STATUSES = {
     Kind.PRECONDITION: HTTPStatus.SERVICE_UNAVAILABLE,
     Kind.CONNECTION: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The statuses of errors by their kind; every other kind, such as a damaged file, is an error of the server."""
+"""The HTTP status for each kind of error. Every other kind, such as a damaged file, is an error of the server (500)."""
 
 PageFunction = Callable[[Site, Request], Page | Redirect | Response]
 
@@ -59,7 +59,7 @@ PageFunction = Callable[[Site, Request], Page | Redirect | Response]
 def console(
     site: Site, access: Access, *, names: tuple[str, ...], is_loopback: bool, logs_requests: bool = True
 ) -> ASGIApp:
-    """Returns the console as an ASGI application. `names` are host names of the console that browsers may use."""
+    """Returns the console as an ASGI application. `names` are the host names by which browsers may reach it."""
     readers = anyio.CapacityLimiter(READERS)
     login = Login(access, site.config.name)
 

@@ -17,10 +17,10 @@ from changelog.envelope.json_pointer import unescaped
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Record
 
 ATTRIBUTES_MAX = 60
-"""The most attributes of a change on a page. The page says how many more there are."""
+"""The maximum number of attributes that a page shows for a change. The page says how many more there are."""
 
 CONTEXT_MAX = 12
-"""The most members of a stamp's context on a page."""
+"""The maximum number of members that a page shows of a stamp's context."""
 
 _CONTAINERS = ("{", "[")
 
@@ -29,8 +29,8 @@ _CONTAINERS = ("{", "[")
 class AttributeChange:
     """One attribute that a change touched, before and after the change.
 
-    `pointer` is its JSON pointer (RFC 6901), and `path` the same for people. A value inside nested JSON is an attribute
-    of its own.
+    `pointer` is its JSON pointer (RFC 6901), and `path` says the same in a form for people. A value inside nested JSON
+    is an attribute of its own.
     """
 
     pointer: str
@@ -96,12 +96,12 @@ class DescribedChange:
 
     @property
     def of_all_rows(self) -> bool:
-        """Whether the change is a truncate, which concerns all rows, so that it has no page of its own."""
+        """Whether the change is a truncate. It concerns all rows, so it belongs to no page of a single row."""
         return self.key == TRUNCATE_KEY
 
 
 def change(record: Record, palette: Palette, page_colours: Mapping[str, str] | None = None) -> DescribedChange:
-    """Returns the description of a change. `page_colours` has colours of services that this page prefers."""
+    """Returns the description of a change. Colours of services in `page_colours` override those of `palette`."""
     envelope, source = record.envelope, record.envelope.provenance.source
     stamp = envelope.provenance.stamp
     attributes = list(islice(_touched(envelope), ATTRIBUTES_MAX))

@@ -15,10 +15,10 @@ from changelog.envelope.model import MISSING, Missing
 REPORT = Path("latest", "report.json")
 BYTES_MAX = 64 * 1024 * 1024
 SAMPLES_MAX = 20
-"""The most drifted keys of an entity on a page."""
+"""The maximum number of drifted keys that a page shows for an entity."""
 
 COLUMNS_MAX = 20
-"""The most columns of a drifted key on a page."""
+"""The maximum number of columns that a page shows for a drifted key."""
 
 
 class _Member(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

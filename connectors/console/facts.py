@@ -1,4 +1,4 @@
-"""Reads facts that may take long in the background, so that a page waits for them only a moment."""
+"""Reads facts that are slow to read, in the background, so that a page waits for them only a moment."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from changelog.envelope.errors import ChangelogError
 T = TypeVar("T")
 
 REST = 20.0
-"""After a value was read, it is not read again for this many times as long as the reading took."""
+"""If reading a value took s seconds, the value is read again `REST` * s seconds later at the earliest."""
 
 _log = structlog.get_logger("console")
 

@@ -17,10 +17,10 @@ NOBODY = "nobody"
 
 
 class Palette:
-    """Chooses the classes of colours. `default_of` returns the stamp of an entity's changes without a stamp.
+    """Chooses colours, by the names of their CSS classes. `default_of` returns the default stamp of an entity.
 
-    A service keeps the colour that it got when a page first showed it. Its name chooses a colour. If some colours have
-    fewer services, the service gets the next of those instead.
+    A service gets its colour when a page first shows it, and keeps it. It gets one of the colours that the fewest
+    services have: the first of these, counted from the colour that its name determines.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:
@@ -40,9 +40,9 @@ class Palette:
         return NOBODY if kind is StampKind.NONE else f"c{self._number(service)}"
 
     def distinct(self, entity: str, stamps: Iterable[Stamp]) -> Mapping[str, str]:
-        """Returns the classes of the services of these stamps, in their order.
+        """Returns the class of each service in these stamps, in the order of the stamps.
 
-        Up to `COLOURS` services have different colours there, even if a palette of more services repeats them.
+        Up to `COLOURS` services get different colours, even if the palette has given some of them the same colour.
         """
         classes: dict[str, str] = {}
         for stamp in stamps:

@@ -26,7 +26,9 @@ NAME_CHARS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page: its `template`, its `title`, and its `data`. The template shows `data`; as JSON, the page is `data`."""
+    """A page: its `template`, its `title`, and its `data`. The template shows `data` as HTML; a request for JSON gets
+    `data` itself.
+    """
 
     template: str
     title: str

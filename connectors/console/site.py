@@ -92,10 +92,11 @@ def _entities(log: Log) -> Collection[str]:
 
 
 def newest_records(log: Log, count: int, *, entity: str | None = None, service: str | None = None) -> list[Record]:
-    """Returns up to `count` of the newest changes, the newest first; if named, only of an entity and by a service.
+    """Returns up to `count` of the newest changes, the newest first.
 
-    Reads only about `RECENT` of the newest changes outside archives, so it takes the same time for every changelog.
-    Raises the errors of `Log.recent`.
+    If `entity` or `service` is given, returns only changes of this entity or by this service. Reads only about `RECENT`
+    of the newest changes outside archives, so it takes the same time for every changelog. Raises the errors of
+    `Log.recent`.
     """
     batches = [rows.filter(selected(rows, entity, service)) for rows in log.recent(RECENT)]
     if not batches:
@@ -105,7 +106,7 @@ def newest_records(log: Log, count: int, *, entity: str | None = None, service: 
 
 
 def selected(rows: pa.RecordBatch, entity: str | None, service: str | None) -> pa.BooleanArray:
-    """Returns which rows are of an entity and by a service; None selects all."""
+    """Returns a mask of the rows of an entity that a service changed; None means any entity, or any service."""
     mask = pc.is_valid(rows.column("entity"))
     for column, name in (("entity", entity), ("service_name", service)):
         if name is not None:

@@ -12,7 +12,9 @@ from changelog.connectors.terminal import safe
 from changelog.envelope.model import Missing
 
 TEXT_CHARS = 240
-"""The most characters of a value on a page. A longer value is cut around the first difference."""
+"""The most characters of a value on a page. A longer value is cut around its first difference from the value to which
+it is compared.
+"""
 
 CONTEXT_CHARS = 40
 """How many characters are shown before the first difference of two long values."""
@@ -27,8 +29,8 @@ ValueKind = Literal["value", "null", "absent", "unavailable"]
 class Value:
     """A value of an attribute, as a page shows it.
 
-    `text` is the JSON text with control characters and characters that change the reading direction escaped, and cut to
-    `TEXT_CHARS`. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is its length. An *absent*
+    `text` is the JSON text, cut to `TEXT_CHARS`; control characters, and characters that change the reading direction,
+    are escaped. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is its length. An *absent*
     value does not exist; an *unavailable* one exists, but the changelog does not know it.
     """
 
@@ -64,7 +66,7 @@ def pair(before: Content, after: Content) -> tuple[Value, Value]:
     """Returns two values for a page. If one is long, both are cut around their first difference."""
     start = 0
     if isinstance(before, str) and isinstance(after, str) and max(len(before), len(after)) > TEXT_CHARS:
-        common = len(os.path.commonprefix([before, after]))  # noqa: RUF071, characters are what is meant
+        common = len(os.path.commonprefix([before, after]))  # noqa: RUF071, compares characters, not paths
         start = max(common - CONTEXT_CHARS, 0)
     return _value(before, start), _value(after, start)
 

@@ -1,4 +1,4 @@
-"""Debezium's engine for Python: passes a connector's events to a function, batch by batch."""
+"""Runs a connector of Debezium for a Python program, and passes its events to a function, batch by batch."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 LOGGER = logging.getLogger("changelog.debezium")
 
 READ_S = 60.0
-"""How long one wait for events lasts. No result depends on it."""
+"""How long one wait for events lasts, in seconds. No result depends on it."""
 
 Handler = Callable[[Sequence[ChangeEvent]], object]
 Value = str | int | float | bool
@@ -80,7 +80,7 @@ class DebeziumEngine:
             self._idle.set()
 
     def close(self) -> None:
-        """Ends the run after the current call of the handler, and waits for it. Any thread may call it.
+        """Ends the run after the current call of the handler, and waits until it has ended. Any thread may call this.
 
         A call in the thread of `run`, from the handler or a signal handler, does not wait.
         """

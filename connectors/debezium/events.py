@@ -1,4 +1,4 @@
-"""Events: the records of the Debezium process, one by one."""
+"""Turns the batches of records that the Debezium process sends into single events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The frames between this process and the Debezium process: bytes to dataclasses, and commands to bytes. No I/O.
+"""Decodes the frames that the Debezium process sends, and encodes the commands that it receives. Does no I/O.
 
 **A frame** is the length of its body (4 bytes), its kind (1 byte), three zero bytes, and the body. All numbers are
 little endian. JSON is UTF-8. The Java code in `connectors/debezium/java/` writes and reads the same frames.
@@ -18,7 +18,8 @@ Names of topics, partitions of the source, and schemas are sent once, as *defini
 before the first record that refers to it. The body of R has these parts, where n is the number of records:
 
 - the number of the last record (8 bytes), n (4 bytes), and 1 if this frame ends a batch of the engine, otherwise 0 (4);
-- the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest number if there is none);
+- the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest 64-bit number for a record
+  without one);
 - four columns that refer to definitions by their numbers (4 bytes each): topic, partition, schema of the key, schema
   of the value (0 means none);
 - four columns of byte strings: offset, key, value, headers. First come the positions of all four columns: n + 1 for

@@ -1,4 +1,4 @@
-"""What is needed to start the Debezium process: the settings, the jars, and the command line."""
+"""Gives what is needed to start the Debezium process: the settings, the jars, and the command line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -74,7 +74,8 @@ class Ending:
 
 
 Sequel = Callable[[Ending], Mapping[str, str]]
-"""Continues the demo after its end. Returns, by path, a description of each file that it left in the folder."""
+"""Adds a part at the end of the demo. Returns, by path, a description of each file that this part left in the folder.
+"""
 
 
 def run(

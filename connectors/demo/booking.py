@@ -94,7 +94,7 @@ def rows_of(session: Session, entity: str) -> dict[str, tuple[str | None, ...]]:
 
 
 class Traffic:
-    """A context manager. It runs each writer in a thread until the end of the context.
+    """A context manager that runs each writer in a thread until the end of the context.
 
     Raises ChangelogError at the end if one of the writers could not write.
     """

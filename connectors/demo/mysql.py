@@ -18,7 +18,8 @@ from changelog.envelope.stamp import content
 
 DATABASE = "booking"
 
-# As PostgreSQL does by default, a statement sees what was committed before it, and locks only the rows that it changes.
+# READ-COMMITTED is also the default of PostgreSQL: a statement sees what was committed before it, and locks only the
+# rows that it changes.
 SETTINGS = {"innodb_flush_method": "nosync", "sync_binlog": "0", "transaction_isolation": "READ-COMMITTED"}
 
 _MESSAGES = "(id bigint PRIMARY KEY, content mediumtext CHARACTER SET utf8mb4 NOT NULL)"

@@ -1,4 +1,4 @@
-"""An example of a changelog reader: it counts changes, and keeps the newest state of each key."""
+"""Follows the changelog of the demo: counts the changes, and keeps the newest state of each key."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Stores the demo's changelog in files. Instead, `changelog.connectors.demo.kafka` can store it in topics of Kafka."""
+"""Stores the demo's changelog in files. In a demo with Kafka, `changelog.connectors.demo.kafka` stores it in topics."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

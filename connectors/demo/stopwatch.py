@@ -1,4 +1,4 @@
-"""Numbers and times the steps of the demo."""
+"""Prints the steps of the demo, with their numbers and the time that they took."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Renders changes, blame and writes as JSON, for programs that read the output of commands."""
+"""Renders changes, blame, and what a writer wrote as JSON, for programs that read the output of commands."""
 
 from dataclasses import replace
 
@@ -44,8 +44,8 @@ def state(row: KeyState, change: bytes) -> bytes:
 
 
 def blame_of(entity: str, key: str, blame: Blame) -> bytes:
-    """Returns blame as an object: `entity`, `key`, `services`, `current`, `last`, and `attributes`, of which each has
-    `path`, `value`, `before` and `writer`.
+    """Returns blame as an object: `entity`, `key`, `services`, `current`, `last`, and `attributes`, each with `path`,
+    `value`, `before` and `writer`.
 
     An attribute whose value is unavailable has no `value`. An attribute that did not exist before has no `before`.
     If the value before is unknown, `"beforeUnknown": true` takes the place of `before`. An unknown writer has no

@@ -44,7 +44,7 @@ def key_state(log: Log, entity: str, key: str, *, at: Moment | None = None) -> K
 
 
 def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
-    """Folds the last life of a row, from the key at which it began to the key of `records`."""
+    """Folds the last life (`key_records`) of a row, from the key at which it began to the key of `records`."""
     lives = [_last_life(records)]
     while arrival := _arrival(lives[-1]):
         lives.append(_last_life(keys.before_arrival(arrival)))
@@ -60,9 +60,9 @@ def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
 
 
 def _last_life(records: Sequence[Record]) -> Sequence[Record]:
-    """Returns the records of the last life, after the record that ended the life before it, if there was one.
+    """Returns the record that ended the life before the last one, if there was one, and the records of the last life.
 
-    That record shows that the last life began without a row.
+    The former shows that the last life began without a row.
     """
     return records[max(life_begin(records) - 1, 0) :]
 

@@ -15,7 +15,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op, Record, position_of
 
 KEYS_MAX: Final = 100
-"""At most this many other keys are read to follow a row that moved. What the row was on earlier keys stays unknown."""
+"""At most this many other keys are read to follow a row that moved. Its records on still earlier keys are not read."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,8 @@ class KeyRecords:
         return self._by_key[key]
 
     def before_arrival(self, create: Record) -> Sequence[Record]:
-        """Returns the records of the key from which a row moved here, up to the move. `create` is the arrival.
+        """Returns the records of the key from which a row moved here, up to the move. `create` is the record by which
+        the row arrived here.
 
         Returns no records if `KEYS_MAX` other keys have been read.
         """

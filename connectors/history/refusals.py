@@ -1,4 +1,4 @@
-"""Errors that say why the changelog cannot answer a question about a key."""
+"""Makes the errors that say why the changelog cannot answer a question about a key."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -21,7 +21,7 @@ _COLUMNS: Final = ("entity", "op", "position", "service_name", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampShare:
-    """The number of the newest changes of one entity that name one service, counted by who wrote their stamps.
+    """How many of the newest changes of one entity name one service in their stamps, counted by who wrote the stamp.
 
     For changes without a stamp, the service is that of the configured default stamp.
     """
@@ -39,7 +39,8 @@ class StampShare:
 
 
 def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp] | None = None) -> list[StampShare]:
-    """Returns the shares by entity and service. Counts the changes that `Log.recent` yields, which are about `newest`.
+    """Returns the shares by entity and service. Counts the changes that `Log.recent` yields: about `newest` of the
+    newest ones.
 
     `defaults` has the default stamps of entities whose configuration sets one. Rows that were read from their tables
     are left out, because nobody wrote them when they were read; a change that moved a row counts once. The list is

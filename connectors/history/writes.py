@@ -1,4 +1,4 @@
-"""Finds everything that a service, a request or a batch run wrote."""
+"""Sums up what a service, a request or a batch run wrote: how many changes of each entity, and of which keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -89,7 +89,7 @@ def _mask(rows: pa.RecordBatch, service: str | None, since: Moment | None) -> pa
 
 @dataclass(slots=True)
 class _First:
-    """The distinct values with the lowest positions. Rows may come in any order: Kafka has none across partitions."""
+    """The distinct values with the lowest positions. Rows may come in any order, as from the partitions of Kafka."""
 
     positions: dict[str, str] = field(default_factory=dict)
 

@@ -1,1 +1,1 @@
-"""What the Kafka sink and the sources that read topics share: clients and their errors, offsets, ids, the registry."""
+"""Contains what all users of Kafka share: clients and their errors, offsets, ids of topics, and the schema registry."""

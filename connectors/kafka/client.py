@@ -32,7 +32,9 @@ OURS = frozenset(
         "transactional.id",
     }
 )
-"""Options of librdkafka that users cannot set: exactly-once depends on them, or another setting sets them."""
+"""Options of librdkafka that users cannot set, because exactly-once delivery depends on them, or because other settings
+of the service determine them.
+"""
 
 _log = structlog.get_logger("kafka")
 

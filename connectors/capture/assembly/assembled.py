@@ -1,7 +1,8 @@
-"""Defines the types that a decoder, the assembly and its listener exchange, and the result of a block.
+"""Defines the types that a decoder, the assembly and its listener (the table reads) exchange.
 
 A block is a stretch of the database's log that is decoded at once. The assembly (`assembly`) turns the rows of a block
-into a part of the changelog.
+into a part of the changelog. The *commit* of a transaction, or of its rows, is the place of the commit in the log: the
+second part of the rows' positions.
 """
 
 from collections import Counter
@@ -65,7 +66,7 @@ row. Raises ChangelogError (MALFORMED).
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChanges:
-    """The names of the columns of a table that changed at a position of the log."""
+    """The names of the columns that were added, dropped or retyped in a table at a position of the log."""
 
     table: str
     position: Position
@@ -76,7 +77,7 @@ class ColumnChanges:
 
 @dataclass(slots=True, kw_only=True)
 class Assembled:
-    """The result of a block.
+    """The result of assembling a block.
 
     - `rows`: the rows, in batches. The metadata of each batch has the columns of its entities
       (`changelog.envelope.columnar.batch.shapes`), which are the same for all rows of a batch.

@@ -1,4 +1,4 @@
-"""Turns decoded rows into parts of the changelog: adds their transactions, ordinals and stamps, and announces versions.
+"""Turns decoded rows into rows of the changelog, with transactions, positions and stamps, and announces new columns.
 
 This module is pure. A decoder reads a block (a stretch of the database's log) and reports what the block contains to an
 `AssemblyRun`, in the log's order:
@@ -11,8 +11,8 @@ This module is pure. A decoder reads a block (a stretch of the database's log) a
 Spans are encoded together (`flush`), as late as possible: before something changes how rows are decoded, and at the end
 of the block. Thus a block of small transactions costs little more than one large transaction.
 
-**Ordinals.** The rows and messages of a transaction are numbered from 0; the number is the ordinal. The position of a
-row has a position ordinal, which is twice the ordinal (plus 1 for the second record of a row that moved). Ordinals
+**Ordinals.** The rows and messages of a transaction are numbered from 0; the number is the ordinal. The last part of a
+row's position is the *position ordinal*: twice the ordinal, plus 1 for the second record of a row that moved. Ordinals
 depend on the transaction alone, and not on the bounds of blocks. So a row that is read again after a crash has the same
 position as before.
 
@@ -25,8 +25,8 @@ once more, and may have other rows. So if a part of a transaction was published 
 reads are published inside this transaction.
 
 **Stops.** A row that a policy refuses stops the changelog. Everything before the row's *transaction* is published, and
-nothing of the transaction itself. So an operator can decide before readers see a part of that transaction. If the bytes
-of a block are invalid (MALFORMED), nothing of the block is published.
+nothing of the transaction itself. So an operator can decide what to do with the row before readers see a part of that
+transaction. If the bytes of a block are invalid (MALFORMED), nothing of the block is published.
 
 **Versions.** When an entity's columns differ from those that the changelog knows, a row that announces the new version
 is put before the first row with the new columns, in a batch of its own (`announcing`).
@@ -228,9 +228,9 @@ class AssemblyRun:
     ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        A stamp applies to the rows after it. If the record of the rows that were taken last is at `place`, these rows
-        come after the message in the log, so a stamp applies to them too. The sender of a fence waits until the
-        checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if `number` is
+        A stamp applies to the rows after it. It also applies to the rows that were taken last if their place is
+        `place`: the log delivered them before the message, but they come after it. The sender of a fence waits until
+        the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if `number` is
         None. `settle` is called before the rows of a table read are published. A decoder whose log does not report
         every change of tables can then describe the tables as they are at this place.
 

@@ -1,4 +1,4 @@
-"""The transactions that have ended in a block (a stretch of the log that is decoded at once), and where."""
+"""Remembers which transactions have ended in a block (a stretch of the log that is decoded at once), and where."""
 
 from dataclasses import dataclass, field
 

@@ -1,1 +1,3 @@
-"""Turns decoded rows into changelog rows. One path takes single rows and defines the result; a fast one takes many."""
+"""Turns decoded rows into changelog rows. A simple path, which defines what is correct, encodes single rows; a faster
+one encodes many at once.
+"""

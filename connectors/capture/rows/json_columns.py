@@ -75,10 +75,10 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """The start and length of each of a template's constants that becomes part of a value, such as `true`.
+    """The constants of a template that become part of values, such as `true`: the start and length of each.
 
-    `fractions[n]` fills up a fraction of n bytes (with its point) to six digits; `fractions_z[n]` does the same and
-    ends with a Z.
+    `fractions[n]` is the constant that fills up a fraction of a second from n bytes (with its point) to six digits;
+    `fractions_z[n]` is the same with a Z at its end.
     """
 
     true: tuple[int, int]

@@ -1,9 +1,9 @@
-"""Completes the rows of a block with their position, transaction and provenance, and sorts them as in the log.
+"""Completes the rows of a block with their position, transaction and provenance, and sorts them in log order.
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
-place. The rows of a block arrive here as several `JsonRows`. Each has the keys and JSON objects of the rows that share
-a table and an op. The columns that this module adds follow from a row's transaction, its stamp (who made the change),
-and its ordinal. A *span* is a run of rows with the same transaction and stamp.
+place. The rows of a block arrive here as several `JsonRows`. Each has the keys and JSON objects of the rows of one
+table with the same op (the kind of change). The columns that this module adds follow from a row's transaction, its
+stamp (who made the change), and its ordinal. A *span* is a run of rows with the same transaction and stamp.
 
 The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
 The last part of the record's position, the *position ordinal*, is twice the row's ordinal. A row that moves to another
@@ -223,8 +223,8 @@ def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
 
 
 def _json_texts(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns offsets, and the texts in JSON, joined and without quotes. The offsets are the start of each text in the
-    joined JSON, and the end of the last one.
+    """Encodes the texts as JSON strings, without quotes, and joins them. Returns offsets and the joined JSON. The
+    offsets are the start of each text in the joined JSON, and the end of the last one.
     """
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)

@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The names of the source that every message has, and an operator's decisions on rows that stopped the service."""
+    """What every message says about its source, and an operator's decisions on rows that stopped the service."""
 
     connector: str
     name: str

@@ -1,4 +1,4 @@
-"""The spans of a block: which of its rows belong to which transaction and stamp (who made the change).
+"""Divides the rows of a block into spans: runs of rows of one transaction with the same stamp (who made the change).
 
 A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. The
 ordinal of a row is the number of rows and messages (such as stamps) that the log has before it in the same transaction.

@@ -1,4 +1,4 @@
-"""Many values, as the server printed them, in one buffer: the start and the length of each."""
+"""Locates many values in one buffer of text that the server printed, by the start and the length of each."""
 
 from dataclasses import dataclass
 from typing import Self

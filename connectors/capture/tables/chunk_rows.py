@@ -31,7 +31,8 @@ class ChunkRows:
     """The rows of a chunk: a part of a table that was read at once.
 
     `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` leaves out
-    (`other_places`), as the server's values. `read_at` is when the rows were read, in microseconds since 1970.
+    (`other_places`), each as the values that the server printed. `read_at` is when the rows were read, in microseconds
+    since 1970.
     """
 
     origin: Origin

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 
 ReadChunk = Callable[[str, Chunk], bool]
-"""Takes the nonce of a chunk, and the chunk. Reads the chunk, or gives it back to `Windows`.
+"""Takes the nonce of a chunk (the text of the chunk's message in the database's log), and the chunk. Reads the chunk,
+or gives it back to `Windows`.
 
 Returns False if the thread should pause before the next chunk.
 """

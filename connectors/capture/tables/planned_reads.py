@@ -1,4 +1,4 @@
-"""Plans the table reads of one opening of a source: tables to read, keys to look up, sweeps.
+"""Plans which tables to read, which keys to look up and which entities to sweep while a source is open.
 
 The plan is made from the stored checkpoint, and does not change while the source is open. If a signal (a message to the
 service) asks for another plan, the source opens again. Every row before the stored checkpoint is in the changelog. So a
@@ -15,7 +15,7 @@ from changelog.envelope.entity import Entity
 
 
 class PlannedReads:
-    """The plan of one opening.
+    """The plan that a source follows while it is open.
 
     `entities` are all configured entities. `windows` and `repairs` are the stored progress of the table reads and the
     stored repairs. Without `can_sweep`, no sweep is planned, because the sink cannot be read.

@@ -1,4 +1,4 @@
-"""Defines the repairs that are under way, as a checkpoint stores them, and how signals change them. It is pure.
+"""Defines the repairs that are under way, as a checkpoint stores them, and how signals change them. Does no I/O.
 
 A signal is a message to the service, for example a request for a repair. A repair makes the changelog of one entity
 equal to its table again. It has up to three stages:
@@ -35,7 +35,7 @@ from changelog.envelope.position import Position
 from changelog.envelope.signal import KEYS_BYTES_MAX, KEYS_MAX, Signal
 
 ENDED_MAX = 32
-"""The maximum number of signals whose outcomes a checkpoint stores, and of ids that one repair has."""
+"""A checkpoint stores the outcomes of at most this many signals, and a repair has at most this many ids."""
 
 Stage = Literal["table", "keys", "sweep"]
 Windows = Mapping[str, Any]
@@ -250,7 +250,7 @@ def returned(repairs: Repairs, entities: Collection[str], start: Position) -> Re
     """Returns the repairs after `entities` were removed from the configuration and added to it again.
 
     The changelog has rows from before the removal. Deletes in between were not read from the log, so a sweep has to
-    find the keys that were deleted. The repairs begin at the position `start`.
+    find the keys that were deleted. The new repairs begin at the position `start`.
     """
     repair_by_entity = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
     return replace(repairs, open={**repair_by_entity, **repairs.open})

@@ -35,7 +35,7 @@ _log = structlog.get_logger("source")
 
 
 class Sweeper:
-    """Runs the sweeps of one opening in a thread of its own.
+    """Runs, in a thread of its own, the sweeps that were planned when the source opened.
 
     `sweeps` has the lookup of each entity to sweep, and `repairs` the repairs that ask for them. `read` reads the
     stored rows of entities. `reach` is called at each of `FAIL_POINTS`.
@@ -163,7 +163,7 @@ class _StoppedError(Exception):
 
 
 class _Stored:
-    """Reads the stored rows. Takes a snapshot now and then, so that the windows can forget ended transactions."""
+    """Reads rows of the changelog. Takes a snapshot now and then, so that `Windows` can forget ended transactions."""
 
     def __init__(self, sweeper: Sweeper, snapshot: Callable[[], Visibility]) -> None:
         self._sweeper, self._snapshot = sweeper, snapshot

@@ -1,4 +1,4 @@
-"""Defines how a checkpoint stores the progress of reading a table. These are the members that all sources share.
+"""Defines how a checkpoint stores the progress of reading a table: the members that are the same for all sources.
 
 A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 

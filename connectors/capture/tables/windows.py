@@ -18,7 +18,7 @@ transaction that the snapshot does not see touched a key and was delivered befor
 a change, and is left out (`_untouched`).
 
 **Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
-the chunk was read. After this end, the rows are published at the first place between two transactions
+the chunk was read. The rows are published at the first place after this end that lies between two transactions
 (`AssemblyRun.between`). The same guarantee holds for this place as for a message, because every transaction that the
 snapshot sees is in the log before this place.
 
@@ -27,10 +27,10 @@ PostgreSQL and MySQL do. By its position, such a change would count as older tha
 the change, would overwrite it. (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by
 position would lose updates here.)
 
-**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Chunks look
-ghosts up in the table. For each ghost that the table lacks, a delete is published at the message of the chunk, but only
-if no transaction has touched the key since the search began (`_unmentioned`). If a transaction has touched the key, the
-key's last row came from the stream, and is not outdated.
+**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
+looked up in the table, in chunks. For each ghost that the table lacks, a delete is published at the message of the
+chunk, but only if no transaction has touched the key since the search began (`_unmentioned`). If a transaction has
+touched the key, the key's last row came from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
 keys began. A transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part
@@ -181,7 +181,7 @@ class _Touched:
 
 
 class Windows:
-    """The table reads that are under way. It is the `Listener` of an assembly, and reader threads take chunks from it.
+    """The table reads that are under way. An assembly reports events to them, and reader threads take chunks from them.
 
     `tables` has the tables to read, by entity, and `lookups` the keys to look up. `nonces` returns a new text for the
     message of each chunk. `bytes_max` limits the rows in memory: no chunk is handed out while they take more.
@@ -284,8 +284,8 @@ class Windows:
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         """Returns a mask of the keys that no transaction has touched since recording began.
 
-        `entity` is swept. After a published TRUNCATE, no key is in the mask, because the TRUNCATE removed all keys that
-        the changelog had before.
+        The mask is exact only for an entity that is swept. After a published TRUNCATE, no key is in the mask, because
+        the TRUNCATE removed all keys that the changelog had before.
         """
         if not len(keys):
             return np.ones(0, bool)
@@ -419,7 +419,7 @@ class Windows:
             self._closed = True
             self._changed.notify_all()
 
-    # For the source and for people.
+    # For the source, and for people who watch the progress.
 
     @property
     def complete(self) -> bool:

@@ -79,7 +79,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_absent(paths: Sequence[Path], file_verdicts: Sequence[Verdict]) -> None:
-    """Raises ChangelogError (USAGE) for a path that has no schema, neither now nor in the earlier versions."""
+    """Raises ChangelogError (USAGE) for a path that has no schema now, and had none in the earlier versions."""
     files = [Path(verdict.file).absolute() for verdict in file_verdicts]
     for path in paths:
         if not any(path.absolute() in (file, *file.parents) for file in files):

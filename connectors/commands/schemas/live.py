@@ -27,7 +27,8 @@ GENERATE = "`changelog schemas generate` writes what the table has"
 
 
 def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> CheckReport:
-    """Returns a verdict for each file that is the schema of an entity. Other files are only mentioned in notes.
+    """Returns a verdict for each of the files `contracts` that is the schema of an entity. Notes mention the other
+    files.
 
     If `folder` is given, `contracts` are all the files in it. Then an entity without a file also gets a verdict, with
     the finding that the file is missing.

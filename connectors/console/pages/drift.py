@@ -1,4 +1,4 @@
-"""`/drift`: the latest comparison of the changelog with its tables."""
+"""`/drift`: shows the latest comparison of the changelog with its tables."""
 
 from starlette.requests import Request
 

@@ -1,4 +1,4 @@
-"""`/e/ENTITY/KEY`: the life of a row, and its state at any moment, with the change that set each value."""
+"""`/e/ENTITY/KEY`: shows the life of a row, and its state at any moment, with the change that set each value."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +40,9 @@ ATTRIBUTES_MAX = 400
 class ShownAttribute:
     """An attribute of the state, with the change that set it.
 
-    `pointer` is a JSON pointer (RFC 6901), and `path` the same for people. If `is_known` is False, nobody knows who set
-    the value: it was first seen when the row was read from its table. `before` is the value before that change.
+    `pointer` is a JSON pointer (RFC 6901), and `path` says the same in a form for people. If `is_known` is False,
+    nobody knows who set the value: it was first seen when the row was read from its table. `before` is the value before
+    that change.
     """
 
     pointer: str
@@ -58,9 +59,10 @@ class ShownAttribute:
 
 
 def key(site: Site, request: Request) -> Page | Redirect:
-    """Returns the page of a row; with `at`, a position or a time, its state at this moment.
+    """Returns the page of a row. It shows the state now, or at the position or time `at` in the query.
 
-    The form of the page sends the number of a change (`change`). The answer redirects to an address with `at`.
+    A form on the page sends the number of a change as `change`. The answer redirects to the address with the `at` of
+    this change.
     """
     entity = request.path_params["entity"]
     text = key_of(request.path_params["key"])
@@ -86,7 +88,7 @@ def _gaps(site: Site, first: Record) -> list[DescribedChange]:
 
 
 def _data(site: Site, entity: str, text: str, records: Sequence[Record], number: int, blame: Blame) -> dict[str, Any]:
-    """Returns the data of a page whose state is the one after `number` changes."""
+    """Returns the data of the page that shows the state of the row after its first `number` changes."""
     address = row_address(entity, text)
     tints = site.palette.distinct(
         entity, (record.envelope.provenance.stamp for record in records if not _is_read(record))

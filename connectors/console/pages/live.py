@@ -1,4 +1,4 @@
-"""`/tail`: new changes as they are published, of all entities or of one, by all services or by one."""
+"""`/tail`: shows new changes as they are published, of all entities or of one, by all services or by one."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ HEARTBEAT_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveChoice:
-    """Which changes a live view has: of one entity and by one service, or of all."""
+    """Which changes a live view shows: those of `entity` and by `service`; None means any entity, or any service."""
 
     entity: str | None
     service: str | None
@@ -130,7 +130,7 @@ class _Stream:
         except ChangelogError as error:
             send(_event("problem", str(error)))
         except RuntimeError:
-            if not self._closed.is_set():  # the event loop has ended only if the view is closed
+            if not self._closed.is_set():  # after the view was closed, the event loop may have ended
                 raise
 
     def _send(self, send: Callable[[str], object], records: Iterable[Record]) -> None:

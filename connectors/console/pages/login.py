@@ -1,4 +1,4 @@
-"""`/login`: where a person enters the token once, so that the browser gets a cookie."""
+"""`/login`: lets a person enter the token once, and gives the browser a cookie."""
 
 import asyncio
 from http import HTTPStatus

@@ -25,10 +25,11 @@ BUDGET_S = 2.0
 """For how many seconds a search for a prefix reads the changelog from its beginning."""
 
 NEWEST_ROWS = 50_000
-"""If a search does not reach the end of the changelog in this time, it also reads this many of the newest changes."""
+"""If a search does not reach the end of the changelog within `BUDGET_S`, it also reads this many of the newest changes.
+"""
 
 HITS_MAX = 50
-"""The most keys that a search shows. If there are more, it shows those that changed last."""
+"""The maximum number of keys that a search shows. If it finds more, it shows those that changed last."""
 
 EXACT_ENTITIES_MAX = 50
 """A search that names no entity looks for the exact key in this many entities."""
@@ -38,7 +39,9 @@ _COLUMNS = ("entity", "key", "op", "position", "committed_at", "api_version", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A key that a search found. The last change and the number of changes are those among the searched changes."""
+    """A key that a search found. `changes` counts its searched changes, and the other members describe the last of
+    these.
+    """
 
     entity: str
     key: str
@@ -85,7 +88,7 @@ def search(site: Site, request: Request) -> Page | Redirect:
 def entity(site: Site, request: Request) -> Page | Redirect:
     """Shows the rows of an entity that changed last, or those whose keys begin with `prefix`.
 
-    With `key`, once for each column of the key, sends the browser to the page of this row.
+    If the query has a `key` for each column of the key, redirects the browser to the page of the row with this key.
     """
     name = request.path_params["entity"]
     values = request.query_params.getlist("key")

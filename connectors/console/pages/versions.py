@@ -1,4 +1,4 @@
-"""`/schemas/ENTITY`: the versions of an entity's columns, and what changed from one to the next."""
+"""`/schemas/ENTITY`: shows the versions of an entity's columns, and what changed from one to the next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from changelog.schemas.evolution import ColumnChange
 from changelog.schemas.types import ColumnType
 
 COLUMNS_MAX = 500
-"""The most columns of a version on a page."""
+"""The maximum number of columns that a page shows for a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,8 @@ class ShownVersion:
     """A version of an entity's columns.
 
     `changes` says what changed from the version before it, and `breaks` why readers of earlier versions cannot read it.
-    `more` is the number of columns that are not in `columns`.
+    `more` is the number of columns that are not in `columns`. `restated` names the columns whose values in earlier
+    messages are outdated.
     """
 
     number: int

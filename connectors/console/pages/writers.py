@@ -1,4 +1,4 @@
-"""`/who`: everything that one service, request, batch or run wrote."""
+"""`/who`: shows what one service, request or batch run wrote, by entity: how many changes, and of which keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,9 @@ class WrittenEntity:
 
 
 def who(site: Site, request: Request) -> Page:
-    """Returns what the service or the identifier in the query wrote, by entity; without both, only the form."""
+    """Returns the page with what the writer in the query wrote, by entity. If none is named, the page has only the
+    form.
+    """
     query = request.query_params
     service, identifier, since_text = query.get("service"), query.get("identifier"), query.get("since", "")
     since = moment_of(since_text)
