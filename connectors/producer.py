@@ -159,7 +159,7 @@ class ChangelogProducer:
             self._drop()
 
     def _connected(self) -> Producer:
-        """Returns Kafka's producer, and connects it if there is none.
+        """Returns the connected Kafka producer. Makes and connects a new one if there is none.
 
         A new producer first ends the transactions that an earlier producer with the same id left open.
         """
