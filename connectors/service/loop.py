@@ -1,4 +1,6 @@
-"""Runs the publish loop, which takes rows from a source to a sink. Only this module decides the order of the steps.
+"""Runs the publish loop, which reads rows from a source and stores them in a sink.
+
+Only this module decides the order of the loop's steps, on which exactly-once publishing depends.
 
 A *piece* is the result of one read of the source: rows, and the checkpoint that is valid as soon as the rows are
 durable. A *commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
@@ -68,7 +70,7 @@ class Observer:
         """Called when a commit is durable; the sink took `seconds` for it. `rows` are results of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """Called after each turn of the loop. The log before `through` is durable, or has nothing to publish."""
+        """Called after each turn of the loop. Everything to publish from the log before `through` is durable."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
         """Called when the source was opened with this checkpoint, None for a new changelog."""
