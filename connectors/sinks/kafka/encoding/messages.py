@@ -2,8 +2,8 @@
 
 A message in another envelope than our own has the headers `KEY` and `SOURCE`, and lacks some headers of our envelope.
 From `KEY` and `SOURCE` alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the
-type of a header from its text, and fails if the text is JSON with values of several types, or null. So every header of
-a message in another envelope must be plain text.
+type of a header from its text, and fails if the text is the JSON value null, or JSON with values of several types. So
+every header of a message in another envelope must be plain text.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class Messages:
 
     @property
     def nbytes_max(self) -> int:
-        """An upper bound of the bytes of one message; `oversized.OVERHEAD_BYTES` covers the names of its headers."""
+        """An upper bound of the bytes of one message, not counting headers' names (see `oversized.OVERHEAD_BYTES`)."""
         columns = ("op", "position", "transaction", "service_name", "moved")
         of_headers = sum(pc.max(pc.binary_length(self.rows.column(name))).as_py() or 0 for name in columns)
         of_values = max(map(len, filter(None, self.values)), default=0)
