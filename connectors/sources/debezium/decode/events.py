@@ -1,7 +1,7 @@
-"""The input and the result of the translation of change events.
+"""Defines the records that arrive from Debezium, and the events that they are translated to.
 
 A `SourceRecord` is what arrives: a record of a Kafka topic, or a record of an engine that runs beside the service.
-`changelog.connectors.sources.debezium.decode.translate` turns a message into one of the events below.
+`changelog.connectors.sources.debezium.decode.translate` turns a record into one of the events below.
 
 A *row* is a tuple with one value for each column of its `EventTable`, in the order of `EventTable.columns`. A value is
 the JSON token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.

@@ -1,4 +1,4 @@
-"""Reads the rows of one table; describes the table and converts its columns, as the schema of the events says."""
+"""Reads the rows of one table, and describes the table, from the schema of its events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,7 +145,7 @@ class RowsReader:
 
 
 def _passing(column: ReadColumn) -> Primitive | None:
-    """Returns the type of a column whose tokens in JSON are published as they are, if they have the usual form."""
+    """Returns the type of a column if JSON tokens of the usual form are published as they are, otherwise None."""
     type_ = column.semantics.column_type
     return type_ if column.semantics.passes and not column.cell and isinstance(type_, Primitive) else None
 
