@@ -77,8 +77,9 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
 
 
 def malformed(remedies: Remedies) -> ChangelogError:
-    """Returns the error for a text that is not a connection string. It does not quote the text, which may be a
-    password.
+    """Returns the error for a text that is not a connection string.
+
+    The error does not quote the text, which may be a password.
     """
     return ChangelogError(
         Kind.USAGE,

@@ -1,4 +1,4 @@
-"""Asks the schema registry, a server that maps schemas to ids and back.
+"""Looks up and registers schemas in a schema registry, a server that maps schemas to ids and back.
 
 This module uses confluent-kafka's client, and passes the user's options to that client. The API and its error codes are
 on https://docs.confluent.io/platform/current/schema-registry/develop/api.html

@@ -13,7 +13,7 @@ from changelog.connectors.schema_files.history import Earlier, past
 from changelog.envelope.errors import ChangelogError, Kind
 
 MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-"""The names of the main branch, in the order in which they are tried."""
+"""The possible names of the main branch, in the order in which they are tried."""
 
 ELSEWHERE = "say --against DIR or registry:URL"
 

@@ -138,7 +138,7 @@ def publish(
     1. Read the next committed transactions from the source.
     2. Fill in values that the database's log lacks, from `state`, which knows the current row of every key.
     3. Store rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
-    4. Let `state` follow the rows and the checkpoint that were stored.
+    4. Bring `state` up to date with the rows and the checkpoint that were stored.
     5. Confirm the checkpoint to the source, never before step 3 is durable.
 
     Without a `state`, there are no steps 2 and 4. A crash between any two steps loses nothing and repeats nothing.

@@ -94,7 +94,8 @@ class Log(Protocol):
         """Yields the rows of one key that are stored now, and the truncates of its entity, in any order.
 
         A truncate has a row in each partition, under the key `changelog.envelope.entity.TRUNCATE_KEY`. If rows are
-        stored while they are read, a truncate may be left out, but not a row of the key from before a truncate.
+        stored during the call, the result may lack a truncate. But if it has a truncate, it also has all rows of the
+        key that come before this truncate.
         """
 
     def read_together(

@@ -130,7 +130,7 @@ class FileSink:
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Keeps `rows` in memory until the next commit.
 
-        They follow `changelog.envelope.columnar.batch.SCHEMA` and are in the order of their positions.
+        They have the columns of `changelog.envelope.columnar.batch.SCHEMA`, and are in the order of their positions.
         """
         self._added += rows
 

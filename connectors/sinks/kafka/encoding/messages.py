@@ -136,7 +136,7 @@ def joined(parts: Sequence[Messages]) -> Messages:
 
 
 def of_envelopes(batch: pa.RecordBatch, values: Sequence[bytes]) -> Messages:
-    """Returns the messages of rows in our own envelope, from the values."""
+    """Returns the messages of rows in our own envelope. `values` has the encoded envelope of each row."""
     keys = batch.column("key").cast(_BINARY).to_pylist()
     return Messages(rows=batch, keys=keys, values=values, headers=headers(batch))
 
@@ -154,7 +154,7 @@ def headers(batch: pa.RecordBatch) -> list[Headers]:
 
 
 def other_headers(batch: pa.RecordBatch, source_names: Sequence[str]) -> list[Headers]:
-    """Returns the headers for each row's message in another envelope. `source_names` has the name of each source."""
+    """Returns the headers for each row's message in another envelope. `source_names` has the source of each row."""
     names = {name: (SOURCE, name.encode()) for name in source_names}
     return [
         [
@@ -188,7 +188,8 @@ def source_of(message: Message) -> str | None:
 def without_states(entity: str, message: Message) -> Record:
     """Returns the record of a row in another envelope, as far as its headers describe it.
 
-    The states are empty objects. Raises ChangelogError (MALFORMED) if a header is missing or invalid.
+    Its `current` is an empty object in place of the row. Raises ChangelogError (MALFORMED) if a header is missing or
+    invalid.
     """
     headers_by_name = {name: value.decode() for name, value in _headers_of(message).items()}
     try:

@@ -234,7 +234,7 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether no more events of a transaction are expected, or too many bytes are held to wait."""
+        """Returns whether a transaction waits no longer: it expects no more events, or too many bytes are held."""
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._transactions[name].since < WAIT_S:

@@ -1,9 +1,9 @@
 """Generates functions that read the rows of one table, from JSON or from the values that a decoder of Avro returns.
 
-A row in JSON is decoded to the raw tokens of its columns, in compiled code. A generated function then tests each token
-with one expression, without a call: most tokens are published as they are. All other tokens go through the column's
-converter, which defines the result (`values.tokens`). `RowsReader.from_members` does the same with the converters
-alone, and tests compare the two.
+A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. A generated function then tests
+each token with one expression, without a call: most tokens are published as they are. All other tokens go through the
+column's converter, which defines the result (`values.tokens`). `RowsReader.from_members` does the same with the
+converters alone, and tests compare the two.
 
 For values from a decoder of Avro, a generated function prints the usual ones itself. `RowsReader.from_values` does the
 same with the converters alone.
