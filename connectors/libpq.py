@@ -1,4 +1,4 @@
-"""Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ours.
+"""Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ChangelogError.
 
 The module is used for the source's database and for databases that views are written to. The advice on what to do
 about an error differs between these two uses, so each caller passes its own `Remedies`.
@@ -40,7 +40,7 @@ LOST: Final[Sequence[tuple[str, Kind, None]]] = tuple(
         "57",
     )
 )
-"""Entries of `Remedies.states` for a server or a session that is lost, or cannot answer now."""
+"""Entries of `Remedies.states` for errors after which a retry may succeed: a lost session, or a server that is busy."""
 
 # libpq adds this advice to a refused connection; our hint replaces it.
 _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
@@ -72,13 +72,14 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
         raise malformed(remedies) from error
     if _is_misread(dsn, from_dsn):
         raise malformed(remedies)
-    # The replication protocol has no prepared statements.
+    # With this threshold psycopg prepares no statements, which the replication protocol does not have.
     return {**_DEFAULTS, **from_dsn, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
 
 
 def malformed(remedies: Remedies) -> ChangelogError:
-    """Returns the error for a text that is not a connection string. It does not quote the text, which may be a
-    password.
+    """Returns the error for a text that is not a connection string.
+
+    The error does not quote the text, which may be a password.
     """
     return ChangelogError(
         Kind.USAGE,
@@ -88,7 +89,7 @@ def malformed(remedies: Remedies) -> ChangelogError:
 
 
 def _is_misread(dsn: str, from_dsn: Mapping[str, Any]) -> bool:
-    """Returns whether libpq takes a part of a password for a host, a port or a database.
+    """Returns whether libpq mistakes a part of a password for a host, a port or a database.
 
     This happens if a password has an `@` or a `/` that is not percent-encoded. A host that is a folder of sockets
     (`/…`) or an abstract socket (`@…`) is not misread.

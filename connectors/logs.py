@@ -29,7 +29,7 @@ def configure(stream: TextIO, *, verbose: bool) -> None:
 
 
 def _harmless(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Escapes control characters, because a server's messages contain names that anybody may have chosen."""
+    """Escapes control characters: the log quotes servers' messages, and these contain names that anybody may choose."""
     return {name: safe(value) if isinstance(value, str) else value for name, value in event.items()}
 
 

@@ -1,8 +1,8 @@
-"""Limits how long we wait for the server. The client enforces the limits, because a server that hangs cannot.
+"""Limits how long we wait for a PostgreSQL server. The client enforces the limits, because a server that hangs cannot.
 
-`statement_timeout` is a timer of the server process, so it does not fire while that process is suspended.
-`tcp_user_timeout` only notices a machine whose kernel no longer acknowledges packets. The kernel still acknowledges
-them while a server process is suspended.
+PostgreSQL's own limits do not suffice. `statement_timeout` is a timer of the server process, so it does not fire while
+that process is suspended. `tcp_user_timeout` only notices a machine whose kernel no longer acknowledges packets, and
+the kernel still acknowledges them while a server process is suspended.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             return result
 
     def _checked(self, received_at: float) -> float:
-        """Returns the time at which the server's silence began; if a long silence is excused, it begins again now.
+        """Returns the time from which the server's silence counts: now, if a long silence was just excused.
 
         Closes the connection and raises OperationalError if the server has been silent for too long.
         """

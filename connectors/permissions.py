@@ -1,4 +1,4 @@
-"""File modes for everything that we write, and functions that set exactly these modes.
+"""Defines the modes of the files and folders that we write, and makes files and folders with exactly these modes.
 
 The modes do not depend on the umask. Containers often have a umask of 0, with which everybody could read our files.
 Hardened hosts have a strict umask, with which the group could not read them.

@@ -47,7 +47,7 @@ EVENTS_MAX = 10_000
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0
-"""The seconds for which a topic may be unknown, because a broker learns of a new topic a moment after its creation."""
+"""How many seconds a topic may be unknown before that is an error: a broker learns of a new topic with a delay."""
 
 _NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05
@@ -159,7 +159,7 @@ class ChangelogProducer:
             self._drop()
 
     def _connected(self) -> Producer:
-        """Returns Kafka's producer, and connects it if there is none.
+        """Returns the connected Kafka producer. Makes and connects a new one if there is none.
 
         A new producer first ends the transactions that an earlier producer with the same id left open.
         """

@@ -1,4 +1,4 @@
-"""Prints changes for people, on a terminal: who made a change, when, and what it changed. No program parses this."""
+"""Prints changes for people, on a terminal: who made a change, when, and what it changed."""
 
 import os
 import sys
@@ -114,7 +114,7 @@ def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
 
 
 def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> ConsoleRenderable:
-    """Returns one change for printing, as `record` does, but with `lines` instead of its attributes."""
+    """Returns one change for printing, like `record`, but with `lines` instead of the change's attributes."""
     source = change.envelope.provenance.source
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
@@ -131,8 +131,8 @@ def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> Cons
 def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
     """Yields all changes of one key for printing. Between two changes, yields the time that passed between them.
 
-    Changes of the row before it moved to `key` are shown with the other key. `render` renders a change as `record`
-    does.
+    If the row had another key before it moved to `key`, its changes under the other key are shown with that key.
+    `render` renders one change.
     """
     earlier: datetime | None = None
     for change in records:
@@ -214,7 +214,9 @@ def size(nbytes: int) -> str:
 
 
 def cut(*texts: str) -> list[str]:
-    """Returns texts for one line. If one is longer than VALUE_CHARS, all are cut around their first difference."""
+    """Returns the texts, short enough for one line: if one is longer than VALUE_CHARS, cuts all around their first
+    difference.
+    """
     if all(len(text) <= VALUE_CHARS for text in texts):
         return list(texts)
     common = len(os.path.commonprefix(texts)) if len(texts) > 1 else 0  # noqa: RUF071, characters are what is meant
@@ -257,7 +259,7 @@ def _headline(change: Record, *, subject: bool) -> Text:
 
 
 def _context(context: str) -> Text:
-    """Returns one line with what else the application said about the change."""
+    """Returns one line with the context of a stamp: further details of the change, which the application gave."""
     attributes = (_attribute(name, value) for name, value in json_texts(Raw(context)).items())
     return Text("   ").join([Text("context", style="dim italic"), *attributes])
 

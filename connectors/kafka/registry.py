@@ -1,4 +1,4 @@
-"""Asks the schema registry, a server that maps schemas to ids and back.
+"""Looks up and registers schemas in a schema registry, a server that maps schemas to ids and back.
 
 This module uses confluent-kafka's client, and passes the user's options to that client. The API and its error codes are
 on https://docs.confluent.io/platform/current/schema-registry/develop/api.html
@@ -56,7 +56,8 @@ class Registry:
             raise ChangelogError(
                 Kind.USAGE, f"{section} registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
-        weakref.finalize(self, self._client.close)  # the codec that holds this object is never closed
+        # Closes the client with this object, because nobody closes the codec that holds this object.
+        weakref.finalize(self, self._client.close)
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:
         """Returns the schema's id under `subject`.
@@ -92,7 +93,7 @@ class Registry:
     def is_compatible(self, subject: str, schema: avro.Schema) -> bool | None:
         """Returns whether the registry would accept the schema, by the subject's compatibility level.
 
-        Returns None if the subject does not exist, so that the schema would be its first.
+        Returns None if the subject does not exist: the schema would then be its first.
         """
         with self._translated(f"checking {subject}"):
             try:

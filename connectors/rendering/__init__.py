@@ -1,1 +1,1 @@
-"""Renders answers about the changelog for people, on a terminal of any width. No program parses this."""
+"""Renders answers about the changelog for people, on a terminal of any width. The output is not for programs."""

@@ -1,4 +1,4 @@
-"""Renders blame: the changes that set the attributes of a row, and below each change its attributes."""
+"""Renders the blame of a row: the changes that set its attributes, and below each change the attributes that it set."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from changelog.envelope.stamp import UNKNOWN_SERVICE
 UNAVAILABLE: Final = "unavailable: the database's log did not send it"
 
 _COLOURS: Final = ("blue", "magenta", "cyan", "yellow", "green", "red")
-"""The colours of services, in the order in which these are named. If there are more services, the colours repeat."""
+"""The colours of services: the service that is named first has the first colour. After the last, they begin again."""
 
 _PATH_CHARS: Final = 32
 """A line has at most this many characters of a path."""
@@ -34,8 +34,8 @@ def blame(entity: str, key: str, state: KeyState, *, width: int) -> Iterator[Ren
     """Yields lines for printing. The first line names the services that set the row's attributes. `width` is the width
     of the terminal, in characters.
 
-    The changes come in their order. A change whose values were all replaced later is left out, unless it is the last
-    change.
+    The changes are in the order in which they were committed. A change whose values were all replaced later is left
+    out, unless it is the last change.
     """
     row = state.blame
     styles = _styles(row)
@@ -63,10 +63,10 @@ def _styles(row: Blame) -> Mapping[str, str]:
 
 
 def _by_writer(row: Blame) -> Sequence[tuple[Writer, Sequence[Attribute]]]:
-    """Returns the changes in their order, each with the attributes that it set."""
+    """Returns the changes in the order in which they were committed, each with the attributes that it set."""
     groups: dict[tuple[object, bool], list[Attribute]] = {}
     for attribute in row.attributes:
-        # One change can set attributes and be the first to show others, whose writer is unknown.
+        # A change can set some attributes and only show others, whose writer is unknown: these are a second group.
         groups.setdefault((attribute.writer.position, attribute.writer.stamp is None), []).append(attribute)
     ordered = sorted(groups.values(), key=lambda attributes: attributes[0].writer.position)
     return [(attributes[0].writer, attributes) for attributes in ordered]
@@ -100,7 +100,7 @@ def _nobody(attribute: Attribute) -> str | None:
 
 
 def _arrival_verb(writer: Writer, attributes: Sequence[Attribute]) -> str:
-    """Returns "moved here" for a create that kept or replaced earlier values: only a row that moved here has them."""
+    """Returns "moved here" if a create kept or replaced earlier values, which only a row that moved here can have."""
     has_moved = writer.op is Op.CREATE and any(attribute.before is not MISSING for attribute in attributes)
     return "moved here" if has_moved and writer.stamp is not None else ""
 

@@ -1,4 +1,4 @@
-"""Renders who stamped the newest changes."""
+"""Renders a table that counts the newest changes by entity, and by the service that stamped them."""
 
 from collections.abc import Sequence
 

@@ -49,6 +49,6 @@ def _details(entity: EntityWrites, *, with_services: bool) -> Iterator[Text]:
 
 
 def _list(label: str, names: Sequence[str]) -> Text:
-    """Returns the first names. If there may be more, the list ends with an ellipsis."""
+    """Returns `label` and `names`. If there may be more than these names, the list ends with an ellipsis."""
     more = ", …" if len(names) == FIRST_MAX else ""
     return Text(label, style="dim").append(", ".join(map(safe, names)) + more, style="not dim")

@@ -13,7 +13,7 @@ from changelog.connectors.schema_files.history import Earlier, past
 from changelog.envelope.errors import ChangelogError, Kind
 
 MAIN = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
-"""The names of the main branch, in the order in which they are tried."""
+"""The possible names of the main branch, in the order in which they are tried."""
 
 ELSEWHERE = "say --against DIR or registry:URL"
 
@@ -128,7 +128,7 @@ class Repository:
         return changes
 
     def contents(self, blobs: Collection[str]) -> dict[str, bytes]:
-        """Returns the contents that have these ids, by id."""
+        """Returns the content of each blob, by the blob's id."""
         if not blobs:
             return {}
         output = self._run("cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in blobs).encode())
@@ -178,7 +178,7 @@ class Repository:
 
 
 def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Earlier:
-    """Reads all versions on the main line up to the commit `ref`.
+    """Reads all versions of the files of `contracts` on the main line up to the commit `ref`.
 
     If `ref` is empty, it reads up to the commit at which HEAD left the main branch. The result's `removed` has the
     subjects that had a file below `paths` and have none now. Raises ChangelogError: PRECONDITION if git cannot answer,
@@ -208,7 +208,7 @@ def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Ea
 
 
 def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Contract]) -> dict[str, str]:
-    """Returns, by path, the path of the earlier file that each file continues.
+    """Returns a mapping of each file's path to the path of the earlier file that it continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
     Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. There is one

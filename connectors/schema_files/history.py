@@ -1,4 +1,4 @@
-"""Defines the earlier versions with which schema files are compared, and reads them from a folder.
+"""Defines classes for the earlier versions with which schema files are compared, and reads such versions from a folder.
 
 A subject is the name of a schema, such as `prefix.entity` (`Contract.subject`). A subject that had a file earlier, and
 has none now, counts as removed.

@@ -47,8 +47,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 TEMPORARY_FILES = ".tmp"
-"""A folder in the data folder. If servers shared it, each server would delete the others' temporary tables at its
-start.
+"""The folder for temporary files, in the data folder. If servers shared one folder, each server would delete the
+others' temporary tables at its start.
 """
 
 FLAVOUR_SETTINGS: Mapping[Flavour, Mapping[str, str]] = {
@@ -66,11 +66,11 @@ USER = "root"
 START_TIMEOUT_S = 120.0
 IN_USE = "Address already in use"
 
-# MariaDB writes its first tables itself, from these files, in this order. Its script mariadb-install-db does the same.
+# MariaDB makes its system tables by running the SQL of these files in this order, as in its script mariadb-install-db.
 _SYSTEM_TABLES = ("_system_tables", "_performance_tables", "_system_tables_data", "_sys_schema")
 _SYSTEM_SQL = b"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
 
-# If an initialisation is interrupted, its data folder is thrown away. So the initialisation does not wait for the disk.
+# The data folder of an interrupted initialisation is thrown away. So an initialisation does not wait for the disk.
 _INITIALISATION: Mapping[Flavour, tuple[str, ...]] = {
     "mariadb": ("--bootstrap", "--innodb_flush_method=nosync", "--max_allowed_packet=8M", "--log_warnings=0"),
     "mysql": ("--initialize-insecure", "--innodb_flush_method=nosync", "--auto_generate_certs=OFF"),

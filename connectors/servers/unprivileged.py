@@ -43,7 +43,7 @@ def identity() -> tuple[int | None, int | None]:
     """Returns the ids of the user and the group that servers run as.
 
     They are those of the system's user `nobody` if the caller is root. Otherwise both are None, and servers run as the
-    caller does.
+    same user as the caller.
     """
     if os.geteuid() != 0:
         return None, None

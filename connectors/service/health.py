@@ -56,7 +56,7 @@ class HealthState:
 
 
 class _Server(ThreadingHTTPServer):
-    """Listens on an IPv4 or IPv6 address. It logs failed requests, which the base class prints to stderr."""
+    """Listens on an IPv4 or IPv6 address. It logs failed requests, which the base class would print to stderr."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         if ":" in address[0]:

@@ -1,4 +1,6 @@
-"""Runs the publish loop, which takes rows from a source to a sink. Only this module decides the order of the steps.
+"""Runs the publish loop, which reads rows from a source and stores them in a sink.
+
+Only this module decides the order of the loop's steps, on which exactly-once publishing depends.
 
 A *piece* is the result of one read of the source: rows, and the checkpoint that is valid as soon as the rows are
 durable. A *commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
@@ -68,7 +70,7 @@ class Observer:
         """Called when a commit is durable; the sink took `seconds` for it. `rows` are results of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """Called after each turn of the loop. The log before `through` is durable, or has nothing to publish."""
+        """Called after each turn of the loop. Everything to publish from the log before `through` is durable."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
         """Called when the source was opened with this checkpoint, None for a new changelog."""
@@ -136,7 +138,7 @@ def publish(
     1. Read the next committed transactions from the source.
     2. Fill in values that the database's log lacks, from `state`, which knows the current row of every key.
     3. Store rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
-    4. Let `state` follow the rows and the checkpoint that were stored.
+    4. Bring `state` up to date with the rows and the checkpoint that were stored.
     5. Confirm the checkpoint to the source, never before step 3 is durable.
 
     Without a `state`, there are no steps 2 and 4. A crash between any two steps loses nothing and repeats nothing.

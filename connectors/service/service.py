@@ -42,8 +42,8 @@ LAG_SAMPLES_MAX = 17_280  # one day of samples
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
 LOG_AGAIN_S = (SAMPLE_S, 300.0)
-"""The first and the longest interval between log lines about the same wait. Each interval is longer than the one
-before.
+"""The first and the longest interval between log lines about the same wait. Each interval is twice as long as the one
+before, up to the longest.
 """
 
 
@@ -195,7 +195,7 @@ class Service:
 
 
 class Lag:
-    """How many seconds the changelog lags behind the end of the database's log."""
+    """Measures how many seconds the changelog lags behind the end of the database's log."""
 
     def __init__(self) -> None:
         self._ends: deque[tuple[float, str]] = deque(maxlen=LAG_SAMPLES_MAX)
@@ -203,8 +203,8 @@ class Lag:
     def sample(self, now: float, end: str, through: str) -> float:
         """Takes a sample and returns the lag in seconds.
 
-        `end` is the end of the log at the time `now`. The changelog is complete up to `through`. Both are places as in
-        `Checkpoint.through`, or empty, which sorts before all places.
+        `end` is the end of the log at the time `now`. The changelog is complete up to `through`. Both are places in the
+        log, written as in `Checkpoint.through`, or empty texts, which sort before all places.
 
         The lag is 0 if `through` has reached `end`. Otherwise it is the time since the last sample at which the log
         ended at or before `through`. If there is no such sample, it is the time since the oldest sample.

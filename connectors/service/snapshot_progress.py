@@ -1,4 +1,4 @@
-"""Reports in metrics and log lines how far the tables are read. On a terminal, `show.SnapshotBar` shows this."""
+"""Reports in metrics and log lines how far tables have been read. On a terminal, `show.SnapshotBar` draws this."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,7 @@
-"""Reports the state, which has the current row of every key, in metrics and in the log."""
+"""Reports, in metrics and in the log, how large the state is, where it ends, and how far a restore has come.
+
+The state is a local store of the current row of every key.
+"""
 
 import time
 from collections.abc import Callable

@@ -94,7 +94,8 @@ class Log(Protocol):
         """Yields the rows of one key that are stored now, and the truncates of its entity, in any order.
 
         A truncate has a row in each partition, under the key `changelog.envelope.entity.TRUNCATE_KEY`. If rows are
-        stored while they are read, a truncate may be left out, but not a row of the key from before a truncate.
+        stored during the call, the result may lack a truncate. But if it has a truncate, it also has all rows of the
+        key that come before this truncate.
         """
 
     def read_together(
@@ -108,9 +109,9 @@ class Log(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of all these entities that are stored now, in any order. The store is read once.
 
-        `read` sorts an archive, which takes much longer. `after` and `identifier` are those of `read`. With a `key`,
-        this method searches every file, also one that cannot have the key according to the manifest, because a repair
-        must find rows that should not be there.
+        With an archive, this is much faster than `read`, which sorts the archive's rows. `after` and `identifier` have
+        the same meaning as in `read`. With a `key`, this method searches every file, also one that cannot have the key
+        according to the manifest, because a repair must find rows that should not be there.
         """
 
     def follow(
@@ -125,8 +126,8 @@ class Log(Protocol):
     def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
         """Yields about `count` of the newest rows of all entities, in any order, from what can be read fast.
 
-        Leaves out an archive. There may be fewer rows; there may also be more, because complete parts of the store are
-        read.
+        Rows in an archive are left out, so there may be fewer than `count`. There may also be more, because complete
+        parts of the store are read.
         """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:

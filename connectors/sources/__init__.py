@@ -70,7 +70,7 @@ class Activity:
 
 
 class ChangeSource(Protocol):
-    """A database that was opened: returns committed transactions, and learns which of them are stored.
+    """An open database. The service reads committed transactions from it, and tells it which of them are stored.
 
     Only the thread of the publish loop calls its methods.
     """
@@ -107,7 +107,7 @@ class Changelog(Protocol):
         """Returns the stored versions of all entities' columns, oldest first."""
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        """Yields all stored rows of these entities, in any order; with `key`, only that key's rows in one entity."""
+        """Yields all stored rows of these entities, in any order; with `key`, only the rows with this key."""
 
 
 class ColumnInfo(Protocol):
@@ -266,7 +266,7 @@ TableName = tuple[str, str]
 
 
 def no_table(_: TableName) -> bool:
-    """Chooses no table."""
+    """The default of `sized` in `Database.tables`: chooses no table."""
     return False
 
 
@@ -388,7 +388,7 @@ class Database(Protocol):
         """Returns what a person should know about the log before `cross_gap`, as pairs of a heading and a text.
 
         A heading is one word. If `checkpoint` is not None, the first pair has an empty heading and says where that
-        checkpoint is in the log; the other pairs are of the database now. Raises ChangelogError if it is unreachable.
+        checkpoint is in the log; the other pairs describe the database now. Raises ChangelogError.
         """
 
     def cross_gap(
@@ -415,7 +415,7 @@ class Database(Protocol):
         The hold (`Hold`) is kept if `keep_hold` is set, the log is the same as before, and the hold still has log, but
         only from a position after the changelog's end. In every other case a new hold replaces it.
 
-        Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
+        Raises ChangelogError: IN_USE while another process reads the log; SETTINGS and PRECONDITION, like `open`.
         """
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:

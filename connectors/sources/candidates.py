@@ -1,4 +1,4 @@
-"""Defines what `changelog init` needs from a database that has no configuration yet, to write a configuration."""
+"""Defines the interface by which `changelog init` examines a database, in order to write the first configuration."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol

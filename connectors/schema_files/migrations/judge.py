@@ -1,5 +1,5 @@
-"""Judges one entity before and after a migration: whether the service would stop, which readers would break, and
-whether the service would read the table again.
+"""Judges what a migration does to one entity: whether the service would stop, which readers would break, and whether
+the service would read the table again.
 
 An alteration is one difference that the migration makes to a table. An alteration restates values if it changes
 values in existing rows, although the database's log has no change of these rows.
@@ -135,9 +135,9 @@ class Judge:
         """Yields a trouble for each reason why the configuration no longer fits the table."""
         error = self.after.refused.get(self.entity.name)
         if error is not None:
-            placing = {*self.entity.key, *self.entity.partition_by}
+            key_columns = {*self.entity.key, *self.entity.partition_by}
             keys = (AlterationKind.KEYS,)
-            line = self._line(lambda alteration: _concerns(placing, alteration) or _is_of(keys, alteration))
+            line = self._line(lambda alteration: _concerns(key_columns, alteration) or _is_of(keys, alteration))
             yield from reasons(self.entity.name, error, line)
 
     def _new_failures(self) -> Iterator[Trouble]:
@@ -222,7 +222,10 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Returns how an alteration changes stored values without a change in the log; None if it changes no values."""
+        """Returns how an alteration changes published values without a change in the log.
+
+        Returns None if it changes none, or if the service will read the altered column again.
+        """
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}

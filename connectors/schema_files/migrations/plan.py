@@ -38,7 +38,10 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
 
 
 def _new(before: DatabaseState, after: DatabaseState, effects: Effects) -> Iterator[Planned]:
-    """Yields the entities that [tables] makes of new tables. The service publishes them from its next start on."""
+    """Yields the entities of new tables that the section [tables] of the configuration includes.
+
+    The service publishes these entities from its next start on.
+    """
     for name, table in sorted(after.matching.items() - before.matching.items()):
         line = effects.new_names.get(table, effects.last_line)
         error = after.refused.get(name)

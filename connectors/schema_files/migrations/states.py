@@ -1,4 +1,4 @@
-"""Reads the database as the service would see it. The plan of a migration does this before and after the migration."""
+"""Reads the tables, and the entities that the service would publish, before and after the statements of a migration."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +73,10 @@ def read_state(
 def _matching(
     settings: Config, resolved: Mapping[str, Entity], tables: Mapping[TableName, TableInfo]
 ) -> dict[str, TableName]:
-    """Returns the entities that [tables] makes of tables without an entity, each with its table."""
+    """Returns the tables that the section [tables] of the configuration includes and that have no entity yet.
+
+    The keys of the result are the names that their entities will have.
+    """
     if settings.tables is None:
         return {}
     include, exclude = settings.tables.include, settings.tables.exclude

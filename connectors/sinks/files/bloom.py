@@ -65,7 +65,7 @@ def bloom_filters(file: Path) -> Iterator[BloomFilters]:
 
 
 def _size(varint: bytes) -> int:
-    """Returns the number in a varint of Thrift's compact encoding; 0 if it is negative, as the lowest bit says."""
+    """Returns the number in a varint of Thrift's compact encoding; 0 if it is negative (the varint is odd)."""
     number = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
     return 0 if number & 1 else number >> 1
 

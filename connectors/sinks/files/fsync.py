@@ -1,4 +1,4 @@
-"""Makes folders and files durable, before anything else relies on them. Both functions raise OSError."""
+"""Makes folders and files durable, so that they survive a crash of the machine. Both functions raise OSError."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Reads the file log on disk: knows the names of its files, checks that a file is whole, and finds the log's end.
+"""Reads a changelog that is a folder of Parquet files: names its files, checks that they are whole, and finds its end.
 
 A file is *whole* if it is complete, undamaged and in its own place.
 
@@ -119,7 +119,8 @@ def verify(file: Path) -> Checkpoint:
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass
-    pa.default_memory_pool().release_unused()  # or the pool would retain several times the size of the largest row
+    # Otherwise, the pool would retain several times the size of the largest row.
+    pa.default_memory_pool().release_unused()
     return checkpoint
 
 

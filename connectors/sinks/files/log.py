@@ -77,10 +77,10 @@ def read_together(
     after: Position | None = None,
     identifier: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of several entities (None: of all) as `read_log` does, but in any order.
+    """Yields the rows of several entities (None means all), like `read_log`, but in any order.
 
     Holds only one row group of the archive in memory, because the rows need not be sorted. `key` restricts the rows,
-    but the manifest's key ranges are not used.
+    but no file is skipped because of its key range in the manifest.
     """
     names = None if entities is None else sorted(entities)
     selection = Selection(
@@ -157,7 +157,7 @@ class FileLog:
         yield from read_log(self.path, entity=entity, key=key, after=after, identifier=identifier)
 
     def read_key(self, entity: str, key: str, /) -> Iterator[pa.RecordBatch]:
-        yield from self.read(entity=entity, key=TRUNCATE_KEY)  # This text sorts before all others, so it is found fast.
+        yield from self.read(entity=entity, key=TRUNCATE_KEY)  # fast, because this key sorts before all others
         yield from self.read(entity=entity, key=key)
 
     def read_together(
@@ -361,7 +361,7 @@ def _is_selected(parquet: Any, index: int, selection: Selection) -> bool:
 
 @contextmanager
 def _read_whole(file: Path) -> Iterator[Any]:
-    """Opens a Parquet file as `layout.opened` does, but raises ChangelogError (MALFORMED) if the file is not whole."""
+    """Opens a Parquet file like `layout.opened`, but raises ChangelogError (MALFORMED) if the file is not whole."""
     try:
         with opened(file, page_checksum_verification=True, pre_buffer=False) as parquet:
             yield parquet
@@ -370,9 +370,9 @@ def _read_whole(file: Path) -> Iterator[Any]:
 
 
 def _archived(path: Path, manifest: Manifest, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """Yields the archive's selected rows in the order of their positions, if the selection is ordered.
+    """Yields the archive's selected rows. If the selection is ordered, they are in the order of their positions.
 
-    If the ranges of positions of several files overlap, the rows of these files are sorted together.
+    For that order, the rows of files whose ranges of positions overlap are sorted together.
     """
     files = list(filter(selection.may_be_in_file, manifest.files))
     if not selection.ordered:

@@ -54,7 +54,7 @@ class ArchiveFile:
 
     @property
     def day(self) -> str:
-        """The day of the rows, taken from the name of the file's folder (`2026-11-21`); empty if that has no day.
+        """The day of the rows (`2026-11-21`), taken from the name of the file's folder; empty if the name has no day.
 
         If the file belongs to a `level`, it has rows of several days, and this is the last one.
         """

@@ -22,8 +22,8 @@ from changelog.envelope.position import Position
 def texts(values: Sequence[str]) -> pa.StringArray:
     """Returns an Arrow array of these texts.
 
-    `pyarrow.array` is not used, because it imports pandas if pandas is installed. That takes longer than a search for a
-    key.
+    `pyarrow.array` is not used, because it imports pandas if pandas is installed, and this import takes longer than a
+    search for a key.
     """
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Implements the embedded sink, which writes a log of Parquet files: one immutable file for each commit with rows.
+"""Writes a changelog as a log of Parquet files in a folder: one immutable file for each commit with rows.
 
 docs/reference/file-log.md describes the files.
 """
@@ -75,8 +75,8 @@ class FileSink:
 
     If the sink cannot store a commit, it raises a ChangelogError of kind STORAGE and leaves no part of the commit; call
     `recover` before the next commit. With `over_gap`, the sink does not refuse a log that has lost rows, because the
-    caller records the gap. `reach` is called with the name of each fail point (`FAIL_POINTS`), so that tests can crash
-    there.
+    caller records the gap. `reach` is called with the name of each fail point (`FAIL_POINTS`), so that tests can make
+    the process crash there.
     """
 
     def __init__(self, path: Path, *, over_gap: bool = False, reach: Reach = nowhere) -> None:
@@ -130,7 +130,7 @@ class FileSink:
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Keeps `rows` in memory until the next commit.
 
-        They follow `changelog.envelope.columnar.batch.SCHEMA` and are in the order of their positions.
+        They have the columns of `changelog.envelope.columnar.batch.SCHEMA`, and are in the order of their positions.
         """
         self._added += rows
 
@@ -197,7 +197,10 @@ class FileSink:
         self._end = Recovery(sequence=sequence, checkpoint=checkpoint, damage=None, ahead=False)
 
     def _find_marked(self) -> Sequence[int]:
-        """Finds the files with rows of `schemas` or `gaps` by reading the log, whose checkpoint does not list them."""
+        """Finds the files with rows of `schemas` or `gaps` by reading all files.
+
+        This is needed if an older version of this program wrote the checkpoint, which then does not list them.
+        """
         whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
         return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
 
@@ -234,7 +237,7 @@ class FileSink:
     def _check_turn(self) -> None:
         """Raises ChangelogError (IN_USE) if another process changed the log since `recover` or the last commit.
 
-        The sink sees this if the newest file that it knows is gone, or if another file follows that file.
+        The sink detects this by the newest file that it knows: this file is gone, or another file follows it.
         """
         newest = self._end.sequence
         is_gone = newest and not log_file(self._path, newest).exists()
@@ -319,7 +322,8 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
                 writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
     if table.nbytes > ROW_GROUP_BYTES:
-        pa.default_memory_pool().release_unused()  # or the pool would retain several times the largest row's size
+        # Otherwise, the pool would retain several times the size of the largest row.
+        pa.default_memory_pool().release_unused()
 
 
 def _groups(rows: pa.Table) -> Iterator[pa.Table]:

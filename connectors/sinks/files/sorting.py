@@ -34,7 +34,7 @@ def in_order(
     """Yields the rows of `batches` (`changelog.envelope.columnar.batch.SCHEMA`) in the order of position and partition.
 
     Batches have at most `rows_max` rows. If the rows have more than `bytes_max` bytes, they are written to a temporary
-    file, which is gone at the end. Raises ChangelogError (STORAGE) if the file cannot be written.
+    file, which is deleted at the end. Raises ChangelogError (STORAGE) if the file cannot be written.
     """
     unsorted: list[pa.RecordBatch] = []
     size = 0
@@ -110,8 +110,10 @@ class _TemporaryRows:
 
 @dataclass(slots=True)
 class _Part:
-    """A sorted part while it is merged: its next chunk, the place of each of the chunk's rows in the order, and how
-    many of them are merged already.
+    """A sorted part that is being merged.
+
+    `chunks` says where the chunks are that have not been read. `rows` is the chunk that was read last, and `places` has
+    the position and the partition of each of its rows. The rows before `next_index` are merged already.
     """
 
     source: _TemporaryRows
@@ -140,8 +142,9 @@ class _Part:
 def _merged(parts: list[_Part]) -> Iterator[pa.Table]:
     """Merges sorted parts.
 
-    Each part has a current chunk. The chunk that ends lowest limits what can be merged: all rows up to its end are in
-    the current chunks. So these rows are sorted and yielded, which uses up at least that chunk.
+    Each part has a current chunk. Of these chunks, one ends first in the order. All rows up to its end are in the
+    current chunks, so they can be sorted and yielded. This uses up at least that chunk, and its part goes on to its
+    next chunk.
     """
     while parts := [part for part in parts if part.advance()]:
         last = min(part.places[-1] for part in parts)

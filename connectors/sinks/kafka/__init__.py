@@ -1,1 +1,1 @@
-"""Stores the changelog on Kafka, exactly once. Only this package and `connectors.producer` use a Kafka client."""
+"""Stores a changelog in Kafka topics, each change exactly once, and reads it."""

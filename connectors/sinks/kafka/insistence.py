@@ -1,7 +1,7 @@
 """Retries calls to Kafka until Kafka answers them, and logs the wait.
 
-If a topic has too few in-sync replicas, the client retries silently. So while a call waits, a thread asks the cluster
-for the reason. The question has a thread of its own because the cluster may not answer it either.
+If a topic has too few in-sync replicas, the client retries without saying why. So while a call waits, we ask the
+cluster whether a topic has too few. A separate thread asks, because the cluster may not answer this question either.
 """
 
 import time

@@ -38,7 +38,7 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
 """One call to Kafka is retried for as long as a transaction's timeout, but for at least PATIENCE_S and at most
-PATIENCE_S_MAX seconds. Then the sink is recovered. After 120 s, `/live` would report the service as stuck.
+PATIENCE_S_MAX seconds, less than the 120 s after which `/live` reports a stuck service. Then the sink is recovered.
 """
 
 STOP_PATIENCE_S = 5.0
@@ -107,8 +107,8 @@ class KafkaSink:
 
     With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
     which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
-    for Kafka; the next start finds out the outcome. `reach` is called with the name of each fail point (`FAIL_POINTS`),
-    so that tests can crash there.
+    for Kafka; the next start finds out whether the last commit succeeded. `reach` is called at each of `FAIL_POINTS`,
+    so that tests can make the process crash there.
     """
 
     def __init__(
@@ -206,10 +206,10 @@ class KafkaSink:
             return None
 
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Checks that the topics are still those of the checkpoint. Returns the checkpoint, without the topics' ids."""
+        """Checks that the topics are those of the checkpoint; returns it, without the topics' ids unless `over_gap`."""
         settings = self._settings
         known_ids = {} if checkpoint is None else checkpoint.sink.get(_TOPICS, {})
-        published = {name for name, _ in self._parts} or known_ids.keys()  # no parts: only the checkpoint changes
+        published = {name for name, _ in self._parts} or known_ids.keys()  # no parts before `prepare`
         names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *published}
         if self._over_gap:
             ids = read_ids(settings.client.admin(), known_ids.keys())

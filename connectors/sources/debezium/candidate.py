@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.candidates.Candidate`: Debezium's topics that have no configuration yet."""
+"""Lets `changelog init` examine Debezium's topics, in order to write the first configuration (`Candidate`)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,10 +12,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class DebeziumCandidate:
-    """The tables whose events are in `origin`. `where` says in words which topics these are.
-
-    `guesses` translates the events.
-    """
+    """The tables whose events are in `origin`. `where` names the topics in errors. `guesses` translates the events."""
 
     kind = "debezium"
     usual_tables = "*"

@@ -1,4 +1,4 @@
-"""Continues a changelog over a gap, where the input no longer has the next event.
+"""Continues a changelog after a gap: the input no longer has the event that should come next.
 
 The changelog continues in a new epoch. Each part of the input continues at its next event. If that event is lost, the
 part continues at the oldest event that it still has. The service cannot read tables, so rows whose events were lost

@@ -102,7 +102,7 @@ class DebeziumDatabase:
         accept_cluster: bool = False,  # noqa: ARG002 - events do not name their cluster
         reach: Reach = nowhere,
     ) -> DebeziumSource:
-        """See `Database.open`. Other services may read the same events, so only the sink can be in use."""
+        """See `Database.open`. Other services may read the same events, so only the sink raises IN_USE."""
         settings = replace(self._settings, accept_settings=accept_settings)
         self._source = DebeziumSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
         return self._source

@@ -1,6 +1,7 @@
 """Guesses the types of columns from sampled events in JSON without schemas, for `changelog init`.
 
-JSON tells a number from a text, but not a number from a time, or bytes from a text. So a person must look at the types.
+In JSON, a number and a text look different, but a time may look like a number, and bytes like a text. So a person must
+check the types.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Builds the names of a changelog's topics, and of their subjects in a registry (docs/reference/kafka.md).
 
-`prefix` is that of [sink] in the configuration; all topics of one changelog begin with it.
+`prefix` is the setting `prefix` of [sink] in the configuration. The names of all topics of one changelog begin with it.
 """
 
 from changelog.envelope.entity import DEAD, GAPS, SCHEMAS

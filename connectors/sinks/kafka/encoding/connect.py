@@ -1,4 +1,4 @@
-"""Encodes rows for consumers of Debezium: in Debezium's envelope, or *flat* (only the row after the change).
+"""Encodes rows for consumers that expect Debezium's messages: in its envelope, or *flat* (only the row after a change).
 
 docs/reference/debezium.md describes the messages. Rows of the reserved entities (`changelog.envelope.entity.RESERVED`)
 stay in our own envelope, in JSON: only the service reads them.
@@ -35,7 +35,7 @@ _log = structlog.get_logger("kafka")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Encoders:
-    """How rows of one entity with the columns `shape` are encoded."""
+    """The encoders for the rows of one entity whose columns are `shape`."""
 
     shape: Struct
     rendering: Rendering
@@ -142,6 +142,7 @@ def publishes_truncates(entity: Entity, envelope: str, *, is_avro: bool) -> bool
     """Returns whether a truncate of the entity has a message.
 
     With several partitions, a truncate would reach the consumer out of order, and the consumer would also delete rows
-    that were inserted later. A message for a compacted topic needs a key, and only JSON has a key that means *no key*.
+    that were inserted later. Debezium's truncates have no key, but a compacted topic takes only messages with a key;
+    only in JSON can a key mean *no key* (`NULL_IN_JSON`).
     """
     return envelope == "debezium" and not is_avro and entity.partitions == 1

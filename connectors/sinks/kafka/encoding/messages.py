@@ -2,8 +2,8 @@
 
 A message in another envelope than our own has the headers `KEY` and `SOURCE`, and lacks some headers of our envelope.
 From `KEY` and `SOURCE` alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the
-type of a header from its text, and fails if the text is JSON with values of several types, or null. So every header of
-a message in another envelope must be plain text.
+type of a header from its text, and fails if the text is the JSON value null, or JSON with values of several types. So
+every header of a message in another envelope must be plain text.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class Messages:
 
     @property
     def nbytes_max(self) -> int:
-        """An upper bound of the bytes of one message; `oversized.OVERHEAD_BYTES` covers the names of its headers."""
+        """An upper bound of the bytes of one message, not counting headers' names (see `oversized.OVERHEAD_BYTES`)."""
         columns = ("op", "position", "transaction", "service_name", "moved")
         of_headers = sum(pc.max(pc.binary_length(self.rows.column(name))).as_py() or 0 for name in columns)
         of_values = max(map(len, filter(None, self.values)), default=0)
@@ -136,7 +136,7 @@ def joined(parts: Sequence[Messages]) -> Messages:
 
 
 def of_envelopes(batch: pa.RecordBatch, values: Sequence[bytes]) -> Messages:
-    """Returns the messages of rows in our own envelope, from the values."""
+    """Returns the messages of rows in our own envelope. `values` has the encoded envelope of each row."""
     keys = batch.column("key").cast(_BINARY).to_pylist()
     return Messages(rows=batch, keys=keys, values=values, headers=headers(batch))
 
@@ -154,7 +154,7 @@ def headers(batch: pa.RecordBatch) -> list[Headers]:
 
 
 def other_headers(batch: pa.RecordBatch, source_names: Sequence[str]) -> list[Headers]:
-    """Returns the headers for each row's message in another envelope. `source_names` has the name of each source."""
+    """Returns the headers for each row's message in another envelope. `source_names` has the source of each row."""
     names = {name: (SOURCE, name.encode()) for name in source_names}
     return [
         [
@@ -188,7 +188,8 @@ def source_of(message: Message) -> str | None:
 def without_states(entity: str, message: Message) -> Record:
     """Returns the record of a row in another envelope, as far as its headers describe it.
 
-    The states are empty objects. Raises ChangelogError (MALFORMED) if a header is missing or invalid.
+    Its `current` is an empty object in place of the row. Raises ChangelogError (MALFORMED) if a header is missing or
+    invalid.
     """
     headers_by_name = {name: value.decode() for name, value in _headers_of(message).items()}
     try:

@@ -1,4 +1,4 @@
-"""Cuts messages that are too large for their topic into parts for `<prefix>.dead`, and joins the parts again.
+"""Cuts messages that are too large for their topic into parts for the topic `<prefix>.dead`, and joins the parts again.
 
 The body of a message, its key followed by its value, is cut into parts. Each part is a message of its own: its key is
 the position of the original message, and its value is a slice of the body. A part has the headers of the original

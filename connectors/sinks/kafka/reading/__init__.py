@@ -1,1 +1,1 @@
-"""Reads from the broker: the changelog, its checkpoint, and whether its topics are still the same ones."""
+"""Reads a changelog and its checkpoint from the broker, and checks that its topics are still the same ones."""

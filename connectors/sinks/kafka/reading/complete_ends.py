@@ -1,9 +1,9 @@
 """Finds the offsets up to which a reader must read to have all rows up to the changelog's checkpoint.
 
-Kafka answers a commit as soon as its outcome is decided. Only then does Kafka mark the end of the transaction, in one
+Kafka answers a commit as soon as the outcome is decided. After that, Kafka marks the end of the transaction in one
 partition after the other. Readers of committed messages see the rows of a partition only after the end is marked there.
-So a reader can see the checkpoint before it sees all rows up to that checkpoint. This usually lasts for a moment. It
-lasts longer while a replica is slow, or while another program has an open transaction before these rows.
+So a reader can see the checkpoint before it sees all rows up to that checkpoint. Usually, the rows follow a moment
+later. They take longer while a replica is slow, or while another program has an open transaction before them.
 """
 
 import time

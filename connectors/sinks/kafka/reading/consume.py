@@ -1,4 +1,4 @@
-"""Reads a topic as any consumer of committed messages does: message by message, including tombstones."""
+"""Reads all committed messages of a topic one by one, including tombstones, like an ordinary consumer."""
 
 import time
 from collections.abc import Iterator

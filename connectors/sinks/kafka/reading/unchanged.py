@@ -24,8 +24,8 @@ from changelog.envelope.position import Position
 CHECK_INTERVAL_S = 10.0
 """The seconds between two checks of whether a topic was deleted and created again.
 
-A commit begins with such a check if the last check began at least this long ago. A running service notices a new topic
-only by this check, because librdkafka writes to the new topic without an error.
+A commit begins with such a check if the last check began at least this long ago. A running service notices only by this
+check that a topic is a new one, because librdkafka writes to the new topic without an error.
 
 Rows that are committed before the check notices the new topic stay in that topic. They do no harm: the service stops,
 and it continues only with `changelog run --over-gap`, which reads the tables again."""
@@ -36,8 +36,8 @@ _BACK, _GROWTH = 4, 8
 class TopicIds:
     """The ids of a changelog's topics, which are read again every `CHECK_INTERVAL_S` seconds.
 
-    `ids` has the ids with which the checkpoint was stored. Every method, and the constructor, raises ChangelogError
-    (GAP) if a topic's id differs from its id in `ids`.
+    `ids` has the ids with which the checkpoint was stored and, for other topics, the ids that were read first. Every
+    method, and the constructor, raises ChangelogError (GAP) if a topic's id differs from its id in `ids`.
     """
 
     def __init__(

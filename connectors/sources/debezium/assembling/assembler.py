@@ -1,9 +1,9 @@
-"""Turns events into rows of the changelog. The module is pure.
+"""Turns Debezium's events into rows of the changelog, and divides the rows into transactions. The module is pure.
 
 Debezium's events have no position that orders all of them: log positions of the source begin anew after a failover, and
-have no order among snapshots and resent events. So the source counts the events that it reads, and the *place* of an
-event is this count. The `commit` in the positions of a transaction is the place before its first event, and its
-`through` is the place after its last event:
+have no order among snapshots and resent events. So the source counts the events that it reads. A *place* is between two
+events; it is the number of events before it. The `commit` in the positions of a transaction is the place before its
+first event, and its `through` is the place after its last event:
 
     place      7     8     9    10    11    12
     event      │ t 5 │ t 5 │ t 5 │ other │ t 6 │
@@ -49,7 +49,7 @@ NO_TRANSACTION = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnd:
-    """A transaction of which further events may follow, as a checkpoint has it. `ordinal` is that of its next row."""
+    """A transaction that may have further events, as a checkpoint stores it. `ordinal` is that of its next row."""
 
     transaction: Transaction
     ordinal: int
@@ -118,7 +118,7 @@ class Fed:
 
 
 class Assembler:
-    """Keeps the state between two calls of `feed`.
+    """Turns events into rows (`feed`), and keeps the state between two calls.
 
     `name` is the name of the changelog. `place` is where the assembler continues: inside the transaction that
     `open_end` describes, or else after the transaction that `ended` describes. `published` is the position of the last
@@ -172,7 +172,7 @@ class Assembler:
 
     @property
     def open_end(self) -> OpenEnd | None:
-        """The transaction of which further events may follow; None if there is none."""
+        """The transaction that may have further events; None if there is none."""
         open_transaction = self._assembly.open
         if open_transaction is None:
             return self._stopped_in
@@ -184,7 +184,7 @@ class Assembler:
 
     @property
     def current(self) -> str:
-        """The id of the transaction of which further events may follow; empty if there is none."""
+        """The id of the transaction that may have further events; empty if there is none."""
         return "" if self._run_of is None else self._run_of[0]
 
     def feed(self, items: Sequence[Item], *, more: bool) -> Fed:
@@ -427,7 +427,7 @@ class _Block:
 
 
 class _Rows:
-    """The rows of one block, and their encoder. It must not refer to the `AssemblyRun`; that class says why."""
+    """The rows of one block, and their encoder. Must not refer to `AssemblyRun`, whose docstring says why."""
 
     def __init__(self, encoder: RowEncoder) -> None:
         self.rows: list[PublishedRow] = []

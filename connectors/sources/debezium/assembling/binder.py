@@ -9,7 +9,7 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The `relid` (a table's id) of every table. Events do not show whether another table has taken a table's name."""
+"""The `relid` (a table's id) for every table: events do not show whether another table has taken a table's name."""
 
 _WHOLE_ROWS = "let the database log whole rows, so that events have `before`"
 

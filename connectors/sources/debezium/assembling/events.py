@@ -80,6 +80,6 @@ def _key_row(event: Changed) -> Row:
 
 
 def fitted(row: Row, of: EventTable, to: EventTable) -> Row:
-    """Returns the row of `of`, a table described with only some of its columns, with the columns of `to`."""
+    """Returns `row`, which has the columns of `of`, as a row with the columns of `to`. Missing values are UNCHANGED."""
     values = {column.name: value for column, value in zip(of.columns, row, strict=True)}
     return tuple(values.get(column.name, UNCHANGED) for column in to.columns)

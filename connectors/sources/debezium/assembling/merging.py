@@ -1,4 +1,4 @@
-"""Puts the events of several parts in one order, so that events of one transaction are together. The module is pure.
+"""Merges the events of several partitions, so that events of one transaction are together. The module is pure.
 
 A part is a partition of a topic. Its events stay in their order. Debezium has a topic for each table, so the rows of
 one transaction arrive in several parts. Of the events that have arrived:
@@ -54,8 +54,10 @@ def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
 
 
 class _Merge:
-    """`_waiting` has, for each transaction, the parts whose next event belongs to it. `_heap` sorts parts by the time
-    of their next event.
+    """Merges the queues of several parts.
+
+    `_waiting` has, for each transaction, the parts whose next event belongs to it. `_heap` sorts parts by the time of
+    their next event.
     """
 
     def __init__(self, queues: dict[str, deque[Item]], current: str) -> None:
@@ -109,8 +111,8 @@ class _Merge:
     def _take(self, part: str) -> Iterator[Item]:
         """Yields the events of the current transaction that a part has next.
 
-        An event without a transaction is alone. After a delete of a row whose key changes, the create with the new key
-        follows, if the create is the next event of another part.
+        If an event has no transaction, yields only this event. After a delete of a row whose key changes, yields the
+        create with the new key, if the create is the next event of another part.
         """
         queue = self._queues[part]
         while queue:

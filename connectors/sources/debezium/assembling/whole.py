@@ -1,4 +1,4 @@
-"""Holds the events of a transaction until all of them have arrived, so that it is published as a whole. Pure.
+"""Holds the events of a transaction until all of them have arrived, so that it is published as a whole.
 
 With `provide.transaction.metadata`, Debezium numbers the events of each transaction, over all topics, and writes a
 BEGIN and an END to a topic of transactions. The END says how many events each table has in the transaction, which shows
@@ -91,7 +91,8 @@ class WholeTransactions:
     """Holds events until their transactions are complete.
 
     `tables` are the published tables, and `parts` are all parts of the input. The part `boundaries` has the BEGINs and
-    ENDs. `messages` says whether a part has logical messages. The messages of one transaction have at most `bytes_max`.
+    ENDs. `messages` says whether a part has logical messages. All messages of one transaction together may have at most
+    `bytes_max` bytes.
     """
 
     def __init__(
@@ -233,7 +234,7 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether no more events of a transaction are expected, or too many bytes are held to wait."""
+        """Returns whether a transaction waits no longer: it expects no more events, or too many bytes are held."""
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._transactions[name].since < WAIT_S:

@@ -1,1 +1,4 @@
-"""Translates Debezium's change events to rows and transactions of the capture core. Everything here is pure."""
+"""Translates Debezium's messages to events (such as a changed row), and encodes the rows for the changelog.
+
+Everything here is pure: it does no I/O.
+"""

@@ -1,4 +1,4 @@
-"""Encodes the rows of a block, most of them together.
+"""Encodes the rows of many events (a *block*) as one Arrow batch, most of the rows together.
 
 A value of a row is the JSON that we publish, so nothing is converted here. All values of a block go into one buffer,
 from which `json_columns` splices the objects and the keys of many rows at once. `row_records`, whose output defines

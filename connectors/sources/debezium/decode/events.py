@@ -1,7 +1,7 @@
-"""The input and the result of the translation of change events.
+"""Defines the records that arrive from Debezium, and the events that they are translated to.
 
 A `SourceRecord` is what arrives: a record of a Kafka topic, or a record of an engine that runs beside the service.
-`changelog.connectors.sources.debezium.decode.translate` turns a message into one of the events below.
+`changelog.connectors.sources.debezium.decode.translate` turns a record into one of the events below.
 
 A *row* is a tuple with one value for each column of its `EventTable`, in the order of `EventTable.columns`. A value is
 the JSON token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
@@ -69,9 +69,9 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
     gives no id. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
-    `snapshot` says that the event is a row of a snapshot, and `last` that this row ends the snapshot. If Debezium
-    numbers the events of transactions, `counted_in` is the id of the transaction in which it counts the event, and
-    `order` is the number of the event in that transaction.
+    `snapshot` is `true` for a row of a snapshot, `last` for the row that ends the snapshot, and empty for other events.
+    If Debezium numbers the events of transactions, `counted_in` is the id of the transaction in which it counts the
+    event, and `order` is the number of the event in that transaction.
     """
 
     connector: str

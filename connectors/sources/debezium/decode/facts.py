@@ -82,7 +82,8 @@ def table_of(source: SourceBlock) -> tuple[str, str] | None:
 def transaction_id(text: str) -> str:
     """Returns the id of a transaction as `EventFacts.transaction` has it.
 
-    In PostgreSQL's topic of transactions, a position follows the id, and differs between begin and end.
+    In PostgreSQL's topic of transactions, a position follows the id. It is removed, because it differs between the
+    begin and the end of a transaction.
     """
     match = _POSTGRES_ID.fullmatch(text)
     return match[1] if match else text

@@ -1,4 +1,4 @@
-"""Reads the keys of messages."""
+"""Reads the keys of Debezium's messages, in JSON or in Avro."""
 
 from typing import Any, Final
 
@@ -88,7 +88,7 @@ class KeyReader:
         return Key(names, payload, rows)
 
     def document(self, key: Key) -> Key:
-        """Returns the key of a document. Its members are JSON, because documents are published as JSON."""
+        """Returns the key of a MongoDB document, with JSON as values, because documents are published as JSON."""
         if key.own is None:
             return key
         content = key.content

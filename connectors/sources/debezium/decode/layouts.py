@@ -1,6 +1,7 @@
-"""What a schema of messages says: the columns of rows, and the tables whose rows it describes.
+"""Finds out the columns of tables, and the types of these columns, from the schemas of messages.
 
-A schema comes inside a message in JSON, or from the registry; rows in JSON without a schema have declared types.
+A schema comes inside a message in JSON, or from the registry. For JSON without a schema, the configuration declares the
+types.
 """
 
 from collections.abc import Callable, Sequence

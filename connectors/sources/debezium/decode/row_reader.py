@@ -1,9 +1,9 @@
-"""Compiles the readers of one table's rows, in JSON or from a decoder of Avro.
+"""Generates functions that read the rows of one table, from JSON or from the values that a decoder of Avro returns.
 
-A row in JSON is decoded to the raw tokens of its columns, in compiled code. A generated function then tests each token
-with one expression, without a call: most tokens are published as they are. All other tokens go through the column's
-converter, which defines the result (`values.tokens`). `RowsReader.from_members` does the same with the converters
-alone, and tests compare the two.
+A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. A generated function then tests
+each token with one expression, without a call: most tokens are published as they are. All other tokens go through the
+column's converter, which defines the result (`values.tokens`). `RowsReader.from_members` does the same with the
+converters alone, and tests compare the two.
 
 For values from a decoder of Avro, a generated function prints the usual ones itself. `RowsReader.from_values` does the
 same with the converters alone.
@@ -62,7 +62,7 @@ class ValueReaders:
 class Readers:
     """The readers of a table: of one row, and of the rows before and after a change, which have mostly the same values.
 
-    Both raise msgspec.ValidationError if a row has not exactly the columns of the table, and the errors of converters.
+    Both raise msgspec.ValidationError unless a row has exactly the columns of the table, and the errors of converters.
     """
 
     row: Callable[[Raw | bytes], Row]
@@ -114,8 +114,8 @@ def compiled(
 class ValueColumn:
     """A column of values from a decoder of Avro, and their converter, which defines the result.
 
-    `type` is the base type in Kafka Connect. `passing` is as for `compiled`. `in_cell` says that the values are cells
-    of Cassandra, which are never null.
+    `type` is the base type in Kafka Connect. `passing` is the type of the column if one of `_PRINTS` prints its usual
+    values, otherwise None. `in_cell` says that the values are cells of Cassandra, which are never null.
     """
 
     convert: ConvertValue
@@ -125,7 +125,7 @@ class ValueColumn:
 
 
 def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
-    """Returns the readers of rows with these columns. `unavailable` stand for a value that was not sent."""
+    """Returns the readers of rows with these columns. `unavailable` are the strings for a value that was not sent."""
     scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
     # Equal floats may be printed differently (0 and -0). So without `passing`, two values are the same only if they are
     # one object.

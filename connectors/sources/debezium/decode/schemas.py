@@ -1,4 +1,4 @@
-"""Reads the schemas of messages, as Kafka Connect's converters write them, in JSON or in Avro."""
+"""Reads the schemas that Kafka Connect's JsonConverter writes into messages."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The settings of the translation."""
+"""Defines the settings by which Debezium's messages are translated to events."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Reads the rows of one table; describes the table and converts its columns, as the schema of the events says."""
+"""Reads the rows of one table, and describes the table, from the schema of its events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,13 +86,13 @@ class RowsReader:
         return None if before == NULL else self.read(before), None if after == NULL else self.read(after)
 
     def exact_change(self, before: Raw, after: Raw) -> tuple[Row | None, Row | None]:
-        """The same as `read_change`, but only for rows in JSON with exactly these columns. Raises one of `UNFIT`."""
+        """Does the same as `read_change`, but only for JSON with exactly these columns. Raises one of `UNFIT`."""
         if before == NULL or after == NULL:
             return None if before == NULL else self.exact.row(before), None if after == NULL else self.exact.row(after)
         return self.exact.change(before, after)
 
     def _change_of_values(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
-        """The same as `read_change`, but only for rows that are tuples of values. Raises one of `UNFIT`."""
+        """Does the same as `read_change`, but only for rows that are tuples of values. Raises one of `UNFIT`."""
         if before is NULL or after is NULL:
             return None if before is NULL else self._values.row(*before), None if after is NULL else self._values.row(
                 *after
@@ -107,7 +107,7 @@ class RowsReader:
             return self.from_members(_members.decode(text))
 
     def from_members(self, members: dict[str, Raw]) -> Row:
-        """Returns the row with these members, and removes all of them. Raises the error of `from_json`."""
+        """Returns the row with these members, which are removed from `members`. Raises the error of `from_json`."""
         row: list[Value] = []
         for name, convert in self.converters.items():
             token = members.pop(name, None)
@@ -145,7 +145,7 @@ class RowsReader:
 
 
 def _passing(column: ReadColumn) -> Primitive | None:
-    """Returns the type of a column whose tokens in JSON are published as they are, if they have the usual form."""
+    """Returns the type of a column if JSON tokens of the usual form are published as they are, otherwise None."""
     type_ = column.semantics.column_type
     return type_ if column.semantics.passes and not column.cell and isinstance(type_, Primitive) else None
 

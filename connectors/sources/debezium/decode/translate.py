@@ -1,4 +1,4 @@
-"""Translates messages with Debezium's change events to the events of `events`. Pure: bytes in, dataclasses out.
+"""Translates Debezium's messages to the events that the module `events` defines. The module is pure: it does no I/O.
 
 `docs/reference/debezium-events.md` says what each kind of message becomes.
 https://debezium.io/documentation/reference/stable/connectors/index.html

@@ -88,7 +88,7 @@ class FlatRows:
         return any(names <= members.keys() for names in _OTHERS) or members.keys() == {"ts_ms"}
 
     def read(self, message: SourceRecord, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:
-        """Returns the row with these members, which are JSON or values of Avro; None if the message has no value."""
+        """Returns the row of a message. `members` are JSON or values of Avro; None if the message has no value."""
         added: dict[str, Any] = {"connector": self._connector}
         added |= {
             self._name(name): _header(content)

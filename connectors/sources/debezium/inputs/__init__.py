@@ -1,4 +1,4 @@
-"""The contract of an input: where Debezium's events come from, and how a restart continues after the last stored event.
+"""Defines the interface of inputs, from which the service reads Debezium's events.
 
 An input has *parts*, such as the partitions of topics. The events of one part are in order; the order of events of
 different parts is the order in which the input returns them. The source stores how far it has read each part in the
@@ -144,7 +144,7 @@ class ConfiguredInput(Protocol):
         """Returns where the changelog continues after a gap. With `again`, everything is read once more."""
 
     def hold(self) -> Hold:
-        """Returns what keeps the events for us."""
+        """Returns a description of the object that keeps the events, such as a replication slot, or the topics."""
 
     def facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `changelog.connectors.sources.Database.log_facts`."""

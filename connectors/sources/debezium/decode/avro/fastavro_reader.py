@@ -1,6 +1,6 @@
-"""Decodes values in Avro with fastavro, which defines the correct result.
+"""Decodes values in Avro with fastavro. Its result is correct by definition: the faster `reader` must return the same.
 
-`messages` imports this module with the first message in Avro, because fastavro is an optional package.
+`messages` imports this module when the first message in Avro arrives, because fastavro is an optional package.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ def plain_schema(schema: Any) -> Any:
 
 
 def plain_reader(schema: Any) -> Callable[[bytes, int], Any]:
-    """Returns a function that reads the value in a content, from an offset to its end.
+    """Returns a function that reads the value in the bytes of a message, from an offset to the end of the bytes.
 
-    It raises ChangelogError (MALFORMED).
+    The function raises ChangelogError (MALFORMED).
     """
     parsed = fastavro.parse_schema(schema)
 

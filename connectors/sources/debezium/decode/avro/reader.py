@@ -1,4 +1,4 @@
-"""Compiles readers of messages in Avro: one for each schema with which messages were written.
+"""Generates, for an Avro schema, a Python function that reads messages with this schema faster than fastavro does.
 
 fastavro defines the correct result. But it is slow: it reads every single byte from a stream, and makes a dict of each
 record, which the caller has to read again. The functions that are generated here read the bytes in place, for the
@@ -42,8 +42,8 @@ _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]
 _OTHER_MESSAGES: Final = frozenset({"message", "ddl", "tableChanges", "status", "id", "event_count"})
-"""The members of `SourceBlock` that `facts_of` does not need; the members of an event, in their order; and members by
-which a message that is no event is recognised.
+"""`_UNREAD` has the members of `SourceBlock` that `facts_of` does not need, and `_EVENT` the members of an event in
+their order. A message with one of `_OTHER_MESSAGES` is not an event.
 """
 
 _SMALL: Final = [(byte >> 1) ^ -(byte & 1) if byte < 128 else None for byte in range(256)]
@@ -57,7 +57,7 @@ _LONG: Final = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 
 
 class UnsupportedError(Exception):
-    """There is no compiled reader for a schema."""
+    """Raised for a schema for which this module can generate no function."""
 
 
 def _long(d: bytes, p: int) -> tuple[int, int]:
@@ -111,7 +111,7 @@ _SCOPE: Final[Mapping[str, Any]] = {
 
 
 def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
-    """Returns the function that reads the value from a place of a message to its end.
+    """Returns a function that reads the value in a message, from a given place to the end of the message.
 
     Returns None if no such function can be compiled for `schema`, which has no logical types.
     """
@@ -124,7 +124,7 @@ def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
 
 
 def event_reader(schema: Any) -> Callable[[bytes, int], Payload] | None:
-    """Returns the function that reads an event, with its rows as tuples; None if `schema` is not one of events."""
+    """Returns a function that reads an event, with its rows as tuples; None if `schema` is not one of events."""
     try:
         code = _Code(schema)
         code.event(schema)
@@ -371,7 +371,7 @@ class _Code:
         self._indent -= 1
 
     def _new_value(self, type_: Any, number: int, target: str) -> None:
-        """Generates the reading of a new value. Long numbers take longer to read than to compare."""
+        """Generates the reading of a new value. A `long` is first compared with the old value, which is faster."""
         if self._resolved(self._optional(type_)[1])[0] != "long":
             self.value(type_, target, depth=1)
             return

@@ -1,4 +1,4 @@
-"""Reads the Avro schemas that Connect's Avro converters register, as schemas of Kafka Connect.
+"""Translates the Avro schemas that Kafka Connect's Avro converters register back to schemas of Kafka Connect.
 
 The properties `connect.*` hold what Avro has no place for.
 """
@@ -23,7 +23,7 @@ _TYPES: Final = {
 
 
 def from_avro(schema: Any) -> ConnectSchema:
-    """Returns the schema. Raises ValueError, TypeError or KeyError for a schema that no such converter writes."""
+    """Returns the schema of Kafka Connect. Raises ValueError, TypeError or KeyError if no converter writes `schema`."""
     return _Reader().read(schema, "", 0)
 
 

@@ -1,1 +1,1 @@
-"""The input in process: Debezium's engine reads the database, in a process beside the service."""
+"""Reads a database through Debezium's engine, which runs in a Java process beside the service."""

@@ -1,4 +1,4 @@
-"""The history of schemas, as a checkpoint stores it: compressed, because a checkpoint is stored with each commit."""
+"""Compresses Debezium's history of schemas for the checkpoint, which is stored with each commit."""
 
 import zlib
 from base64 import b64decode, b64encode
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from changelog.envelope.errors import ChangelogError, Kind
 
 BYTES_MAX = 512 << 10
-"""The most bytes of the history in a checkpoint. A message of Kafka has 1 MiB by default."""
+"""The most bytes of the history in a checkpoint. A message of Kafka may have 1 MiB by default."""
 
 
 def packed(records: Sequence[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Connects to PostgreSQL with the properties of Debezium's connector, and translates the server's errors into ours."""
+"""Connects to PostgreSQL with the properties of Debezium's connector, and translates errors into ChangelogError."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ _PARAMETERS = {
 
 @contextmanager
 def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConnection]:
-    """Connects as Debezium does. The session ends with the block; `action` names what it does, as a gerund.
+    """Connects with Debezium's `properties`. The session ends with the block. `action` says, as a gerund, what it does.
 
     Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if it cannot be reached now, and
     PRECONDITION for most other errors of the server.

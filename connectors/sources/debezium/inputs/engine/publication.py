@@ -1,9 +1,9 @@
-"""Makes PostgreSQL's publication before Debezium starts, in a session that ends.
+"""Creates or alters PostgreSQL's publication before Debezium starts, in a session that then ends.
 
 Debezium itself would create or alter the publication in the session in which it then reads the log. In such a session,
 PostgreSQL decodes the log with the present columns of the tables. So rows that were written before a column was altered
-get wrong values, or the server crashes: seen with 18.6. Therefore the service makes the publication in Debezium's
-place, with the same result, and starts Debezium with `publication.autocreate.mode = disabled`.
+get wrong values, or the server crashes (we have seen this with 18.6). Therefore the service makes the publication in
+Debezium's place, with the same result, and starts Debezium with `publication.autocreate.mode = disabled`.
 
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-publication-autocreate-mode
 """
@@ -148,8 +148,9 @@ class Publication:
         return None if self.mode == "all_tables" else [table.text for table in state.tables]
 
     def findings(self, old_tables: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
-        """Yields findings: whether the publication has the tables, and if not, whether `made` could add them. `made`
-        also describes the arguments.
+        """Yields findings: whether the publication has the tables, and if not, whether `made` could add them.
+
+        The arguments are those of `made`.
         """
         try:
             with session(self.properties, f"looking for publication {self.name}") as connection:
