@@ -1,4 +1,4 @@
-"""Reads the records of a Debezium process, from the offsets in a checkpoint."""
+"""Starts a Debezium process at the offsets in a checkpoint, and reads the records that the process sends."""
 
 import time
 from collections import deque
@@ -38,9 +38,10 @@ _log = structlog.get_logger("debezium")
 
 
 class EngineInput:
-    """The opened input; see `changelog.connectors.sources.debezium.inputs.Input`.
+    """The opened input that reads from a Debezium process; see `changelog.connectors.sources.debezium.inputs.Input`.
 
-    The parts are the partitions of Debezium's source. Each record counts one step. The constructor starts the process.
+    A part of this input is a partition of Debezium's source, and each record is one step. The constructor starts the
+    process.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class EngineInput:
         return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
 
     def _take(self, timeout_s: float) -> bool:
-        """Waits for the next frame, and holds its records. Returns whether there was one."""
+        """Waits for the next frame, and holds its records. Returns whether a frame came in time."""
         received = self._process.read(timeout_s)
         match received:
             case None:
@@ -93,11 +94,11 @@ class EngineInput:
         return True
 
     def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
-        """See `Input`: the records that have arrived."""
+        """See `Input`: counts the records that have arrived and were not read yet."""
         return len(self._waiting)
 
     def pause(self, parts: Collection[str]) -> None:
-        """See `Input`: never needed, because Debezium sends each transaction as a whole."""
+        """See `Input`: does nothing, because Debezium sends each transaction as a whole."""
 
     def settle(self) -> None:
         """See `Input`: waits for the connector's first answer, which may be that the database's log is gone."""
@@ -115,7 +116,7 @@ class EngineInput:
 
 
 def _moves(message: SourceRecord | None) -> bool:
-    """Returns whether the message is the delete of a row that the next message creates with a new key."""
+    """Returns whether the message deletes a row whose key changed, and which the next message creates again."""
     return message is not None and any(name == NEW_KEY for name, _ in message.headers)
 
 
