@@ -1,4 +1,7 @@
-"""Implements `changelog.connectors.sources.candidates.Candidate`: a MySQL server that has no configuration yet."""
+"""Tells `changelog init` about a MySQL or MariaDB server, for which it writes the first configuration.
+
+See `changelog.connectors.sources.candidates.Candidate`.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from glob import escape

@@ -1,4 +1,4 @@
-"""Continues a changelog over a gap, where the server's log no longer connects to the end of the changelog.
+"""Continues a changelog after a gap: the server's log no longer has all changes that follow the end of the changelog.
 
 The changelog continues at the present end of the server's log, in a new epoch with a higher number. The service then
 reads every table again and publishes a delete for each key that the table lacks. Afterwards the changelog equals its

@@ -1,4 +1,4 @@
-"""The errors that stop the changelog at the present place of the log."""
+"""Makes the errors with which the service stops at the present place of the log."""
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
 from changelog.connectors.capture.rows.row_records import Origin

@@ -1,4 +1,4 @@
-"""Handles what statements did to published tables."""
+"""Reacts to statements that altered, emptied, replaced or dropped a published table."""
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
 from changelog.connectors.sources.mysql.decode.log_state import LogState
@@ -87,7 +87,7 @@ class TableEffects:
                 self._dropped(table)
 
     def _create_missing(self, table: TableName) -> None:
-        """Handles CREATE TABLE IF NOT EXISTS. MySQL also logs it if the table exists, and nothing changes."""
+        """Handles CREATE TABLE IF NOT EXISTS. MySQL also logs this statement if the table existed before it."""
         entity = self._tables.named(table)
         if entity is not None and self._state.is_dropped(entity.name):
             self._replaced(table)
