@@ -1,4 +1,4 @@
-"""The Debezium source: turns Debezium's events into rows of the changelog, each group of rows with a checkpoint."""
+"""The Debezium source: turns Debezium's events into rows of the changelog, and makes checkpoints."""
 
 import time
 from collections import Counter
@@ -177,7 +177,7 @@ class DebeziumSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has that and no rows."""
+        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece stores it, without any rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
