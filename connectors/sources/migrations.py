@@ -111,7 +111,7 @@ class Effects:
 
 
 class Rehearsal(Protocol):
-    """One try of a migration, in one transaction that is rolled back.
+    """A trial run of a migration, in one transaction that is rolled back.
 
     Before `run`, the methods see the database as it is before the first statement; after `run`, as it is after the last
     one. The transaction holds the statements' locks until it is rolled back.

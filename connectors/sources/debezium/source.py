@@ -341,7 +341,7 @@ class DebeziumSource:
 
 
 def _next_position(checkpoint: Checkpoint, place: int) -> Position:
-    """Returns a position after every row of the changelog, and not after any row that may still be published."""
+    """Returns a position after all rows of the changelog, and at or before the row that is published next."""
     last = checkpoint.position
     return Position(checkpoint.epoch, place, 0) if last is None else Position(last.epoch, last.commit, last.ordinal + 1)
 

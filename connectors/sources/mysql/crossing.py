@@ -5,7 +5,7 @@ reads every table again and publishes a delete for each key that the table lacks
 tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows.
-So the first row after the gap of each entity that lost rows is a truncate, which removes all of the entity's keys.
+So for each entity that lost rows, the first row after the gap is a truncate, which removes all of the entity's keys.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.

@@ -291,7 +291,7 @@ class MysqlSource:
         state.remember("dropped", sorted(log.dropped))
 
     def _read_unlogged(self) -> None:
-        """Plans to read each table with changes that the log lacks, as the entity's `on_unlogged` says."""
+        """Warns of each table with changes that the log lacks, and plans to read it if `on_unlogged` is `rebuild`."""
         unlogged, self._log_state.unlogged = self._log_state.unlogged, []
         policies = {entity.name: entity.on_unlogged for entity in self._entities}
         for entity, reason in unlogged:

@@ -18,7 +18,7 @@ rows of the changelog are much larger than those of the log.
 """
 
 _EVENTS_MAX = 32_768
-"""The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
+"""The most events that are decoded at once. This is a large number, because encoding a block has a fixed cost."""
 
 _BYTES_WITHOUT_ROWS = 96
 """Roughly how many bytes of an event are not rows but its header or names. In small transactions, these are most of the

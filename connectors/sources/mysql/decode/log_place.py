@@ -33,7 +33,7 @@ class LogPlace:
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def base(self, first: int, last: int) -> int | None:
-        """Returns the coordinate to which the `end_log_pos` of each of the next events must be added.
+        """Returns a coordinate. Each of the next events ends at the sum of this coordinate and its `end_log_pos`.
 
         `first` and `last` are the `end_log_pos` of the first and of the last of these events. Returns None if there is
         no coordinate that fits all of them: they do not follow in one file, or the file's offset passes a multiple of

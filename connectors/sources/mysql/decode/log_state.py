@@ -99,8 +99,8 @@ class LogState:
         """The XA transaction that is being prepared."""
         self.maps: dict[int, log.TableMap] = {}
         self.unlogged: list[tuple[str, str]] = []
-        """The entities with changed rows that are not in the log, each with the reason. Their tables must be read. The
-        source empties the list.
+        """The entities with changed rows that are not in the log, each with the reason. The source empties the list. It
+        reads the tables of these entities if their `on_unlogged` says so.
         """
         self.dropped = frozenset(dropped)
         """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
@@ -125,8 +125,8 @@ class LogState:
     def resume(self) -> Gtids:
         """The transactions that the server need not send after a restart: `gtids` without prepared XA transactions.
 
-        A position of MariaDB cannot leave out single transactions, so MariaDB sends everything after the first prepared
-        transaction again.
+        A position of MariaDB cannot leave out single transactions, so MariaDB sends again everything from the first
+        prepared transaction on.
         """
         if self._resume is not None:
             return self._resume
@@ -248,7 +248,8 @@ class LogState:
     def end_block(self, stopped: Position | None) -> None:
         """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
 
-        Everything from the transaction at that position on is then forgotten, because it will be delivered once more.
+        If there is a stop, everything from the transaction at that position on is forgotten, because it will be
+        delivered once more.
         """
         stop = None if stopped is None else self._coordinate(stopped)
         for entry in self._ended:

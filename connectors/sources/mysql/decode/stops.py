@@ -17,7 +17,7 @@ class Stops:
         self._state, self._run, self._origin = state, run, origin
 
     def unless_skipped(self, message: str, hint: str) -> None:
-        """Raises a stop at this place, unless an operator has decided to skip what is here."""
+        """Raises an error that stops the service at this place, unless an operator has decided to skip what is here."""
         stop = self.error(message, hint)
         if stop.position is None or self._origin.decisions.at(stop.position) != "skip":
             raise stop

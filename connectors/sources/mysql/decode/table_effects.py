@@ -93,7 +93,7 @@ class TableEffects:
             self._replaced(table)
 
     def _replaced(self, table: TableName) -> None:
-        """Records that another table has taken the name of a published one. The new table will be read."""
+        """Records that another table has taken the name of a published one. The log may lack the new table's rows."""
         entity = self._tables.named(table)
         if entity is not None:
             self._altered(table)
@@ -101,7 +101,7 @@ class TableEffects:
             self.missed(table, "another table has taken the name of its table")
 
     def missed(self, table: TableName, reason: str) -> None:
-        """Records that the log lacks rows of a published table. The table will be read, unless its policy is to stop.
+        """Records that the log lacks rows of a published table. The source reads the table if `on_unlogged` says so.
 
         Raises ChangelogError (GAP) at this place if the entity's `on_unlogged` is `stop`.
         """

@@ -149,7 +149,7 @@ class TransactionReader:
         self._state.hold(xa_id, self._begun())
 
     def _prepare(self, event: log.XaPrepare) -> None:
-        """Keeps the rows of a prepared transaction; a transaction with one phase is committed here."""
+        """Keeps the rows of a prepared transaction. A one-phase transaction is committed here."""
         state = self._state
         if state.holding is None:
             raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")

@@ -45,7 +45,7 @@ class ReadTable:
         return quoted(*self.entity.table)
 
     def rows(self, connection: Connection, origin: Origin, condition: str, *, read_at: int) -> ChunkRows:
-        """Reads the rows that fulfil a condition. Raises ChangelogError and TooLargeError."""
+        """Reads the rows that fulfil a condition. Raises ChangelogError and ResultTooLargeError."""
         text_rows = read_text_rows(connection, self._query(condition), bytes_max=CHUNK_BYTES_MAX)
         return self._encoded(origin, text_rows, read_at=read_at)
 

@@ -62,7 +62,7 @@ class EngineInput:
         _log.info("debezium started", process=self._process.pid)
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
-        """See `Input.read`. Debezium sends the records of all tables in one order, which is final."""
+        """See `Input.read`. Debezium sends the records of all tables in the order in which they can be published."""
         self._take(timeout_s)
         deadline = self._clock() + gather_s
         while self._waiting and len(self._waiting) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):
@@ -106,7 +106,7 @@ class EngineInput:
             self._take(left_s)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
-        """See `Input`: the database may forget its log up to `progress`."""
+        """See `Input`: acknowledges the records, so that the database may discard its log up to there."""
         if steps:
             self._process.acknowledge(steps)
 
@@ -154,7 +154,7 @@ def _content(schema: Schema | None) -> bytes:
 
 
 def _headers(json: bytes, schemas: Mapping[int, Schema | None]) -> Sequence[tuple[str, bytes | None]]:
-    """Returns the headers as the JsonConverter with schemas writes them to Kafka."""
+    """Returns the headers in the form in which Kafka Connect's JsonConverter, with schemas, writes them."""
     headers: list[tuple[str, bytes | None]] = []
     for name, number, value in _HEADERS.decode(json):
         schema = schemas[number]

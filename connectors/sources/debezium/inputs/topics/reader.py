@@ -219,7 +219,7 @@ class TopicsInput:
         present = ends(self._admin, list(self._first_offsets))
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._first_offsets)
 
-    def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - offsets say it all
+    def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group stores only offsets
         """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""
         self._confirmed = progress
         self._commit()

@@ -1,6 +1,6 @@
 """Holds many events of the binary log side by side in memory, without a Python object for each event.
 
-│ gap │ event │ gap │ event │ …          a piece, as the server's packets arrive: the gap is a packet's header
+│ gap │ event │ gap │ event │ …          a piece: packets as they arrived; a gap is the header of a packet
 """
 
 from bisect import bisect_right

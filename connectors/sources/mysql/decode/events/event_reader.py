@@ -51,7 +51,7 @@ class EventReader:
 
     @property
     def format(self) -> FormatDescription | None:
-        """The last format description, after which events of all types can come."""
+        """The last format description that was read; None before the first one."""
         return self._format
 
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:

@@ -1,4 +1,4 @@
-"""The events of the binary log, one dataclass for each kind; `event_reader` decodes them.
+"""Defines a dataclass for each kind of event in the binary log; `event_reader` decodes them.
 
 No code changes an event. Still, the classes of frequent events are not frozen: an object of a frozen class takes three
 times as long to make, and a log of small transactions has seven events for each change.
@@ -150,8 +150,9 @@ class GtidList:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """A statement. `sql` is in the character set of the collation with the id `client_collation`; None if not known.
+    """A statement. `sql` is in the character set to which the collation `client_collation` belongs.
 
+    `client_collation` is the id of the collation; None if it is not known.
     `database` is the one that the session used. `sql_mode` has the server's bits for this setting; None if it is not
     known. The statement began `microseconds` after the header's timestamp.
     """
@@ -245,8 +246,8 @@ class RowsEvent:
     - `width`: the number of columns of the table. `before` and `after` are bitmaps of the columns that the old and the
       new rows contain, column 0 in the lowest bit of byte 0; None if there are no old or new rows. Unused bits are 0.
     - `partial`: new rows can contain JSON diffs (`PARTIAL_UPDATE_ROWS`).
-    - `body`: the rows, decompressed if they were compressed. `offset`: where the body, in the form that the event has,
-      begins in the event.
+    - `body`: the rows, decompressed if they were compressed. `offset`: where the rows, compressed or not, begin in the
+      event.
     - `ends_statement`: it is the statement's last event with rows; after it, the table maps are no longer valid.
     """
 
