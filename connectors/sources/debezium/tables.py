@@ -52,8 +52,8 @@ class SampledTable:
                 f"{self.partitions} partitions; set message.key.columns in Debezium"
             )
         return (
-            f"the messages of {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so events of "
-            f"another key may be in several partitions; name at least these columns"
+            f"the messages of {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so with "
+            f"another key, the events of one row may be in several partitions; name at least these columns"
         )
 
     def usable_key(self) -> tuple[str, ...] | None:

@@ -115,7 +115,7 @@ class TopicsOrigin:
             hint = "set provide.transaction.metadata = true in Debezium, or leave out [source.topics] transactions"
             yield warn(name, f"there is no topic {topic} yet, so transactions are published as they arrive", hint)
         elif topic is not None:
-            yield ok(name, f"are published as a whole, by the topic {topic}")
+            yield ok(name, f"are published as a whole; the topic {topic} tells where each begins and ends")
 
     def _continues(self, topics: InputTopics, checkpoint: Checkpoint | None) -> Finding:
         name = "offsets"
@@ -124,7 +124,7 @@ class TopicsOrigin:
         lines = self._problems(topics, checkpoint)
         if lines:
             return fail(name, "; ".join(lines), OVER_GAP)
-        return ok(name, "the topics have all events after the changelog")
+        return ok(name, "the topics have all events that follow the end of the changelog")
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
         """See `ConfiguredInput.after_gap`: a partition that lost nothing continues at its next event."""
