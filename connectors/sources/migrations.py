@@ -1,8 +1,8 @@
-"""Defines an optional contract of a source: to report what a migration's statements would do to published tables.
+"""Defines an optional interface of a source, which reports what a migration's statements would do to published tables.
 
 In a *rehearsal*, the source runs the statements in a transaction that is rolled back, on the live database or on an
-empty copy of it. A source may lack rehearsals, because only `changelog schemas plan` uses them, and the service never
-imports them.
+empty copy of it. Only `changelog schemas plan` uses rehearsals. The service never imports them, so a source may lack
+them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -111,7 +111,7 @@ class Effects:
 
 
 class Rehearsal(Protocol):
-    """One try of a migration, in one transaction that is rolled back.
+    """A trial run of a migration, in one transaction that is rolled back.
 
     Before `run`, the methods see the database as it is before the first statement; after `run`, as it is after the last
     one. The transaction holds the statements' locks until it is rolled back.

@@ -10,9 +10,10 @@ from changelog.connectors.sources.debezium.tables import Translate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """Transactions are published as a whole: `topic` has their BEGINs and ENDs, and `messages` has logical messages.
+    """Makes the source publish each transaction as a whole, once all of its events have arrived.
 
-    The messages of one transaction have at most `bytes_max`.
+    Debezium writes the BEGIN and the END of each transaction to `topic`, and PostgreSQL's logical messages to
+    `messages`. The messages of one transaction may take up at most `bytes_max`.
     """
 
     topic: str

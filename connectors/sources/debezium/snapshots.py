@@ -13,9 +13,10 @@ key's last row in the changelog is older than the beginning of the second snapsh
 *sweep*. After the second snapshot, the source opens again and makes the sweep before it reads further events. At that
 time, the changelog has all rows of both snapshots, and no event can change a key before the sweep deletes it.
 
-This is true only of the snapshot with which a connector without an offset begins: it covers all tables, and no other
-events come before its end. It is not true if the connector's properties changed between the two snapshots. Nor is it
-true of snapshots by several threads or of several databases, whose marker `last` may come before other rows.
+The source makes a sweep only after the snapshot with which a connector without an offset begins. That snapshot covers
+all tables, and no other events come before its end. There is no sweep if the connector's properties changed between the
+two snapshots, because they may have read different rows. Nor is there one if several threads or several databases are
+read, because the marker `last` may then come before other rows of the snapshot.
 """
 
 import time
@@ -61,9 +62,9 @@ class Sweeping:
 class FirstSnapshot:
     """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
-    The argument `progress` is what the property `progress` was in the last checkpoint. `opened_at` is the position
-    before all events that are read after this opening of the source. `fresh` says whether the connector begins without
-    an offset. `properties` identifies the connector's properties; empty if no sweep is to be made.
+    The argument `progress` is the value of the property `progress` in the last checkpoint. `opened_at` is a position
+    before all events that the source reads after it was opened. `fresh` says whether the connector begins without an
+    offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
     """
 
     def __init__(self, progress: Mapping[str, str] | None, opened_at: str, properties: str, *, fresh: bool) -> None:
@@ -83,7 +84,7 @@ class FirstSnapshot:
         return {"since": self._since, "properties": self._properties if self._same else "changed"}
 
     def see(self, items: Sequence[Item]) -> None:
-        """Updates `progress` and `due` by these events."""
+        """Updates `progress` and `due` from these events."""
         if not self._may_come:
             return
         changed = [item for item in items if isinstance(item.event, Changed)]
@@ -112,7 +113,7 @@ class Sweep:
         self._names = [
             entity.name
             for entity in entities
-            if not (entity.immutable and entity.on_change_of_immutable == "ignore")  # it keeps deleted rows
+            if not (entity.immutable and entity.on_change_of_immutable == "ignore")  # such entities keep deleted rows
         ]
         self._results: Queue[Mapping[str, Sequence[Ghost]] | BaseException | None] = Queue(1)
         self._stopping = Event()
@@ -175,7 +176,7 @@ class _StoppedError(Exception):
 
 
 class Deletes:
-    """Makes the rows that delete the keys of a sweep. `known` has the versions of columns that the changelog holds."""
+    """Makes the rows that delete the keys of a sweep. `versions` has the versions of columns in the changelog."""
 
     def __init__(
         self, origin: Origin, entities: Collection[Entity], versions: Collection[Version], binder: Binder, epoch: int

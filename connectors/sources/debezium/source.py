@@ -1,4 +1,4 @@
-"""The Debezium source: translates and assembles the events of an input into pieces of the changelog."""
+"""The Debezium source: turns Debezium's events into rows of the changelog, and makes checkpoints."""
 
 import time
 from collections import Counter
@@ -49,14 +49,15 @@ _log = structlog.get_logger("debezium")
 class DebeziumSource:
     """A stream of pieces from an input; see `changelog.connectors.sources.ChangeSource`.
 
-    It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
-    is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
+    It gets the last checkpoint from `recover`, and reads from there. `read_versions` returns the stored versions of
+    columns; it is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
     `FAIL_POINTS`. `clock` returns seconds.
 
-    The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
-    count of what was read; `open`, see `OpenEnd`; `ahead`, the order of messages that were read, but not published
-    because of a stop; `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see
-    `FirstSnapshot`; and `sweep`, see `Sweeping`.
+    The checkpoint's `source` has: `input`, the name of the input; `connector`, the name of Debezium's connector;
+    `progress` and `identity`, see `Input`; `place`, a count of the steps that were read; `open`, see `OpenEnd`;
+    `ended`, see `Ended`; `ahead`, the order of the messages that were read, but not published because of a stop;
+    `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see `FirstSnapshot`; and `sweep`,
+    see `Sweeping`.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
     """
@@ -145,7 +146,7 @@ class DebeziumSource:
             versions = Versions(read_versions(), accepted=accepted, filled=lambda *_: ())
         open_end, ended = (checkpoint.source.get(name) for name in ("open", "ended"))
         if "sweep" in checkpoint.source:
-            open_end = None  # its rest comes after the deletes, so it is another transaction
+            open_end = None  # events after the sweep's deletes cannot continue a transaction before them
         return Assembler(
             name=self._settings.name,
             epoch=checkpoint.epoch,
@@ -176,7 +177,7 @@ class DebeziumSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has it, and no rows."""
+        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece stores it, without any rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
@@ -197,8 +198,8 @@ class DebeziumSource:
         return self._piece(batch, items, fed)
 
     def _swept(self, sweep: Sweep, timeout_s: float) -> Piece | None:
-        """Returns a piece with deletes of rows that an aborted snapshot published. The last piece has only a
-        checkpoint, in which the sweep is done.
+        """Returns a piece with deletes of rows that an aborted snapshot published. The last piece has no rows; its
+        checkpoint says that the sweep is done.
         """
         try:
             ghosts = sweep.take(timeout_s)
@@ -340,7 +341,7 @@ class DebeziumSource:
 
 
 def _next_position(checkpoint: Checkpoint, place: int) -> Position:
-    """Returns a position after every row of the changelog, and not after any row that may still be published."""
+    """Returns a position after all rows of the changelog, and at or before the row that is published next."""
     last = checkpoint.position
     return Position(checkpoint.epoch, place, 0) if last is None else Position(last.epoch, last.commit, last.ordinal + 1)
 

@@ -1,4 +1,4 @@
-"""The tables whose events an input has: their columns and keys, as sampled events describe them."""
+"""Finds out from sampled events which tables an input has, and which columns and keys these tables have."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
     `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of its topics.
-    `described` is the last description in an event; None for a table that only the configuration names. `connector` and
-    `database` are what its events name.
+    `described` is the table as its last sampled event describes it; None for a table that only the configuration names.
+    `connector` and `database` are the names in its events.
     """
 
     schema: str
@@ -52,8 +52,8 @@ class SampledTable:
                 f"{self.partitions} partitions; set message.key.columns in Debezium"
             )
         return (
-            f"the messages of {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so events of "
-            f"another key may be in several partitions; name at least these columns"
+            f"the messages of {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so with "
+            f"another key, the events of one row may be in several partitions; name at least these columns"
         )
 
     def usable_key(self) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Creates the translation of events, and logs its warnings."""
+"""Creates the function that translates Debezium's events, and logs the warnings of the translation."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ _log = structlog.get_logger("debezium")
 
 
 def translator(settings: TranslationSettings) -> Translate:
-    """Returns a new translation."""
+    """Returns a function that translates events by these settings."""
     return Translator(replace(settings, warn=_warn)).translate
 
 

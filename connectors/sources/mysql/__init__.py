@@ -1,1 +1,1 @@
-"""Reads the binary logs of MySQL and MariaDB. Their kinds of events and their transaction ids differ."""
+"""Reads the binary logs of MySQL and MariaDB. The two databases have different kinds of events and transaction ids."""

@@ -1,4 +1,7 @@
-"""Implements `changelog.connectors.sources.candidates.Candidate`: a MySQL server that has no configuration yet."""
+"""Tells `changelog init` what it must know about a MySQL or MariaDB server to write the first configuration.
+
+See `changelog.connectors.sources.candidates.Candidate`.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from glob import escape
@@ -26,7 +29,7 @@ class MysqlCandidate:
 
     @property
     def usual_tables(self) -> str:
-        """See `Candidate.usual_tables`: the tables of this database only, as other databases may have other owners."""
+        """See `Candidate.usual_tables`: only tables of this database, because others may have other owners."""
         return f"{escape(self.home)}.*"
 
     def name(self) -> str:

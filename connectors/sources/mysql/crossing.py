@@ -1,11 +1,11 @@
-"""Continues a changelog over a gap, where the server's log no longer connects to the end of the changelog.
+"""Continues a changelog after a gap: the server's log no longer has all changes that follow the end of the changelog.
 
 The changelog continues at the present end of the server's log, in a new epoch with a higher number. The service then
 reads every table again and publishes a delete for each key that the table lacks. Afterwards the changelog equals its
 tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows.
-So the first row after the gap of each entity that lost rows is a truncate, which removes all of the entity's keys.
+So for each entity that lost rows, the first row after the gap is a truncate, which removes all of the entity's keys.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.

@@ -90,7 +90,7 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Without `checkpoint`, which has the GTIDs, it is unknown whether the log is lost."""
+        """See `Database.status`. Without the GTIDs in `checkpoint`, it cannot see that a part of the log is lost."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)
@@ -102,7 +102,7 @@ class MysqlDatabase:
         return SourceStatus(end=commit_text(end), lag_bytes=lag_bytes, waits_for=None, hold=hold, retained=None)
 
     def retained(self) -> Retained | None:
-        """See `Database.retained`: the server keeps its log for a fixed time, whoever reads it."""
+        """See `Database.retained`: the server keeps its log for a fixed time, whether or not anyone has read it."""
         return None
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
@@ -139,7 +139,7 @@ class MysqlDatabase:
             return float(now) - (asked_at + time.time()) / 2
 
     def hold(self) -> Hold | None:
-        """See `Database.hold`. The hold is the log, which the server keeps for a fixed time, whoever reads it."""
+        """See `Database.hold`. The hold is the log itself, which the server keeps for a fixed time."""
         with self._settings.connect() as connection:
             return _hold(holder(connection.query, self._settings.name), is_lost=False)
 
@@ -174,7 +174,7 @@ class MysqlDatabase:
         take_over: Callable[[], ChangelogEnd],
         *,
         reason: str,
-        keep_hold: bool,  # noqa: ARG002 - there is no hold to keep
+        keep_hold: bool,  # noqa: ARG002 - the service cannot decide how long the server keeps its log
         accept_settings: bool,
         reach: Reach = nowhere,
     ) -> AbstractContextManager[CrossedGap]:
@@ -183,7 +183,7 @@ class MysqlDatabase:
         return crossing(settings, entities, checkpoint, take_over, reason=reason, reach=reach)
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
-        """See `Database.fence`. The tables are copied to files before this method's context is entered."""
+        """See `Database.fence`. The tables are copied to files before the `with` block begins."""
         return hold_fence(self._settings, entities, deadline=deadline)
 
     def remnants(self) -> Sequence[Remnant]:

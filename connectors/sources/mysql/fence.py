@@ -66,7 +66,7 @@ class MysqlFence:
         return checkpoint.source.get("server") == self.identity
 
     def missing(self, checkpoint: Checkpoint) -> str | None:
-        """See `Fence.missing`. After a RESET, the server's log begins again, with lower coordinates."""
+        """See `Fence.missing`. If the changelog is ahead of the server's log, somebody has reset the log (RESET)."""
         through = int(checkpoint.through, 16)
         if through < self.cut.end:
             return f"it reaches {coordinate_text(through)}, but the snapshot is at {self.place}"

@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.fences.Scan`: reads the copies of tables that a fence made in files.
+"""Implements `changelog.connectors.sources.fences.Scan`: reads tables from the files to which a fence copied them.
 
 Each table is one Parquet file with the columns of `fences.ROWS`. Spark's executors import this module.
 """
@@ -16,7 +16,8 @@ from changelog.connectors.sources.fences import KeyBounds, Pages
 from changelog.envelope.errors import ChangelogError, Kind
 
 GROUP_PAGES = 512
-"""Comparisons divide tables by pages. A row group counts as this many pages, and all its rows are on the first."""
+"""Comparisons divide tables by pages. A row group counts as this many pages, and all its rows as rows of the first one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The configuration of the MySQL source, and its sessions."""
+"""Defines the settings of the MySQL source, and opens its sessions."""
 
 import zlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The MySQL source: combines the stream of the binary log and the reads of tables into pieces of the changelog."""
+"""The MySQL source: turns the binary log and the rows of tables into rows of the changelog, and makes checkpoints."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -63,7 +63,8 @@ class MysqlSource:
 
     It takes the lock of the changelog, then calls `recover` for the last checkpoint, and streams from there.
     `read_versions` returns the stored versions of columns and `changelog` the stored rows; they are None if the sink
-    cannot be read. `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
+    cannot be read. `reach` is called at each of `capture.table_reads.FAIL_POINTS`, so that tests can crash the process
+    there.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
     connecting and of the checks.
@@ -240,7 +241,7 @@ class MysqlSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has it, and no rows."""
+        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece stores it, without any rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
@@ -290,7 +291,7 @@ class MysqlSource:
         state.remember("dropped", sorted(log.dropped))
 
     def _read_unlogged(self) -> None:
-        """Plans to read each table with changes that the log lacks, as the entity's `on_unlogged` says."""
+        """Warns of each table with changes that the log lacks, and plans to read it if `on_unlogged` is `rebuild`."""
         unlogged, self._log_state.unlogged = self._log_state.unlogged, []
         policies = {entity.name: entity.on_unlogged for entity in self._entities}
         for entity, reason in unlogged:

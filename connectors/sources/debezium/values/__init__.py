@@ -1,1 +1,1 @@
-"""Converts the values of change events to the JSON that we publish, by their semantic types."""
+"""Converts the values of Debezium's events to the JSON that we publish, according to their semantic types."""

@@ -1,6 +1,7 @@
-"""Reads the cells of Cassandra's rows: each column has a value, the time of its deletion, and whether it was written.
+"""Reads the cells in the events of Debezium's connector for Cassandra.
 
-A column that the statement did not write has no cell, so its value is unknown.
+A cell has the value of one column, the time of its deletion, and a flag `set`, which says whether the statement wrote
+the column. A column that the statement did not write has no cell, or a cell whose `set` is false. Its value is unknown.
 https://debezium.io/documentation/reference/stable/connectors/cassandra.html
 """
 
@@ -32,7 +33,7 @@ def cell_of(schema: ConnectSchema) -> ConnectSchema | None:
 
 
 def cell_converter(convert: Convert) -> Convert:
-    """Returns the converter of cells in JSON. `convert` converts the values in the cells."""
+    """Returns a function that converts cells in JSON. `convert` converts the values in the cells."""
 
     def convert_cell(token: bytes) -> Value:
         if token == b"null":
@@ -44,7 +45,7 @@ def cell_converter(convert: Convert) -> Convert:
 
 
 def cell_value_converter(convert: ConvertValue) -> ConvertValue:
-    """Returns the converter of cells as a decoder of Avro returns them. `convert` converts the values in the cells."""
+    """Returns a function that converts cells from a decoder of Avro. `convert` converts the values in the cells."""
 
     def convert_cell(cell: Any) -> Value:
         return UNCHANGED if cell is None or cell.get("set") is False else convert(cell.get("value"))

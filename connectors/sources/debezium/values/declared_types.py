@@ -1,4 +1,4 @@
-"""Reads the types that `[entities.X.types]` declares for columns, for messages in JSON without a schema.
+"""Parses the column types that `[entities.X.types]` declares. Only JSON messages without a schema need such types.
 
 A declared type is a neutral type, such as `long`, `decimal(12,2)` or `array(string)`, or a semantic type of Debezium or
 Kafka Connect. A semantic type is declared by its full name or the last part of the name:

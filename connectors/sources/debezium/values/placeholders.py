@@ -1,7 +1,7 @@
-"""The forms in which Debezium publishes a value that the database's log did not send.
+"""Knows the placeholders that Debezium publishes for a value that the database's log did not send.
 
-The setting `unavailable.value.placeholder` is a text, or bytes as `hex:…`. In a column of bytes it is encoded as the
-column's values are; in an array, a map or a column of UUIDs it has further forms.
+Debezium's setting `unavailable.value.placeholder` is a text, or bytes as `hex:…`. In a column of bytes, the placeholder
+is encoded like the column's values; in an array, a map or a column of UUIDs, it has further forms.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
 """
 
@@ -31,11 +31,11 @@ class Placeholders:
             base64.urlsafe_b64encode(content).decode(),
             content.hex(),
         )
-        # Debezium makes it with java.util.UUID.nameUUIDFromBytes.
+        # Debezium makes the UUID with java.util.UUID.nameUUIDFromBytes.
         self._uuid = str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
 
     def values(self, schema: ConnectSchema) -> Sequence[Any]:
-        """Returns the values of this schema that mean an unsent value, as a decoder of Avro returns them."""
+        """Returns the values of this schema that mean that a value was not sent, as a decoder of Avro returns them."""
         match schema.type:
             case "string":
                 spelled = self._texts[0]

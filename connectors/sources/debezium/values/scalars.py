@@ -1,7 +1,8 @@
-"""Prints single values, as a decoder of JSON or Avro returns them, as JSON tokens.
+"""Prints single values as JSON tokens. The values come from a decoder of JSON or Avro.
 
-In JSON, bytes are a string in base64; in Avro they are bytes. Numbers with a fraction are of the type
-`decimal.Decimal` if they come from JSON. All functions raise ValueError, TypeError or OverflowError for other values.
+Bytes come from JSON as a string in base64, and from Avro as bytes. Numbers with a fraction are of the type
+`decimal.Decimal` if they come from JSON. All functions raise ValueError, TypeError or OverflowError for a value that
+does not have their type.
 """
 
 import binascii
@@ -22,7 +23,8 @@ Render = Callable[[Any], bytes]
 
 _BITS_MAX: Final = 1 << 20
 _REPR_FROM, _REPR_BELOW = 1e-4, 1e15
-"""The floats of 64 bits that Python prints as PostgreSQL does, except that Python adds `.0` to an integer."""
+"""Between these bounds, Python prints floats of 64 bits as PostgreSQL does, except that Python adds `.0` to an integer.
+"""
 
 _SINGLE: Final = Struct("<f")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -98,7 +100,7 @@ def binary(value: Any) -> bytes:
 
 
 def spelled_binary(decode: Callable[[str], bytes]) -> Render:
-    """Returns the printer of bytes that the event has as text, in the encoding that `decode` reads."""
+    """Returns the printer of bytes that are a text in the event. `decode` converts the text to the bytes."""
 
     def render(value: Any) -> bytes:
         if type(value) is not str:
@@ -109,7 +111,7 @@ def spelled_binary(decode: Callable[[str], bytes]) -> Render:
 
 
 def embedded(value: Any) -> bytes:
-    """Prints a JSON document, which the event has as text; text that is not JSON becomes a string."""
+    """Prints a JSON document that is a text in the event. A text that is not JSON becomes a string."""
     if type(value) is not str:
         raise TypeError("not a string")
     document = value.encode()
@@ -123,7 +125,8 @@ def embedded(value: Any) -> bytes:
 def bits(length: int) -> Render:
     """Returns the printer of bit strings, whose bytes are in little-endian order.
 
-    `length` is the number of bits. If the column has no length, the number of leading zeros is unknown.
+    `length` is the number of bits; 0 if the column has no length. Then no leading zeros are printed, because their
+    number is unknown.
     """
     digits = length if length <= _BITS_MAX else 1
 
@@ -173,7 +176,7 @@ def variable_decimal(value: Any) -> bytes:
 
 
 def geometry(value: Any) -> bytes:
-    """Prints a geometry as the reader of MySQL does."""
+    """Prints a geometry in the form in which the MySQL source publishes geometries."""
     srid = value.get("srid") or 0
     if type(srid) is not int:
         raise TypeError("not a number of a spatial reference system")

@@ -66,8 +66,8 @@ class Semantics:
 def semantics(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
     """Returns how values of `schema` are published.
 
-    `connector` is the name of the connector, such as `postgresql`; some types are published as the reader of that
-    database publishes them.
+    `connector` is the name of Debezium's connector, such as `postgresql`. Some types are published as our own source
+    for that database publishes them.
     """
     if schema.type in _NESTED:
         return _NESTED[schema.type](schema, connector, warn)
@@ -205,7 +205,7 @@ def _moment(unit_ns: int) -> Render:
 
 
 def _spelled(convert: Callable[[str], bytes]) -> Render:
-    """Returns the renderer for times that are strings already. PostgreSQL's infinite ones stay as they are."""
+    """Returns the renderer for times that are strings in the event. PostgreSQL's infinite times stay as they are."""
 
     def render(value: Any) -> bytes:
         if type(value) is not str:
@@ -216,7 +216,9 @@ def _spelled(convert: Callable[[str], bytes]) -> Render:
 
 
 def _zoned_time(value: str) -> bytes:
-    """Converts the end of a time with a zone to PostgreSQL's form. The zone is UTC, as Debezium converts to it."""
+    """Converts a time with a zone to PostgreSQL's form. Debezium converts times to UTC, so the text ends with `Z`, and
+    the result with `+00`. Any other text stays as it is.
+    """
     return temporal.from_iso_clock(value) + b"+00" if value.endswith("Z") else value.encode("ascii")
 
 

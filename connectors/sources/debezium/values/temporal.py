@@ -1,4 +1,4 @@
-"""Prints days, times and durations as `docs/reference/types.md` defines. Change events often have them as numbers.
+"""Prints dates, times and durations in the forms of `docs/reference/types.md`. Events often have them as numbers.
 
 A day is the number of days since 1970-01-01 in the proleptic Gregorian calendar, as `java.time` counts them. The year 0
 is 1 BC. Days and timestamps outside the years 1 to 9999 are printed as PostgreSQL prints them.
@@ -54,10 +54,10 @@ def clock(nanoseconds: int) -> bytes:
 
 
 def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
-    """Returns a point in time, in nanoseconds since 1970, in the form of our timestamps; `utc` appends the zone.
+    """Prints a point in time, which is given in nanoseconds since 1970. With `utc`, appends the zone.
 
-    In the years 1 to 9999 that is ISO 8601 with six digits after the second, or with nine if the value is finer than a
-    microsecond.
+    In the years 1 to 9999, the result is in ISO 8601, with six digits after the second, or with nine if the value is
+    not a whole number of microseconds.
     """
     microseconds, rest = divmod(nanoseconds, 1000)
     days, in_day = divmod(microseconds, _DAY_US)
@@ -171,7 +171,7 @@ def _far(days: int, nanoseconds: int, *, utc: bool) -> bytes:
 
 
 def _days(text: str) -> int:
-    """Returns the number of a day in ISO 8601, whose year 0 is 1 BC."""
+    """Returns the number of the day that `text` names in ISO 8601, where the year 0 is 1 BC."""
     match = _ISO_DATE.fullmatch(text)
     if match is None:
         raise ValueError("not a day")

@@ -1,4 +1,4 @@
-"""Converts the JSON tokens of a column to the tokens that we publish."""
+"""Makes functions that convert a column's values, as JSON tokens or decoded from Avro, to the JSON that we publish."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
@@ -33,7 +33,7 @@ _SHORT: Final = frozenset(
 
 
 def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Convert:
-    """Returns the converter of a column's tokens. The tokens in `unavailable` mean that a value was not sent."""
+    """Returns a function that converts a column's tokens. Tokens in `unavailable` mean that a value was not sent."""
     special: dict[bytes, Value] = {b"null": None, **dict.fromkeys(unavailable, UNCHANGED)}
     of_token = column.of_token or (lambda token: column.render(parsed(token)))
 
@@ -44,7 +44,7 @@ def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Conver
 
 
 def value_converter(column: Semantics, unavailable: Collection[Any]) -> ConvertValue:
-    """Returns the converter of a column's values, as a decoder of Avro returns them.
+    """Returns a function that converts a column's values, which come from a decoder of Avro.
 
     The values in `unavailable` mean that a value was not sent.
     """

@@ -1,7 +1,7 @@
-"""Converts tokens of the usual forms in less time than their printers need, with the same result.
+"""Converts JSON tokens of the usual forms faster than a JSON parser and a printer do, with the same result.
 
-Each function takes the token of a value and the printer of the semantic type (`scalars`, `temporal`), which converts
-all other tokens.
+Each function returns a fast converter for a semantic type. The arguments are the printer of that type (see `scalars`
+and `temporal`) and a JSON parser. The converter uses them for all tokens of other forms.
 """
 
 import re
@@ -65,7 +65,7 @@ def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes
 
 
 def document(render: Render, _parse: Parse) -> Callable[[bytes], bytes]:
-    """Reads the usual form of a JSON document, which is a string."""
+    """Reads JSON documents, which are strings in the event, with a parser for strings only."""
 
     def convert(token: bytes) -> bytes:
         return render(_strings.decode(token))

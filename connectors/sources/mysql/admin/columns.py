@@ -73,7 +73,7 @@ def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
 
 
 class CatalogDeclarations:
-    """The declared types of columns that the log does not tell apart: in MariaDB, a `uuid` looks like a `binary(16)`.
+    """Finds the declared types of columns whose types look alike in the log: a `uuid` of MariaDB and a `binary(16)`.
 
     The source queries the catalogue when the log describes such a column for the first time. It stores the answer in
     the checkpoint, so that the same rows are published in the same way after a restart.
@@ -112,7 +112,7 @@ class CatalogDeclarations:
 
 
 def filled_columns(query: Query, entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns the columns among the new `columns` of a table that may have a value in older rows.
+    """Returns those of a table's new `columns` that may have a value in older rows.
 
     An example is a column that was added with a default. Rows that are older than the column have the default as their
     value, but the log does not show that. A new column without a default is null in older rows.

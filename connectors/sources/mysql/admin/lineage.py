@@ -72,8 +72,9 @@ class LogStart:
         """Returns where the stream continues the changelog that ends at `checkpoint`, or where a new changelog begins.
 
         Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if the
-        server never had transactions that the changelog has. With `accept`, DIVERGED is not raised: the changelog
-        continues at the present end of the log. Tables that were already read completely are not read again.
+        server has another flavour, or lacks transactions that the changelog has. With `accept`, such transactions are
+        no error: the changelog continues at the present end of the log. Tables that were already read completely are
+        not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)
         if checkpoint is None:
@@ -168,7 +169,7 @@ def _published(received: Gtids, half: tuple[str, int, int] | None) -> Gtids:
 
 def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:
     """Returns the transactions in the server's log. MySQL can send a transaction before it lists the transaction as
-    executed.
+    executed. Until then, the transaction is in `gtid_owned`.
     """
     if version.flavour is Flavour.MARIADB:
         return executed

@@ -22,7 +22,7 @@ class LogEnd:
 
     @property
     def coordinate(self) -> int:
-        """The end as a coordinate; see `values.coordinates`."""
+        """The end as a coordinate; see `values.positions.coordinates`."""
         _, number = parse_file_name(self.file)
         return coordinate(number, self.offset)
 
@@ -36,7 +36,7 @@ class FilePosition:
 
     @property
     def coordinate(self) -> int:
-        """The place as a coordinate; see `values.coordinates`."""
+        """The place as a coordinate; see `values.positions.coordinates`."""
         _, number = parse_file_name(self.file)
         return coordinate(number, self.offset)
 

@@ -1,1 +1,1 @@
-"""Decodes the binary log. Pure: bytes become events, events become rows of the changelog."""
+"""Decodes the binary log, without any I/O: it turns bytes into events, and events into rows of the changelog."""

@@ -77,7 +77,7 @@ class Assembler:
         self._tail = EMPTY
         self._decoded: Iterator[Item] = iter(())
         self.busy = False
-        """Whether `feed` has returned a part of its events, and will return the rest if it is called without events."""
+        """Whether `feed` has more to return from the events that it got. Then it must be called without events."""
         self._end = through
         at_end = published is not None and published.commit == through - 1
         self._ordinal = published.ordinal // 2 + 1 if published is not None and at_end else 0
@@ -94,7 +94,7 @@ class Assembler:
 
     @property
     def stop(self) -> ChangelogError | None:
-        """The error that the source raises after everything that `feed` has returned; None if there is none."""
+        """The error that the source raises after it has returned all that `feed` returned; None if there is none."""
         return self._assembly.stop
 
     def feed(self, events: EventBlock) -> Assembled:

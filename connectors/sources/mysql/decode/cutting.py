@@ -1,4 +1,4 @@
-"""Divides the stream into blocks that end with a transaction."""
+"""Divides the stream of events into blocks that end where a transaction ends."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ rows of the changelog are much larger than those of the log.
 """
 
 _EVENTS_MAX = 32_768
-"""The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
+"""The most events that are decoded at once. This is a large number, because encoding a block has a fixed cost."""
 
 _BYTES_WITHOUT_ROWS = 96
 """Roughly how many bytes of an event are not rows but its header or names. In small transactions, these are most of the
@@ -58,7 +58,7 @@ def portion(events: EventBlock) -> int:
 
 
 def cut(events: EventBlock) -> int:
-    """Returns how many of the events make a block: all up to the end of the last transaction that ended.
+    """Returns how many of the events make a block: all events up to the last one that ends a transaction.
 
     If no transaction ended, it returns 0, or the number of all events once they have `BLOCK_BYTES_MAX` bytes. The
     result need not be exact: a transaction may also be published in parts.
@@ -73,9 +73,9 @@ def divided(reader: EventReader, block: EventBlock, find: Callable[[int], Transa
     """Yields the decoded events of a block, and None where many compressed rows force a division of the block.
 
     Compressed events become larger when they are decompressed, so `portion` bounds only events without compression.
-    `find` takes the place of an event in the block. If it returns a run of transactions that begins there, the run is
-    yielded instead of its events. The caller must handle each item before it asks for the next. Raises ChangelogError
-    (MALFORMED).
+    `find` is called with the index of an event. If it returns a run of transactions that begins with this event, the
+    run is yielded instead of its events. The caller must handle each item before it asks for the next. Raises
+    ChangelogError (MALFORMED).
     """
     at = total = 0
     while at < len(block):

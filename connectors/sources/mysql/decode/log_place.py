@@ -1,7 +1,8 @@
 """Tracks where the stream is in the binary log.
 
-Events have the offset of their end, but only 32 bits of it, and inside a transaction MariaDB's events have none. A
-*coordinate* is a place in the log as one number (`values.positions.coordinates`).
+An event says at which offset of the file it ends, but has only the lower 32 bits of this offset. Inside a transaction,
+MariaDB's events do not say it at all. A *coordinate* is a place in the log as one number
+(`values.positions.coordinates`).
 """
 
 from changelog.connectors.sources.mysql.decode.events.header import ARTIFICIAL_FLAG, Header
@@ -32,10 +33,11 @@ class LogPlace:
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def base(self, first: int, last: int) -> int | None:
-        """Returns the coordinate to add to the `end_log_pos` of the next events, which go from `first` up to `last`.
+        """Returns a coordinate. Each of the next events ends at the sum of this coordinate and its `end_log_pos`.
 
-        Returns None if one coordinate does not fit all of these events: they do not follow in one file, or the file's
-        offset passes a multiple of 4 GiB among them.
+        `first` and `last` are the `end_log_pos` of the first and of the last of these events. Returns None if there is
+        no coordinate that fits all of them: they do not follow in one file, or the file's offset passes a multiple of
+        4 GiB among them.
         """
         low = self._offset % _FOUR_GIB
         base = self._offset - low

@@ -1,4 +1,4 @@
-"""Where the stream of the binary log is, which transactions it delivered, and what it knows of the open transaction."""
+"""Tracks the place of the stream in the binary log, the transactions that it delivered, and the open transaction."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Series(NamedTuple):
 
 
 class LogState:
-    """Where the stream is, and which transactions it has delivered.
+    """Tracks where the stream is, and which transactions it has delivered.
 
     `received` has the transactions that were delivered before the source was opened; they are dropped if the server
     sends them again. `resume` has those that the server does not send again. `on_delivery` is called with the
@@ -78,8 +78,8 @@ class LogState:
         Its other rows get the same epoch and commit, even if another server sends them.
         """
         self._awaits_half = half is not None
-        """Whether the rest of `half` has not been read yet since the source was opened. The server must send it before
-        all other rows, because they have later positions.
+        """Whether the rest of `half` has not been read yet since the source was opened. The server must send this rest
+        before all other rows, because the other rows have later positions.
         """
         self.leaves_epoch = False
         """Whether the block must end, because a transaction whose rows have the epoch of another server has ended.
@@ -99,8 +99,8 @@ class LogState:
         """The XA transaction that is being prepared."""
         self.maps: dict[int, log.TableMap] = {}
         self.unlogged: list[tuple[str, str]] = []
-        """The entities with changed rows that are not in the log, each with the reason. Their tables must be read. The
-        source empties the list.
+        """The entities with changed rows that are not in the log, each with the reason. The source empties the list. It
+        reads the tables of these entities if their `on_unlogged` says so.
         """
         self.dropped = frozenset(dropped)
         """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
@@ -116,8 +116,8 @@ class LogState:
 
     @property
     def gtids(self) -> Gtids:
-        """The transactions that were delivered before the source was opened, or completely by the end of the last
-        block.
+        """The transactions that were delivered before the source was opened, and those that were delivered completely
+        by the end of the last block.
         """
         return self._gtids.build()
 
@@ -125,8 +125,8 @@ class LogState:
     def resume(self) -> Gtids:
         """The transactions that the server need not send after a restart: `gtids` without prepared XA transactions.
 
-        A position of MariaDB cannot leave out single transactions, so MariaDB sends everything after the first prepared
-        transaction again.
+        A position of MariaDB cannot leave out single transactions, so MariaDB sends again everything from the first
+        prepared transaction on.
         """
         if self._resume is not None:
             return self._resume
@@ -149,7 +149,7 @@ class LogState:
             return self.transaction.commit
         try:
             return self.place.end
-        except ChangelogError:  # no file is known, or no coordinate can be as large
+        except ChangelogError:  # no file is known yet, or the offset is too large for a coordinate
             return self._ended_before
 
     def is_seen(self, gtid: str) -> bool:
@@ -229,12 +229,12 @@ class LogState:
         return transaction
 
     def miss(self, entity: str, reason: str) -> None:
-        """Records that the transaction that was read last changed rows of an entity without logging them."""
+        """Records that the present transaction changed rows of an entity without logging them."""
         assert self.transaction is not None
         self._unlogged.append((self.transaction.commit, entity, reason))
 
     def exists(self, entity: str, *, exists: bool) -> None:
-        """Records whether an entity's table exists after the transaction that was read last."""
+        """Records whether an entity's table exists after the present transaction."""
         assert self.transaction is not None
         self._drops.append((self.transaction.commit, entity, not exists))
 
@@ -248,7 +248,8 @@ class LogState:
     def end_block(self, stopped: Position | None) -> None:
         """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
 
-        Everything from the transaction at that position on is then forgotten, because it will be delivered once more.
+        If there is a stop, everything from the transaction at that position on is forgotten, because it will be
+        delivered once more.
         """
         stop = None if stopped is None else self._coordinate(stopped)
         for entry in self._ended:

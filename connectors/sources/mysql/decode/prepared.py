@@ -43,7 +43,7 @@ class HeldTransaction:
     stamp: Stamp | None = None
 
     def add(self, event: TableMap | RowsEvent) -> None:
-        """Adds an event, and counts its size in memory, because MariaDB can compress rows in the log."""
+        """Adds an event. Counts its size in memory, which may exceed that in the log: MariaDB can compress rows."""
         self.events.append(event)
         self.nbytes += max(event.header.size, len(event.body))
 

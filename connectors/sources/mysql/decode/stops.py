@@ -1,4 +1,4 @@
-"""The errors that stop the changelog at the present place of the log."""
+"""Makes the errors with which the service stops at the present place of the log."""
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
 from changelog.connectors.capture.rows.row_records import Origin
@@ -17,7 +17,7 @@ class Stops:
         self._state, self._run, self._origin = state, run, origin
 
     def unless_skipped(self, message: str, hint: str) -> None:
-        """Raises a stop at this place, unless an operator has decided to skip what is here."""
+        """Raises an error that stops the service at this place, unless an operator has decided to skip what is here."""
         stop = self.error(message, hint)
         if stop.position is None or self._origin.decisions.at(stop.position) != "skip":
             raise stop

@@ -1,4 +1,4 @@
-"""Handles what statements did to published tables."""
+"""Reacts to statements that altered, emptied, replaced or dropped a published table."""
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
 from changelog.connectors.sources.mysql.decode.log_state import LogState
@@ -87,13 +87,13 @@ class TableEffects:
                 self._dropped(table)
 
     def _create_missing(self, table: TableName) -> None:
-        """Handles CREATE TABLE IF NOT EXISTS. MySQL also logs it if the table exists, and nothing changes."""
+        """Handles CREATE TABLE IF NOT EXISTS. MySQL also logs this statement if the table existed before it."""
         entity = self._tables.named(table)
         if entity is not None and self._state.is_dropped(entity.name):
             self._replaced(table)
 
     def _replaced(self, table: TableName) -> None:
-        """Records that another table has taken the name of a published one. The new table will be read."""
+        """Records that another table has taken the name of a published one. The log may lack the new table's rows."""
         entity = self._tables.named(table)
         if entity is not None:
             self._altered(table)
@@ -101,7 +101,7 @@ class TableEffects:
             self.missed(table, "another table has taken the name of its table")
 
     def missed(self, table: TableName, reason: str) -> None:
-        """Records that the log lacks rows of a published table. The table will be read, unless its policy is to stop.
+        """Records that the log lacks rows of a published table. The source reads the table if `on_unlogged` says so.
 
         Raises ChangelogError (GAP) at this place if the entity's `on_unlogged` is `stop`.
         """

@@ -149,7 +149,7 @@ class TransactionReader:
         self._state.hold(xa_id, self._begun())
 
     def _prepare(self, event: log.XaPrepare) -> None:
-        """Keeps the rows of a prepared transaction; a transaction with one phase is committed here."""
+        """Keeps the rows of a prepared transaction. A one-phase transaction is committed here."""
         state = self._state
         if state.holding is None:
             raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")
@@ -227,7 +227,7 @@ class TransactionReader:
         return self._tables.entity(table_map) is not None or table_map.table in (STAMP_TABLE, SIGNAL_TABLE)
 
     def _publish(self, event: log.RowsEvent) -> None:
-        """Passes the rows of an event to the assembly, or, if the rows are messages, the messages."""
+        """Passes the rows of an event to the assembly. If the rows are messages to the service, passes the messages."""
         table_map = self._map(event)
         table = self._tables.present(table_map)
         if table is not None:

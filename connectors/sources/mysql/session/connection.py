@@ -100,7 +100,7 @@ class Connection:
             self._link._current_timeout = POLL_S
 
     def stream_packets(self, action: str) -> Packets:
-        """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
+        """Waits until a packet has arrived, and returns all packets that have; see `PacketReader.packets`.
 
         `action` names the attempted action. The last packet may be an error of the server, which sends nothing after an
         error. Raises ChangelogError (CONNECTION) if the connection broke.
@@ -109,10 +109,10 @@ class Connection:
             return self._reader.packets(_STREAM_PACKETS_MAX)
 
     def packets(self, action: str, count_max: int) -> Packets:
-        """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
+        """Waits until a packet has arrived, and returns up to `count_max` packets; see `PacketReader.packets`.
 
-        Raises ChangelogError: CONNECTION if the connection broke, or, if the last packet is an error of the server, our
-        error for it. Only the last packet can be an error, because the server sends nothing after an error.
+        Raises ChangelogError (CONNECTION) if the connection broke. If the last packet is an error of the server, raises
+        our error for it. Only the last packet can be an error, because the server sends nothing after an error.
         """
         with self._unbroken(action):
             packets = self._reader.packets(count_max)
@@ -149,9 +149,9 @@ def server_error(payload: bytes, action: str) -> ChangelogError:
 
 
 class _Link(pymysql.connections.Connection):
-    """A connection of the client library that loads certificates of authorities only if it compares them.
+    """A connection of the client library that loads the certificates of authorities only to verify the server's.
 
-    To load those of the system takes more CPU time than everything else that a connection needs.
+    Loading the system's certificates takes more CPU time than everything else that a connection needs.
     """
 
     def _create_ssl_ctx(self, sslp: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:

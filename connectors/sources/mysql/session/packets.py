@@ -1,4 +1,4 @@
-"""Reads packets of the client/server protocol from a socket. It limits the waits, and reads many packets at once.
+"""Reads packets of the client/server protocol from a socket, many at once, and limits how long it waits for them.
 
 A packet is a header of 4 bytes (length, sequence number) and a payload. A payload of 16 MiB - 1 bytes continues in the
 next packet. Source: the page *MySQL Packets* of MySQL's Source Code Documentation.
@@ -15,7 +15,7 @@ ANSWER_S = 30.0
 """The seconds that a short query may take. A longer wait means that the server hangs."""
 
 POLL_S = 0.1
-"""A waiting reader checks this often, in seconds, whether it should stop."""
+"""The seconds between two checks of a waiting reader whether it should stop."""
 
 HEADER_BYTES = 4
 """The size of a packet's header."""

@@ -1,4 +1,4 @@
-"""Reads chunks of tables. A chunk that is being read is called a window.
+"""Reads chunks of tables, and finds out where in the stream of changes their rows can be published.
 
 The service writes nothing to the server. A chunk is read in three steps:
 
@@ -54,9 +54,10 @@ _log = structlog.get_logger("mysql")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChunks:
-    """The chunks that are read and wait for their place in the stream.
+    """The chunks that have been read, and that wait until the stream reaches their place.
 
-    For each chunk, it has the nonce, and the place where the log ended when the chunk was read.
+    For each chunk, it has the nonce (the name of the chunk's window), and the place where the log ended when the chunk
+    was read.
     """
 
     _lock: Lock

@@ -16,7 +16,7 @@ from changelog.connectors.capture.tables.table_progress import COMPLETE
 from changelog.connectors.sources.mysql.snapshot.key_columns import Literals
 
 CHUNK_ROWS = 20_000
-"""The rows that one chunk reads at first."""
+"""How many rows a chunk has, unless a chunk has turned out to be too large."""
 
 _LEAF = "table"
 
@@ -52,7 +52,7 @@ class ChunkRange:
 class KeyProgress:
     """The progress of reading one entity's table; it is a `TableTask` of the windows.
 
-    `signature` identifies the columns, and the table itself. `chunks` is about how many chunks the table has.
+    `signature` identifies the columns and their types. `chunks` is about how many chunks the table has.
     `ranges_left` holds the ranges that are not published yet, in order. `queue` says which of them are handed out.
     `generation` counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
     """

@@ -1,4 +1,4 @@
-"""Works out how to read a table: looks its present columns up in the catalogue, and binds them to the entity."""
+"""Works out how to read a table: which of its present columns the entity needs, and the SQL that selects them."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ CHUNK_BYTES_MAX = 32 << 20
 class ReadTable:
     """How to read an entity's table while it has this `signature`.
 
-    `places` has the columns to read, as their places in the binding `bound`, and `selections` has the SQL for each of
-    them. `where` is the entity's row filter. `key` is the SQL of the key columns.
+    `places` are the indexes of the columns to read, among the columns of the binding `bound`. `selections` has the SQL
+    for each of them. `where` is the entity's row filter. `key` is the SQL of the key columns.
     """
 
     entity: Entity
@@ -45,7 +45,7 @@ class ReadTable:
         return quoted(*self.entity.table)
 
     def rows(self, connection: Connection, origin: Origin, condition: str, *, read_at: int) -> ChunkRows:
-        """Reads the rows that fulfil a condition. Raises ChangelogError and TooLargeError."""
+        """Reads the rows that fulfil a condition. Raises ChangelogError and ResultTooLargeError."""
         text_rows = read_text_rows(connection, self._query(condition), bytes_max=CHUNK_BYTES_MAX)
         return self._encoded(origin, text_rows, read_at=read_at)
 

@@ -1,6 +1,6 @@
-"""Plans and starts the table reads of an opened source. Adds to `capture.table_reads` what is special to MySQL.
+"""Plans and starts the table reads of an opened source. `capture.table_reads` does the part that all databases share.
 
-A chunk is a range of keys, or the rows of some keys.
+Tables are read in chunks. A chunk is a range of keys, or the rows of some keys.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class ReadContext:
     `workers` threads read over sessions that `connect` opens, at first in chunks of `chunk_rows` rows. `tables`
     describes the tables, as the catalogue has them. `horizon` is the coordinate at which the stream begins. Each chunk
     that was read is added to `chunks`. `changelog` reads the stored rows of entities; it is None if the sink cannot be
-    read. `reach` is called at each of `FAIL_POINTS`.
+    read. `reach` is called at each of `capture.table_reads.FAIL_POINTS`.
     """
 
     origin: Origin
@@ -98,7 +98,7 @@ def _progress(context: ReadContext, entity: Entity, signature: str, document: Ma
 
 @contextmanager
 def _snapshots(context: ReadContext) -> Iterator[Callable[[], Visibility]]:
-    """Opens connections with which the sweeper takes snapshots."""
+    """Yields a function that takes a snapshot. The search for deleted keys (`capture.tables.sweeper`) calls it."""
     with context.connect() as reader, context.connect() as control:
 
         def snapshot() -> Visibility:

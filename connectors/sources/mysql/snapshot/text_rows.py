@@ -1,4 +1,4 @@
-"""Finds the values in the rows of a result, for all rows at once."""
+"""Finds the values in the rows of a query's result, and converts them, for all rows at once."""
 
 from collections.abc import Sequence
 

@@ -44,8 +44,8 @@ class Deliveries:
     def snapshot(self, executed: Gtids) -> "GtidSnapshot":
         """Returns a snapshot that sees at least the transactions of `executed`.
 
-        It must be called before the server takes the snapshot. Otherwise, a transaction that the snapshot misses could
-        be forgotten already.
+        This method must be called before the server takes the snapshot. Otherwise, a transaction that the snapshot
+        misses could be forgotten already.
         """
         snapshot = GtidSnapshot(executed, self)
         with self._lock:

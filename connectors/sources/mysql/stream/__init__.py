@@ -1,1 +1,1 @@
-"""The stream of the binary log, which a thread of its own receives."""
+"""Receives the stream of the binary log in a thread of its own."""

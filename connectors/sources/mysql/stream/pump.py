@@ -45,8 +45,8 @@ class Stream:
         """Removes and returns a portion of the queued events; if there are none, waits for some until the timeout.
 
         The result may be empty. If fewer than `gather_events` events are queued, the method waits for more, but only
-        until the oldest event has been queued for `gather_s` seconds. Raises ChangelogError if the server reported an
-        error, or, of kind CONNECTION, if the connection broke. It first returns all events that are queued.
+        until the oldest event has been queued for `gather_s` seconds. When the stream has ended and all queued events
+        were returned, raises ChangelogError: the server's error, or CONNECTION if the connection broke.
         """
         with self._changed:
             if not self._pieces and not self._ended:

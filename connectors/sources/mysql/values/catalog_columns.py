@@ -1,6 +1,6 @@
-"""Makes the column that the binary log would describe, from a row of `information_schema.COLUMNS`.
+"""Converts a row of `information_schema.COLUMNS` to the form in which the binary log describes a column.
 
-The source needs this column when it reads a table without the log. Some members differ from those that the log gives:
+The source needs this form when it reads a table without the log. Some members differ from those that the log gives:
 
 - `labels` are missing, because queries already print labels.
 - `unsigned` of a YEAR is false, although MariaDB's log sets it.

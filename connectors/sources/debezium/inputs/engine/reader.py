@@ -1,4 +1,4 @@
-"""Reads the records of a Debezium process, from the offsets in a checkpoint."""
+"""Starts a Debezium process at the offsets in a checkpoint, and reads the records that the process sends."""
 
 import time
 from collections import deque
@@ -38,9 +38,10 @@ _log = structlog.get_logger("debezium")
 
 
 class EngineInput:
-    """The opened input; see `changelog.connectors.sources.debezium.inputs.Input`.
+    """The opened input that reads from a Debezium process; see `changelog.connectors.sources.debezium.inputs.Input`.
 
-    The parts are the partitions of Debezium's source. Each record counts one step. The constructor starts the process.
+    A part of this input is a partition of Debezium's source, and each record is one step. The constructor starts the
+    process.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class EngineInput:
         _log.info("debezium started", process=self._process.pid)
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
-        """See `Input.read`. Debezium sends the records of all tables in one order, which is final."""
+        """See `Input.read`. Debezium sends the records of all tables in the order in which they can be published."""
         self._take(timeout_s)
         deadline = self._clock() + gather_s
         while self._waiting and len(self._waiting) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):
@@ -73,7 +74,7 @@ class EngineInput:
         return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
 
     def _take(self, timeout_s: float) -> bool:
-        """Waits for the next frame, and holds its records. Returns whether there was one."""
+        """Waits for the next frame, and holds its records. Returns whether a frame came in time."""
         received = self._process.read(timeout_s)
         match received:
             case None:
@@ -93,11 +94,11 @@ class EngineInput:
         return True
 
     def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
-        """See `Input`: the records that have arrived."""
+        """See `Input`: counts the records that have arrived and were not read yet."""
         return len(self._waiting)
 
     def pause(self, parts: Collection[str]) -> None:
-        """See `Input`: never needed, because Debezium sends each transaction as a whole."""
+        """See `Input`: does nothing, because Debezium sends each transaction as a whole."""
 
     def settle(self) -> None:
         """See `Input`: waits for the connector's first answer, which may be that the database's log is gone."""
@@ -105,7 +106,7 @@ class EngineInput:
             self._take(left_s)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
-        """See `Input`: the database may forget its log up to `progress`."""
+        """See `Input`: acknowledges the records, so that the database may discard its log up to there."""
         if steps:
             self._process.acknowledge(steps)
 
@@ -115,7 +116,7 @@ class EngineInput:
 
 
 def _moves(message: SourceRecord | None) -> bool:
-    """Returns whether the message is the delete of a row that the next message creates with a new key."""
+    """Returns whether the message deletes a row whose key changed, and which the next message creates again."""
     return message is not None and any(name == NEW_KEY for name, _ in message.headers)
 
 
@@ -153,7 +154,7 @@ def _content(schema: Schema | None) -> bytes:
 
 
 def _headers(json: bytes, schemas: Mapping[int, Schema | None]) -> Sequence[tuple[str, bytes | None]]:
-    """Returns the headers as the JsonConverter with schemas writes them to Kafka."""
+    """Returns the headers in the form in which Kafka Connect's JsonConverter, with schemas, writes them."""
     headers: list[tuple[str, bytes | None]] = []
     for name, number, value in _HEADERS.decode(json):
         schema = schemas[number]

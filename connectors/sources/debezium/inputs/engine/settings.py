@@ -1,4 +1,4 @@
-"""The configuration of the input in process."""
+"""Defines the settings of a Debezium that the service runs itself, and the defaults of Debezium's properties."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 _NAMES: Mapping[str, str] = {"postgresql": "postgres"}
-"""The connectors whose names in the file names of Debezium's jars differ from their own names."""
+"""The connectors that have another name in the file names of Debezium's jars, each with that name."""
 
 _TABLES = frozenset({"db2", "mariadb", "mysql", "oracle", "postgresql", "sqlserver", "informix", "ibmi", "cockroachdb"})
 """The connectors that choose tables by `table.include.list`."""
@@ -27,7 +27,7 @@ MODE = "publication.autocreate.mode"
 
 
 def jar_name(connector: str) -> str:
-    """Returns the name of a connector in the names of its jars."""
+    """Returns the name that a connector has in the file names of its jars."""
     return _NAMES.get(connector, connector)
 
 
@@ -36,7 +36,7 @@ class EngineSettings:
     """How Debezium runs.
 
     `properties` are those of the connector, as Debezium documents them. `jars` is the folder with its jars; None means
-    the folder of `changelog debezium install`. Java's heap has `heap_mib`.
+    the folder of `changelog debezium install`. `heap_mib` is the size of Java's heap.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -45,10 +45,10 @@ class EngineSettings:
 
 
 def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
-    """Returns a text that identifies what snapshots read.
+    """Returns a text that changes when a property changes that may decide which rows snapshots read.
 
-    It is empty for connectors that may continue a snapshot. It is also empty if no event marks the end of the entire
-    snapshot, because its rows come from several threads or databases.
+    The text is empty for connectors that may continue a snapshot. It is also empty if a snapshot's rows come from
+    several threads or databases, because then no event marks the end of the entire snapshot.
     """
     several = properties.get("snapshot.max.threads", "1") != "1" or "," in properties.get("database.names", "")
     if several or connector not in _BEGINS_AGAIN:
@@ -60,10 +60,11 @@ def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
 def defaults(
     connector: str, java_class: str | None, name: str, tables: Collection[tuple[str, str]]
 ) -> Mapping[str, str]:
-    """Returns the properties that a connector has if the configuration does not name them.
+    """Returns the connector's properties that apply unless the configuration sets them.
 
-    Only `tables` are read. Debezium sends heartbeats, so that the offset also advances while these tables do not
-    change, and the database can discard its log up to there. `java_class` is the connector's class, if it is known.
+    Connectors that choose tables by `table.include.list` read only `tables`. Debezium sends heartbeats, so that the
+    offset also advances while these tables do not change, and the database can discard its log up to there.
+    `java_class` is the connector's class, if it is known.
     """
     properties = {
         "topic.prefix": name,

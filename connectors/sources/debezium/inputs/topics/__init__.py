@@ -1,1 +1,1 @@
-"""The input from topics: partitions are the parts, and offsets are their progress."""
+"""Reads Debezium's events from Kafka topics. The parts of this input are partitions, and their progress is offsets."""

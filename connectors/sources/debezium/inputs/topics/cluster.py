@@ -8,7 +8,7 @@ from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsS
 
 
 def read_states(admin: Admin, settings: TopicsSettings) -> dict[str, InputTopic]:
-    """Returns the topics that the settings name, by name. Raises ChangelogError."""
+    """Returns the topics that match the settings, by name. Raises ChangelogError."""
     names = {name: topic for name, topic in sorted(admin.topics().items()) if settings.matches(name)}
     ids = read_ids(admin, names.keys()) if names else {}
     return {
@@ -19,7 +19,7 @@ def read_states(admin: Admin, settings: TopicsSettings) -> dict[str, InputTopic]
 
 
 def read_topics(admin: Admin, settings: TopicsSettings) -> InputTopics:
-    """Returns the topics that the settings name, with the bounds of their partitions. Raises ChangelogError."""
+    """Returns the topics that match the settings, with the bounds of their partitions. Raises ChangelogError."""
     states = read_states(admin, settings)
     parts = InputTopics(states=states, begins={}, ends={}).parts
     return InputTopics(states=states, begins=begins(admin, parts), ends=written_ends(admin, parts))

@@ -35,8 +35,8 @@ class InputTopic:
 class InputTopics:
     """The topics as they are now.
 
-    `begins` and `ends` have the first offset of each partition, and the offset after its last message. The end also
-    counts messages of open transactions.
+    `begins` has the first offset of each partition, and `ends` has the offset after its last message. The last message
+    may belong to a transaction that is still open.
     """
 
     states: Mapping[str, InputTopic]
@@ -76,7 +76,7 @@ def changes(old_topics: Mapping[str, InputTopic], present: Mapping[str, InputTop
 
 
 def losses(progress: Mapping[Part, int], topics: InputTopics) -> Iterator[str]:
-    """Yields which offsets are lost, for each partition that no longer has the next message."""
+    """Yields which offsets are lost, for each partition that lacks the message after the stored progress."""
     for part, offset in sorted(progress.items()):
         topic, number = part
         begin, end = topics.begins.get(part), topics.ends.get(part)
@@ -97,7 +97,7 @@ def losses(progress: Mapping[Part, int], topics: InputTopics) -> Iterator[str]:
 def problems(
     identity: Mapping[str, Any] | None, progress: Progress | None, topics: InputTopics, configured: Collection[str]
 ) -> list[str]:
-    """Returns why the topics do not continue the changelog, one line each.
+    """Returns the reasons why the topics do not continue the changelog, in one line each.
 
     `identity` and `progress` are those in the changelog's checkpoint. `configured` has the stored topics that the
     configuration still names. The other stored topics are no longer read, and may have changed.
@@ -130,13 +130,13 @@ def refuse(lines: Collection[str]) -> None:
 
 
 def offsets(progress: Progress, topics: InputTopics) -> dict[Part, int]:
-    """Returns where each partition is read from: after the stored offset, or from the beginning."""
+    """Returns the offset at which the reading of each partition begins: the stored one, or the partition's first."""
     progress_by_part = {part_of(name): int(offset) for name, offset in progress.items()}
     return {part: progress_by_part.get(part, topics.begins[part]) for part in topics.parts}
 
 
 def offsets_over_gap(identity: Mapping[str, Any], progress: Progress, topics: InputTopics) -> dict[Part, int]:
-    """Returns where each partition is read from after a gap.
+    """Returns the offset at which the reading of each partition begins after a gap.
 
     A partition that still has the next message continues there. Any other partition is read from its beginning.
     """

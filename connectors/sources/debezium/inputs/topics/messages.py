@@ -1,4 +1,4 @@
-"""Converts a message of the Kafka client to ours."""
+"""Converts the messages of the Kafka client to `SourceRecord`s, and measures them."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -9,7 +9,7 @@ from changelog.connectors.sources.debezium.decode.events import SourceRecord
 
 
 def message_of(answer: KafkaMessage) -> SourceRecord:
-    """Returns our message for a message of the client, which must not be an error."""
+    """Returns the record in a message of the client. The message must not be an error."""
     return SourceRecord(
         topic=answer.topic() or "",
         key=answer.key(),

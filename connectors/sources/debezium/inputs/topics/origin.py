@@ -1,4 +1,4 @@
-"""The topics of a configuration; see `changelog.connectors.sources.debezium.inputs.ConfiguredInput`."""
+"""Inspects and opens the Kafka topics that the configuration names; see `ConfiguredInput` in the package above."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,13 +30,15 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 GROUP = "group"
-"""The kind of the only remnant: the consumer group, by whose offsets tools see how far the service is."""
+"""The kind of the only thing that the service leaves in Kafka: the consumer group. Tools see from the group's offsets
+how far the service has read.
+"""
 
 _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
 
 
 class TopicsOrigin:
-    """The topics that `settings` name."""
+    """The topics that `settings` name; see `changelog.connectors.sources.debezium.inputs.ConfiguredInput`."""
 
     name = "topics"
     samples = True
@@ -113,7 +115,7 @@ class TopicsOrigin:
             hint = "set provide.transaction.metadata = true in Debezium, or leave out [source.topics] transactions"
             yield warn(name, f"there is no topic {topic} yet, so transactions are published as they arrive", hint)
         elif topic is not None:
-            yield ok(name, f"are published as a whole, by the topic {topic}")
+            yield ok(name, f"are published as a whole; the topic {topic} tells where each begins and ends")
 
     def _continues(self, topics: InputTopics, checkpoint: Checkpoint | None) -> Finding:
         name = "offsets"
@@ -122,7 +124,7 @@ class TopicsOrigin:
         lines = self._problems(topics, checkpoint)
         if lines:
             return fail(name, "; ".join(lines), OVER_GAP)
-        return ok(name, "the topics have all events after the changelog")
+        return ok(name, "the topics have all events that follow the end of the changelog")
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
         """See `ConfiguredInput.after_gap`: a partition that lost nothing continues at its next event."""
@@ -135,7 +137,7 @@ class TopicsOrigin:
         )
 
     def hold(self) -> Hold:
-        """See `ConfiguredInput.hold`: the topics keep their messages for a fixed time, whoever reads them."""
+        """See `ConfiguredInput.hold`: topics keep messages for a fixed time, whether or not anyone has read them."""
         return Hold(
             kind="topics",
             name=" ".join(self._settings.include),
@@ -191,7 +193,7 @@ def _compacted(admin: Admin, topics: InputTopics) -> Iterator[Finding]:
     for resource, future in (admin.describe_configs(resources) if resources else {}).items():
         try:
             policy = future.result()["cleanup.policy"].value or ""
-        except KafkaException:  # without the right to describe settings, there is nothing to say
+        except KafkaException:  # this user may lack the right to read the topic's settings
             continue
         if "compact" in policy:
             compacted.append(resource.name)

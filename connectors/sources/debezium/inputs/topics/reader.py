@@ -43,7 +43,7 @@ _STEP = 512
 _SILENCE_S = 30.0
 
 _DEFAULTS: Mapping[str, Any] = {
-    "queued.max.messages.kbytes": 16 << 10,  # for all partitions of a consumer together, instead of 64 MiB
+    "queued.max.messages.kbytes": 16 << 10,  # shared by all partitions of a consumer; the default is 64 MiB
     "fetch.queue.backoff.ms": 20,
 }
 
@@ -51,11 +51,12 @@ _log = structlog.get_logger("debezium")
 
 
 class TopicsInput:
-    """The opened input; see `changelog.connectors.sources.debezium.inputs.Input`.
+    """The opened input that reads from topics; see `changelog.connectors.sources.debezium.inputs.Input`.
 
-    `identity`, `progress` and `ahead` are stored in the checkpoint; `identity` and `progress` are None for a new
-    changelog. The messages of `ahead` come first, in this order. The constructor raises ChangelogError: GAP if the
-    topics do not continue the changelog, and the errors of connecting.
+    `identity`, `progress` and `ahead` come from the checkpoint; `identity` and `progress` are None for a new changelog.
+    `ahead` names the messages that were read before a stop and not published. They are read first, in the order that
+    `ahead` gives. The constructor raises ChangelogError: GAP if the topics do not continue the changelog, and the
+    errors of connecting.
     """
 
     def __init__(
@@ -133,9 +134,10 @@ class TopicsInput:
         return [placed for answer in answers if (placed := self._placed(answer)) is not None]
 
     def _placed(self, answer: KafkaMessage) -> Placed | None:
-        """Returns what arrived, with its progress and its steps; None if everything up to there was read before.
+        """Returns the client's answer with its progress and its steps; None if all offsets up to it were read before.
 
-        The end of a partition may be after offsets without a message: the end of a transaction takes up an offset.
+        An answer is a message, or says that a partition was read to its end. That end may be several offsets after the
+        last message, because the end of a Kafka transaction takes up an offset without a message.
         """
         part, error = (answer.topic() or "", cast(int, answer.partition())), answer.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -217,7 +219,7 @@ class TopicsInput:
         present = ends(self._admin, list(self._first_offsets))
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._first_offsets)
 
-    def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group has offsets
+    def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group stores only offsets
         """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""
         self._confirmed = progress
         self._commit()

@@ -1,4 +1,4 @@
-"""The configuration of the input from topics."""
+"""Defines which Kafka topics the service reads Debezium's events from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from changelog.connectors.kafka.client import Client
 class TopicsSettings:
     """Which topics to read.
 
-    The topics are those that match a pattern of `include` and no pattern of `exclude`, and the topic `transactions`,
-    which has the BEGINs and ENDs of transactions. Offsets are also committed to the consumer group `group`, for tools
-    that show how far the service is. The service itself never reads these offsets.
+    The topics are those that match a pattern of `include` and no pattern of `exclude`, and the topic `transactions`, to
+    which Debezium writes the BEGIN and the END of each transaction. Offsets are also committed to the consumer group
+    `group`, for tools that show how far the service has read. The service itself never reads these offsets.
     """
 
     client: Client

@@ -1,1 +1,1 @@
-"""The events of the binary log: bytes become frozen dataclasses."""
+"""Decodes the bytes of the binary log's events into dataclasses."""

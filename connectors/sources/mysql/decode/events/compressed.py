@@ -15,7 +15,7 @@ _MARK, _ALGORITHM, _SIZE_BYTES = 0x80, 0x70, 0x07
 def inflate(cursor: Cursor) -> bytes:
     """Decompresses all bytes that are left. Raises ChangelogError (MALFORMED) if they are not one complete record.
 
-    Memory grows with what the stream contains, up to EVENT_BYTES_MAX, and not with the size that the record says.
+    Memory grows with what the stream contains, up to EVENT_BYTES_MAX, and not with the size that the record claims.
     """
     begin = cursor.at
     first = cursor.number(1)

@@ -86,7 +86,7 @@ def stop(_: Cursor, header: Header) -> ServerStop:
 
 
 def previous_gtids(cursor: Cursor, header: Header) -> PreviousGtids:
-    """Decodes a PREVIOUS_GTIDS of MySQL, except the set in it."""
+    """Decodes a PREVIOUS_GTIDS of MySQL. The set of GTIDs in it stays encoded."""
     if cursor.left < 8:
         raise cursor.malformed(f"a set of GTIDs of only {cursor.left} bytes")
     return PreviousGtids(header=header, encoded=cursor.rest())

@@ -1,4 +1,4 @@
-"""How the table maps of two servers can differ, even if both describe the same table."""
+"""Finds out which optional fields a server writes into its table maps, the events that describe tables."""
 
 import re
 from typing import NamedTuple, Self
@@ -8,7 +8,7 @@ _YEAR_WITH_SIGN = (8, 0, 24)
 
 
 class Dialect(NamedTuple):
-    """For which types a table map contains some optional fields.
+    """Says for which types of columns a server's table maps contain certain optional fields.
 
     - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.
     - `year_has_sign`: a `YEAR` column counts as a number that may be unsigned. This is true for MariaDB and for MySQL

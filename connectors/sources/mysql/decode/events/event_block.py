@@ -1,6 +1,6 @@
-"""Many events of the binary log side by side in memory, without a Python object for each event.
+"""Holds many events of the binary log side by side in memory, without a Python object for each event.
 
-│ gap │ event │ gap │ event │ …          a piece, as the server's packets arrive: the gap is a packet's header
+│ gap │ event │ gap │ event │ …          a piece: packets as they arrived; a gap is the header of a packet
 """
 
 from bisect import bisect_right
@@ -27,8 +27,9 @@ _VIEW_BYTES_MIN = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventPiece:
-    """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; for the first event, `begin` takes the place of `ends[n -
-    1]`.
+    """Consecutive events in one buffer.
+
+    Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`. For the first event, `begin` takes the place of `ends[n - 1]`.
     """
 
     data: bytes

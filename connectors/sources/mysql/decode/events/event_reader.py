@@ -40,7 +40,7 @@ class EventReader:
     """Decodes the events of one connection, or of one file, in their order.
 
     Its state is the last format description, which says whether events end with a checksum, and which server wrote
-    them. Before the first format description, only events that the server makes for its reader can come.
+    them. Before the first format description, a stream has only events that the server makes up for the connection.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class EventReader:
 
     @property
     def format(self) -> FormatDescription | None:
-        """The last format description, after which events of all types can come."""
+        """The last format description that was read; None before the first one."""
         return self._format
 
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:

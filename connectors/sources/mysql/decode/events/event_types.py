@@ -1,4 +1,4 @@
-"""The numbers and names of the types of events."""
+"""Defines the names and numbers of the types of events in the binary log."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""The events of the binary log, one dataclass for each kind; `event_reader` decodes them.
+"""Defines a dataclass for each kind of event in the binary log; `event_reader` decodes them.
 
 No code changes an event. Still, the classes of frequent events are not frozen: an object of a frozen class takes three
 times as long to make, and a log of small transactions has seven events for each change.
@@ -100,7 +100,7 @@ class AlterPhase(Enum):
 class MariadbGtid:
     """A transaction of MariaDB begins, with the id `domain_id`-`server_id`-`sequence`.
 
-    - `standalone`: the transaction is the next event alone, and no event ends it.
+    - `standalone`: the transaction consists of the next event only, without a further event that ends it.
     - `transactional`: it can be rolled back, because it changed only tables of transactional engines.
     - `ddl`: it is a statement that changes definitions.
     - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
@@ -150,8 +150,9 @@ class GtidList:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """A statement. `sql` is in the character set of the collation with the id `client_collation`; None if not known.
+    """A statement. `sql` is in the character set to which the collation `client_collation` belongs.
 
+    `client_collation` is the id of the collation; None if it is not known.
     `database` is the one that the session used. `sql_mode` has the server's bits for this setting; None if it is not
     known. The statement began `microseconds` after the header's timestamp.
     """
@@ -235,7 +236,7 @@ class Operation(StrEnum):
 
 
 ENDS_STATEMENT = 1
-"""The flag of the last event of rows of a statement."""
+"""The flag that marks a statement's last event with rows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -245,9 +246,9 @@ class RowsEvent:
     - `width`: the number of columns of the table. `before` and `after` are bitmaps of the columns that the old and the
       new rows contain, column 0 in the lowest bit of byte 0; None if there are no old or new rows. Unused bits are 0.
     - `partial`: new rows can contain JSON diffs (`PARTIAL_UPDATE_ROWS`).
-    - `body`: the rows, decompressed if they were compressed. `offset`: where the body, maybe compressed, begins in the
+    - `body`: the rows, decompressed if they were compressed. `offset`: where the rows, compressed or not, begin in the
       event.
-    - `ends_statement`: it is the statement's last event of rows; after it, the table maps are no longer valid.
+    - `ends_statement`: it is the statement's last event with rows; after it, the table maps are no longer valid.
     """
 
     header: Header
@@ -263,7 +264,7 @@ class RowsEvent:
 
     @property
     def ends_statement(self) -> bool:
-        """Whether it is the last event of rows of a statement."""
+        """Whether this is the statement's last event with rows."""
         return bool(self.flags & ENDS_STATEMENT)
 
 

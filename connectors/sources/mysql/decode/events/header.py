@@ -1,4 +1,4 @@
-"""The first 19 bytes of each event."""
+"""Decodes the header of an event: its first 19 bytes, which have the same form in all events."""
 
 import struct
 from typing import NamedTuple
@@ -24,7 +24,7 @@ IGNORABLE_FLAG = 0x80
 
 
 class Header(NamedTuple):
-    """What all events have, in the order in which it is stored.
+    """The fields that all events have, in the order in which they are stored.
 
     - `timestamp_s`: when the statement began, in seconds since 1970 UTC; 0 in events that are made for the reader.
     - `type`: the number of the event's type (`event_types.EventType`). `server_id`: the server that first wrote it.

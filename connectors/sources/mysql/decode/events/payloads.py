@@ -20,7 +20,7 @@ _SIZE_OFFSET = 9
 def payload_events(cursor: Cursor) -> Iterator[bytes]:
     """Yields the events of a TRANSACTION_PAYLOAD, with their headers, as they are decompressed.
 
-    Only one event and one piece of a mebibyte are in memory, whatever sizes the payload claims. Raises ChangelogError
+    At most one event and one piece of 1 MiB are in memory, whatever sizes the payload claims. Raises ChangelogError
     (MALFORMED) if the payload is not complete, or has more or other bytes than it claims.
     """
     begin = cursor.at

@@ -79,7 +79,7 @@ def _rest(cursor: Cursor) -> memoryview:
 
 
 def _bitmap(cursor: Cursor, width: int) -> bytes:
-    """Reads a bit for each column. The server sets the unused bits of the last byte, too; here they are 0."""
+    """Reads a bit for each column, and clears the unused bits of the last byte, which the server sets."""
     bitmap = cursor.take((width + 7) // 8)
     unused = -width % 8
     return bitmap[:-1] + bytes([bitmap[-1] & 0xFF >> unused]) if unused else bitmap

@@ -1,4 +1,4 @@
-"""A table of an entity with the columns of one description: how its values are printed and published."""
+"""Defines how the values of an entity's table are printed and published, while the table has certain columns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads messages to the service: the rows that were inserted into the tables of stamps and signals."""
+"""Reads the messages that others send to the service: rows that they insert into the tables of stamps and signals."""
 
 from collections.abc import Iterator
 from functools import lru_cache

@@ -1,4 +1,7 @@
-"""Converts the rows of many events of one table together, column by column. `row_texts` defines what is correct."""
+"""Converts the rows of many events of one table together, column by column.
+
+The results must be the same as those of `row_texts`, which converts rows one by one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -121,7 +124,10 @@ class RowBatch:
 
 
 def is_whole(table: BoundTable, event: RowsEvent) -> bool:
-    """Whether the rows of an event contain all columns of the table, and none is stored as a difference."""
+    """Whether the rows of an event can be converted together.
+
+    They must contain all columns of the table, and no value as a difference, and must not be too large.
+    """
     if table.layout is None:
         return False
     every = table.layout.every_column

@@ -1,4 +1,4 @@
-"""Splits the rows of an event into the raw bytes of each value. Faster paths must return the same bytes."""
+"""Splits the rows of an event into the raw bytes of each value. `row_layout` does the same faster, for usual rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ Image = tuple[RawValue, ...]
 def images(table_map: TableMap, rows: RowsEvent) -> Iterator[tuple[Image | None, Image | None]]:
     """Yields the old and the new row of each change; None where an insert has no old row, or a delete no new row.
 
-    `rows` must have the table id of `table_map`, and must belong to the same statement. The views keep the packet of
-    the event alive. If the rows have no column at all (an insert of defaults, with a minimal row image), the log does
-    not say how many rows there were; then this yields one change.
+    `rows` must have the table id of `table_map`, and must belong to the same statement. The values are views of the
+    event's packet, which stays in memory as long as they do. If the rows have no column at all (an insert of defaults,
+    with a minimal row image), the log does not say how many rows there were; then this yields one change.
 
     Raises ChangelogError: MALFORMED with the offset in the event's rows if they cannot be read, PRECONDITION if the
     table map has no names of columns.

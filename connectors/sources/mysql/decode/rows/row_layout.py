@@ -2,7 +2,7 @@
 
 A row is a bitmap of its nulls, then the values that are not null, one after another:
 
-    │ nulls │ id: 8 bytes │ 5 │ "hello" │ …          the length is before a value whose size differs
+    │ nulls │ id: 8 bytes │ 5 │ "hello" │ …          a value of variable size comes after its length
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -142,9 +142,9 @@ def _framed(octets: Bytes, starts: Ints, frame: Framing) -> RawColumn:
 def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
     """Compiles a function that finds the rows of one table.
 
-    Each row begins where the row before it ends, so only a loop can find the rows. The loop has only the steps that
-    this table needs: one addition for all columns of a fixed size that are not nullable, and a few for each other
-    column.
+    Each row begins where the row before it ends, so only a loop can find the rows. The loop has only the operations
+    that this table needs: one addition for all columns together that have a fixed size and are not nullable, and a few
+    operations for each other column.
     """
     null_bytes = (len(frames) + 7) // 8
     never = sum(1 << place for place, can in enumerate(nullable) if not can)

@@ -90,7 +90,7 @@ class RowTexts:
         return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
-        """Adds a row that lacks no value: `BoundTable.absent` returns nothing for the row.
+        """Adds a row. `BoundTable.absent` must return no columns for it.
 
         Raises ChangelogError (MALFORMED) for an invalid value.
         """

@@ -1,4 +1,4 @@
-"""The tables that the stream has described: which of them are published, and how."""
+"""Keeps the published tables as the stream described them last, with the way in which their values are published."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""How many bytes a value takes in a row of the binary log.
+"""Finds out how many bytes a value takes in a row of the binary log.
 
 Source: MySQL's `binary_log_funcs.cpp`, function `calc_field_size`; MariaDB's `rpl_utility.cc`.
 """

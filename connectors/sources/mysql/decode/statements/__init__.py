@@ -1,1 +1,1 @@
-"""What the statements in the binary log do to tables and transactions."""
+"""Finds out what the statements in the binary log do to tables and transactions."""

@@ -1,4 +1,4 @@
-"""Finds out what an ALTER TABLE does in addition to altering the table."""
+"""Finds out what an ALTER TABLE does besides changing the definition: it can rename the table, or remove its rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

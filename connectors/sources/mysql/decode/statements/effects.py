@@ -1,4 +1,4 @@
-"""What a logged statement does to tables and transactions."""
+"""Defines the effects that a logged statement can have on tables and transactions."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -82,10 +82,10 @@ class TablespaceReplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dml:
-    """The statement changed rows, and the log has no images of them.
+    """The statement changed rows, and the log does not contain these rows.
 
-    `tables` has the changed table. If several names in the statement could be the changed table, it has all of them;
-    None if any table may have changed. Triggers and foreign keys can have changed further tables.
+    `tables` has the changed table. If several names in the statement could be the changed table, `tables` has all of
+    them. It is None if any table may have changed. Triggers and foreign keys can have changed further tables.
     """
 
     tables: frozenset[TableName] | None

@@ -103,10 +103,10 @@ def _pattern(*, ansi_quotes: bool, no_backslash_escapes: bool) -> re.Pattern[str
 
 
 def _doubled(mark: str) -> str:
-    """A quoted text, in which the mark is written twice."""
+    """Returns the pattern of a text in quotes, in which a quote is written twice."""
     return f"{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}"
 
 
 def _escaped(mark: str) -> str:
-    """A quoted text, in which the mark is written twice, or after a backslash."""
+    """Returns the pattern of a text in quotes, in which a quote is written twice, or after a backslash."""
     return rf"{mark}[^{mark}\\]*(?:(?:{mark}{mark}|\\.)[^{mark}\\]*)*{mark}"

@@ -61,7 +61,7 @@ class StatementReader:
         return token
 
     def accept(self, *keywords: str) -> bool:
-        """Skips these words if exactly they are next, and returns whether they were."""
+        """Skips these words if they are next, in this order, and returns whether they were."""
         matches = all(self.peek(ahead).keyword == keyword for ahead, keyword in enumerate(keywords))
         if matches:
             self._at += len(keywords)
@@ -89,7 +89,7 @@ class StatementReader:
         return ""
 
     def name(self) -> str:
-        """Skips a name of anything but a table, and returns the name as it is written.
+        """Skips the name of something other than a table, and returns the name as it is written.
 
         Raises UnclearStatementError if something else is next, or a name with bytes that could not be decoded.
         """
@@ -110,8 +110,8 @@ class StatementReader:
         return TableName(self._database, first)
 
     def all_tables(self, stop: frozenset[str] = frozenset()) -> frozenset[TableName]:
-        """Skips the tokens up to a word in `stop` that is outside of parentheses. Returns all names of tables that
-        these tokens can be, including keywords, columns and aliases, as if these were tables.
+        """Skips the tokens up to a word in `stop` that is outside of parentheses. Returns each name among these tokens
+        as the name of a table, even if it is a keyword, or the name of a column or an alias.
 
         Raises UnclearStatementError if the statement is not complete, and the tokens that were read have no such word.
         """

@@ -80,7 +80,7 @@ def _effects(reader: StatementReader) -> Effects:
     if keyword not in _HANDLERS:
         raise UnclearStatementError
     result = _HANDLERS[keyword](reader)
-    if not reader.complete and keyword != "CREATE":  # a CREATE need not be readable to its end
+    if not reader.complete and keyword != "CREATE":  # only the beginning of a CREATE matters
         raise UnclearStatementError
     return result
 
@@ -125,7 +125,7 @@ def _drop(reader: StatementReader) -> Effects:
 
 
 def _other_object(reader: StatementReader) -> Effects:
-    """Returns the effects of a CREATE, ALTER or DROP of anything but a table.
+    """Returns the effects of a CREATE, ALTER or DROP of an object that is not a table.
 
     Only an index matters: it belongs to a table, which is altered. Words like `DEFINER = …` can stand before the kind
     of the object.
@@ -240,4 +240,4 @@ _OBJECTS: Final = frozenset({
     "CATALOG", "DATABASE", "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PREPARE", "PROCEDURE",
     "REFERENCE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "TABLESPACE", "TRIGGER", "USER", "VIEW",
 })  # fmt: skip
-"""What is neither a table nor a part of one. REFERENCE is the second word of SPATIAL REFERENCE SYSTEM."""
+"""The objects that are neither a table nor a part of a table. REFERENCE is a word of SPATIAL REFERENCE SYSTEM."""

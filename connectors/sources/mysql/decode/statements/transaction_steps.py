@@ -1,4 +1,4 @@
-"""Reads the statements that begin, end or divide a transaction, after their first word."""
+"""Reads statements about transactions, savepoints and XA transactions. Their first word has already been read."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 
 
 def rolled_back(reader: StatementReader) -> Sequence[Transactional]:
-    """Returns what ROLLBACK does, or ROLLBACK TO a savepoint."""
+    """Returns what ROLLBACK does, or what ROLLBACK TO a savepoint does."""
     reader.accept("WORK")
     if not reader.accept("TO"):
         return (Transactional(verb=Verb.ROLLBACK),)

@@ -1,4 +1,4 @@
-"""Numbers the different contents among many slices of a buffer."""
+"""Gives a code to each slice of a buffer. Slices with the same content have the same code."""
 
 from collections.abc import Sequence
 

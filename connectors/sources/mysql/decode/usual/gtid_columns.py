@@ -38,8 +38,8 @@ _STANDALONE, _GROUP_COMMIT, _XA = 1, 2, 64 | 128
 class GtidColumns:
     """The GTIDs of several events, with one element for each.
 
-    The text of a GTID is `heads[head_codes]`, and then its number. `committed_at` is when the transaction was
-    committed, in microseconds since 1970 UTC. If `is_usual` is false, the other elements mean nothing.
+    The text of a GTID is `heads[head_codes]`, followed by its number. `committed_at` is when the transaction was
+    committed, in microseconds since 1970 UTC. If `is_usual` is false for an event, its other elements mean nothing.
     """
 
     is_usual: Mask

@@ -22,7 +22,7 @@ EVENT_BYTES_MAX = 1 << 16
 """The size of the largest event that can be part of a transaction of the usual form."""
 
 WINDOW_BYTES = 96
-"""How many bytes `Headers.window` returns of each event. They may be padding."""
+"""How many bytes `Headers.window` returns of each event. The last of them may lie after the end of the event."""
 assert WINDOW_BYTES < PADDING_BYTES
 
 _RESTART = bytes.fromhex("0080fdfbab")

@@ -37,7 +37,8 @@ RUN_MIN = 8
 
 _EVENT_BYTES_MEAN_MAX = 2048
 _BLOCK_BYTES_MAX = 8 << 20
-"""Blocks with larger events or more bytes are not searched: they have few events for each row."""
+"""Blocks with larger events or more bytes are not searched. Their events have many rows each, so little would be saved.
+"""
 
 _XID_BYTES = 8
 _NOTHING = pa.scalar("")
@@ -48,8 +49,9 @@ class TransactionRun:
     """Consecutive transactions of the usual form, with one element for each in the arrays.
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
-    which the transactions end; `end_log_pos` is that of the last event. `rows` are the numbers of published changes;
-    `ordinals` are 1 if a stamp was inserted before them, and otherwise 0. `stamps` is None if there are none.
+    which the transactions end; `end_log_pos` is that of the last event. `rows` has the number of published changes of
+    each transaction, and `ordinals` the ordinal of its first change: 1 if a stamp was inserted before it, otherwise 0.
+    `stamps` is None if no transaction has a stamp.
     """
 
     end: int
@@ -88,7 +90,7 @@ def deliver(run: TransactionRun, state: LogState, assembly_run: AssemblyRun, tex
 
 
 class UsualRuns:
-    """The runs of one block. `next_due` returns the coordinate at which the next table read has to be published."""
+    """Finds the runs of one block. `next_due` returns the coordinate at which the next table read must be published."""
 
     def __init__(
         self,
@@ -240,7 +242,7 @@ class _Collector:
         return self._count
 
     def _add_stamps(self) -> int:
-        """Reads the stamps of the transactions. Returns how many there are before one whose stamps are unusual."""
+        """Reads the stamps of the transactions. Returns how many come before the first one with unusual stamps."""
         candidates, forms, begins = self._candidates, self._candidates.forms, self._candidates.statement_begins
         first, end = self._first, self._first + self._count
         stamps = [head for head, form in self._by_head.items() if form is not None and form.is_stamp]

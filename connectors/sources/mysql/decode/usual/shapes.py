@@ -19,9 +19,10 @@ _OTHER, _GTID, _BEGIN, _TEXT, _MAP, _ROWS, _XID = range(7)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Form:
-    """The form of one kind of server. `classes` has the role of each type of event in a transaction.
+    """The form that usual transactions have in the log of one kind of server.
 
-    `follows[a, b]` says whether an event with the role b may come directly after one with the role a.
+    `classes` has, for each type of event, its role in a transaction. `follows[a, b]` says whether an event with the
+    role b may come directly after one with the role a.
     """
 
     classes: npt.NDArray[np.uint8]

@@ -28,7 +28,7 @@ from changelog.envelope.stamp import parse
 
 _BEGIN = b"BEGIN"
 _QUERY_AT = HEADER_BYTES + 8
-"""Where the bytes of a BEGIN start that are the same in all sessions with the same settings."""
+"""The offset in a BEGIN from which on all sessions with the same settings write the same bytes."""
 
 _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.ANNOTATE_ROWS: HEADER_BYTES}
 _COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
@@ -52,7 +52,7 @@ class RowsForm:
     """The meaning of all events with rows that begin with the same bytes. The rows begin at `offset`.
 
     `statements` collects the events; it is None if nobody publishes their rows. `is_stamp` says that the rows are
-    messages, which say who makes the changes that follow in the transaction.
+    stamps: messages that say who makes the changes that follow in the transaction.
     """
 
     offset: int

@@ -1,4 +1,7 @@
-"""Chooses the function that prints many values of a column at once. The module `printed` defines what is correct."""
+"""Chooses the function that prints many values of a column at once.
+
+The texts must be the same as those of the module `printed`, which prints values one by one.
+"""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,6 @@
-"""Converts what a query returns for a column, many values at once. `values.selected` defines what is correct.
+"""Converts what a query returns for a column, many values at once.
+
+The results must be the same as those of `values.selected`, which converts values one by one.
 
 Some values are *left*: this module does not convert them, and they are converted one by one later (see
 `PrintedColumn`).
@@ -27,7 +29,7 @@ texts = batch_strings.text(clean, fixed=False)
 
 
 def in_utc(raw: RawColumn) -> PrintedColumn:
-    """Adds the zone to TIMESTAMP. The zero date is left."""
+    """Adds the zone to the texts of TIMESTAMP values. The zero date is left."""
     zone = len(raw.octets)
     octets = np.concatenate([raw.octets, np.frombuffer(_ZONE.ljust(PADDING_BYTES, b"\0"), np.uint8)])
     starts, lengths = raw.starts.astype(np.int32), raw.lengths.astype(np.int32)

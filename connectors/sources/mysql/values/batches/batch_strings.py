@@ -23,7 +23,7 @@ def as_stored(raw: RawColumn) -> PrintedColumn:
 
 
 def binary(length: int) -> PrintColumn:
-    """Prints BINARY of `length` bytes. Values whose last zeros are missing are left."""
+    """Prints BINARY of `length` bytes. Values that are stored without their last zero bytes are left."""
     return lambda raw: PrintedColumn(
         data=None, starts=raw.starts, lengths=raw.lengths, unprintable=raw.lengths != length
     )
@@ -52,7 +52,7 @@ def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
 def _has_ascii(to_utf8: ToUtf8) -> bool:
     try:
         return to_utf8(_ASCII) == _ASCII
-    except ChangelogError:  # 32 bits for each character
+    except ChangelogError:  # the character set has 32 bits for each character
         return False
 
 

@@ -1,6 +1,7 @@
 """Holds the values of one column in many rows: as the binary log stores them, and as they are printed.
 
-The modules `batch_*` print such columns without a Python object for each value. `printed` defines what is correct.
+The modules `batch_*` print such columns without a Python object for each value. Their texts must be the same as those
+of `printed`, which prints values one by one.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Some optional fields are
-about different columns on different servers: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Servers differ in the
+columns that some optional fields describe: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
