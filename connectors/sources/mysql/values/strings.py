@@ -1,6 +1,6 @@
 """Prints strings, enumerations, addresses and compressed values from their bytes in the binary log.
 
-All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and nothing else.
+All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and no other error.
 """
 
 import zlib
@@ -28,7 +28,9 @@ def char(to_utf8: ToUtf8) -> Printer:
 
 
 def binary(length: int) -> Printer:
-    """Prints a BINARY of `length` bytes: the bytes as they are. The log leaves out the zeros at the end."""
+    """Prints the `length` bytes of a BINARY as they are. The zeros at the end, which the log leaves out, are added
+    again.
+    """
 
     def printed(raw: bytes | memoryview) -> bytes:
         if len(raw) > length:
@@ -139,7 +141,7 @@ def _longest_zeros(words: Sequence[int]) -> tuple[int, int]:
 
 
 def _address(type_name: str, raw: bytes | memoryview, size: int) -> bytes:
-    """Returns all `size` bytes; the log leaves out the zeros at the end."""
+    """Returns all `size` bytes of a value, with the zeros that the log leaves out at the end."""
     if len(raw) > size:
         raise malformed(type_name, f"has {len(raw)} bytes instead of {size}")
     return bytes(raw).ljust(size, b"\0")

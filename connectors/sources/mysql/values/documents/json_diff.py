@@ -1,8 +1,8 @@
 """Applies a partial update of a JSON document: MySQL can log a list of changes instead of the new document.
 
-With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event has a list of changes where the new document
-would be. Each change is one byte with the operation, a path, and a value unless the operation is REMOVE; path and value
-have their lengths before them, as length-encoded integers. See `json_diff.h` in MySQL's source.
+With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event holds a list of changes in place of the new
+document. A change consists of one byte for the operation, a path and, unless the operation is REMOVE, a value. A
+length-encoded integer before the path and before the value gives its length. See `json_diff.h` in MySQL's source.
 """
 
 import json
@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class JsonOperation(IntEnum):
-    """What a change does at its path. Only INSERT into an array moves other values."""
+    """What a change does at its path. In an array, INSERT and REMOVE also move the elements after it."""
 
     REPLACE = 0
     INSERT = 1
@@ -158,7 +158,7 @@ def _step(match: re.Match[str], offset: int) -> Step:
         return -1 - int(match["before"] or 0)
     try:
         name = match["bare"] if match["quoted"] is None else str(json.loads(match["quoted"]))
-        name.encode()  # half of a surrogate pair, or bytes that are not UTF-8
+        name.encode()  # fails for half of a surrogate pair, and for bytes that are not UTF-8
     except ValueError:
         raise _malformed(offset) from None
     return name
