@@ -1,4 +1,6 @@
-"""Implements `changelog.connectors.sources.migrations.Migrations` for PostgreSQL: rehearses migrations."""
+"""Implements `changelog.connectors.sources.migrations.Migrations` for PostgreSQL: runs a migration, and rolls it
+back.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
