@@ -1,4 +1,4 @@
-"""Fills in values that the database's log lacks from a store of current rows, and adds published rows to the store."""
+"""Fills in values that the database's log lacks. They come from a store of current rows, which it keeps up to date."""
 
 import uuid
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Fills in the lacking values of many rows at once, with the same result as `fill_rows`.
+"""Fills in the values that rows lack, for many rows at once. The result is the same as that of `fill_rows`.
 
 Most rows lack nothing, or only the original of an update. That original is the `current` of the key's previous row. It
 is taken as it is, from the same batch or from the store. If a row may lack other values, `fill_rows` fills in that row
@@ -30,7 +30,7 @@ _MARKED = frozenset({GAPS, SCHEMAS})
 
 
 def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows of a batch with lacking values filled in, and stages all rows (`Pending` explains the steps).
+    """Fills in values that rows of the batch lack, and returns all rows. Stages them, too (see `Pending`).
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -52,8 +52,8 @@ class _Fast:
     """Fills one batch, entity by entity.
 
     `changed_rows` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original.
-    A number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows
-    of `_stored_states`, which come from the store. -1 means that the row takes no original.
+    A number below the count of rows names a row of the batch, whose `current` is taken. From that count on, numbers go
+    on through `_stored_states`, which come from the store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -123,8 +123,8 @@ class _Fast:
         pending.put(dict(zip(last, values.to_pylist(), strict=True)))
 
     def _taken(self, column: str, numbers: Ints) -> pa.StringArray:
-        """Returns the values of the rows `numbers` in a column. No number is there twice; if all are there, they are in
-        order.
+        """Returns the values of the rows `numbers` in a column. `numbers` has no duplicates; if it has all rows, they
+        are in order.
         """
         values = self._rows.column(column)
         return values if len(numbers) == len(values) else values.take(pa.array(numbers))

@@ -1,11 +1,11 @@
-"""The rows that were written to the store last, in memory, so that frequent keys need no lookup in the store."""
+"""Keeps the rows that were written to the store last in memory, so that frequent keys need no lookup in the store."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 NBYTES_MAX: Final = 64 << 20
-"""About how many bytes of keys and rows are in memory."""
+"""About how many bytes of keys and rows are kept in memory."""
 
 _OVERHEAD: Final = 150
 """About how many bytes Python needs for a key and a row in addition to their content."""
