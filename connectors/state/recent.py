@@ -1,4 +1,4 @@
-"""Keeps the rows that were written to the store last in memory, so that frequent keys need no lookup in the store."""
+"""Keeps in memory the rows that were last written to the store, so that frequent keys need no lookup there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -22,7 +22,7 @@ class Catalogue:
     declared: Mapping[str, ShownView] = field(default_factory=dict)
 
     def views(self) -> Mapping[str, ShownView]:
-        """Returns the views that can be asked now, by name."""
+        """Returns the views that can be queried now, by name."""
         entities = self.engine.entities()
         if self.declared:
             return {
