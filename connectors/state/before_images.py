@@ -1,4 +1,4 @@
-"""Fills in values that the database's log lacks. They come from a store of current rows, which it keeps up to date."""
+"""Fills in values that the database's log lacks. They come from a store of current rows, which this module updates."""
 
 import uuid
 from collections.abc import Callable, Sequence

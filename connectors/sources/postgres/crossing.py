@@ -80,8 +80,8 @@ def crossing(
     previous writer out of the sink and returns the end of the changelog. Until then, the previous writer may store
     further checkpoints, so the new checkpoint is made from the one that `take_over` returns.
 
-    The slot is kept if `keep_slot` is set, and the slot can be read but starts after the end of the changelog in the
-    same log. In every other case a new slot replaces it.
+    The slot is kept only if `keep_slot` is set, the slot can be read, and it starts in the same log, after the end of
+    the changelog. In every other case a new slot replaces it.
 
     Raises ChangelogError: SETTINGS and PRECONDITION in the cases in which the source cannot be opened either, IN_USE if
     another session holds the slot.

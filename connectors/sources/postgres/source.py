@@ -1,4 +1,6 @@
-"""The PostgreSQL source: combines the stream of a slot and the reads of tables into pieces of the changelog."""
+"""The PostgreSQL source: combines the stream of a slot and table reads into pieces (rows, and the checkpoint after
+them).
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

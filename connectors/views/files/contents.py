@@ -1,5 +1,5 @@
-"""Keeps track of a changelog's files: which there are, where changes are in those not yet archived, and how far
-all go.
+"""Keeps track of a changelog's files: which files there are, the index of the tail, and how far the changelog is
+complete.
 """
 
 import threading

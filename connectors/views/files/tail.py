@@ -42,7 +42,7 @@ class Tail:
     truncates: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, entity: str) -> KeyRuns:
-        """Returns where the changes of an entity are; nowhere, if the tail has none."""
+        """Returns where the changes of an entity are; an empty `KeyRuns` if the tail has none."""
         return self.runs.get(entity, KeyRuns())
 
     def add_files(self, path: Path, sequences: Iterable[int]) -> "Tail":

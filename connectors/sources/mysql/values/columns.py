@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumn:
-    """One column of a table map, with everything that decides how its values are read and published.
+    """One column of a table map, which is the log's description of a table. It has everything that decides how the
+    column's values are read and published.
 
     - `type`: the code of the log (`type_codes.TypeCode`). Where the log has `STRING` and names the true type in its
       metadata, this is the true type: `ENUM`, `SET` or `STRING`.

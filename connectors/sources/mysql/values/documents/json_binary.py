@@ -39,7 +39,9 @@ def parse_json(data: bytes | memoryview) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """The layout of a small or a large object or array. Values of the types `inlined` are stored in the entries."""
+    """The layout of a small or a large object or array: of its header, of a key's entry and of a value's entry. Values
+    of the types `inlined` are stored in their entries.
+    """
 
     header: struct.Struct
     key: struct.Struct
@@ -100,7 +102,7 @@ class _Reader:
 
     def value(self, kind: int, at: int, end: int, depth: int) -> Json:
         """Returns the value at `at`, which must end at or before `end`. If it is an object or array, `depth` is its
-        level.
+        level of nesting.
         """
         if kind == _STRING:
             return self._string(at, end)

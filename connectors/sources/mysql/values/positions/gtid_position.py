@@ -53,7 +53,7 @@ class GtidPosition:
     def of(cls, gtids: Iterable[tuple[int, int, int]]) -> Self:
         """Returns the position at the last GTID (domain, server id, sequence number) of each domain.
 
-        A GTID_LIST event has a GTID for each server in each domain; the last one is the newest.
+        A GTID_LIST event has a GTID for each server in each domain. The last one of a domain is its newest.
         """
         return cls(domains={domain: (server, sequence) for domain, server, sequence in gtids})
 

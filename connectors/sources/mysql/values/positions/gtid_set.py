@@ -23,7 +23,7 @@ Bounds = tuple[int, ...]
 """Disjoint intervals of numbers, in order: the first number of each, and the first number after it."""
 
 NUMBER_END: Final = (1 << 63) - 1
-"""The first number that no GTID has."""
+"""One more than the highest number that a GTID can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

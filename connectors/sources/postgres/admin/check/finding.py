@@ -24,5 +24,5 @@ class Requirements:
 
 
 def mend(name: str, message: str, statement: str) -> Finding:
-    """Returns a failure that one statement fixes without losing anything."""
+    """Returns the finding for a failure that one SQL statement fixes without losing anything."""
     return Finding(name=name, status="fail", message=message, hint=statement, fix=(statement,))
