@@ -36,7 +36,7 @@ class ColumnVersions:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, bytes]) -> "ColumnVersions":
-        """Returns the versions that the store has among its facts, in the form of `fact`."""
+        """Reads the versions from the store's facts, among which are the results of `fact`."""
         columns = cls()
         for name, fact in facts.items():
             if name.startswith(_FACT):

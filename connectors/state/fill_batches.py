@@ -52,8 +52,8 @@ class _Fast:
     """Fills one batch, entity by entity.
 
     `changed_rows` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original.
-    A number below the count of rows names a row of the batch, whose `current` is taken. From that count on, numbers go
-    on through `_stored_states`, which come from the store. -1 means that the row takes no original.
+    A number below the count of rows names a row of the batch, whose `current` is taken. The count plus i names
+    `_stored_states[i]`, which comes from the store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -95,7 +95,7 @@ class _Fast:
                 self.changed_rows[number] = row
 
     def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
-        """Takes originals from the store, for the rows that are the first ones of their keys.
+        """Takes an original from the store for each row that is the first one of its key in the batch.
 
         Leaves out keys whose stored rows are not *usual* (`StoredRow`) or have another version of the columns, and
         returns these keys.
@@ -123,8 +123,8 @@ class _Fast:
         pending.put(dict(zip(last, values.to_pylist(), strict=True)))
 
     def _taken(self, column: str, numbers: Ints) -> pa.StringArray:
-        """Returns the values of the rows `numbers` in a column. `numbers` has no duplicates; if it has all rows, they
-        are in order.
+        """Returns a column's values in the rows `numbers`. `numbers` has no duplicates; if it has all rows, they are in
+        order.
         """
         values = self._rows.column(column)
         return values if len(numbers) == len(values) else values.take(pa.array(numbers))

@@ -108,7 +108,9 @@ def lacks(row: Row) -> bool:
 
 
 def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
-    """Returns the store's keys to which and from which a row moved. `moved` is a value of the column `moved`."""
+    """Returns the store's key that a row moved to, and the one that it moved from; None for a move that did not happen.
+    `moved` is a value of the column `moved`.
+    """
     if moved is None:
         return None, None
     places = json.decode(moved)

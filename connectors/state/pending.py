@@ -81,7 +81,7 @@ class Pending:
         self._fetched.update(zip(distinct, self.lookup(entity, distinct), strict=True))
 
     def lookup(self, entity: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the present rows of an entity and these keys of the store, in the form of `StoredRow.encode`.
+        """Returns the present rows of an entity for these keys of the store, in the form of `StoredRow.encode`.
 
         A row is None if it is unknown.
         """

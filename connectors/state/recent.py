@@ -31,7 +31,7 @@ class RecentRows:
             self._old, self._young, self._nbytes = self._young, {}, 0
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the rows of keys of the store: None if a row was deleted, ABSENT if it is not in memory."""
+        """Returns the row of each of these keys: None if the row was deleted, ABSENT if it is not in memory."""
         young, old = self._young.get, self._old.get
         rows = [young(key, ABSENT) for key in keys]
         if self._old:

@@ -4,7 +4,7 @@ An epoch is the first part of a position: it numbers the histories of the databa
 is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
 all epochs before. It continues from the start of the replication slot. This is the existing slot if it can still be
 read and the caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for
-each key that the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
+each key that the table lacks. Afterwards the changelog equals its tables, no matter which changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
@@ -83,7 +83,7 @@ def crossing(
     The slot is kept only if `keep_slot` is set, the slot can be read, and it starts in the same log, after the end of
     the changelog. In every other case a new slot replaces it.
 
-    Raises ChangelogError: SETTINGS and PRECONDITION in the cases in which the source cannot be opened either, IN_USE if
+    Raises ChangelogError: SETTINGS and PRECONDITION for the same reasons as when the source is opened, IN_USE if
     another session holds the slot.
     """
     with closing(connect(settings.dsn, settings=CATALOG_SETTINGS)) as catalog:

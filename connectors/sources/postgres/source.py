@@ -1,6 +1,4 @@
-"""The PostgreSQL source: combines the stream of a slot and table reads into pieces (rows, and the checkpoint after
-them).
-"""
+"""The PostgreSQL source: merges a slot's stream and table reads into pieces, which are rows with a checkpoint."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -173,7 +173,7 @@ class _Reader:
         raise refusal(f"has {token or 'nothing'} where a value should be")
 
     def _take(self) -> tuple[str, str]:
-        """Returns the next token with its kind; empty texts at the end."""
+        """Returns the kind and the text of the next token; two empty texts at the end."""
         if self._next == len(self._tokens):
             return "", ""
         self._next += 1

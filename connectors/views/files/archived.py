@@ -43,7 +43,7 @@ class ArchivedRows:
     def keys_from(self, begin: str) -> Iterator[str]:
         """Yields the keys from `begin` on in ascending order; a key may come several times.
 
-        A file is opened only when its first key is near.
+        A file is opened only when its first key may be the next one.
         """
         unopened = sorted(
             (max(file.keys[0], begin) if file.keys else begin, file.path)

@@ -1,6 +1,4 @@
-"""Keeps track of a changelog's files: which files there are, the index of the tail, and how far the changelog is
-complete.
-"""
+"""Keeps track of a changelog's files: which there are, the index of the tail, and how far the changelog is complete."""
 
 import threading
 from collections.abc import Mapping, Sequence

@@ -51,7 +51,7 @@ class _Run(Sequence[bytes]):
         return self.places[begin : bisect_right(self, key, begin)]
 
     def keys_from(self, begin: bytes) -> Iterator[bytes]:
-        """Yields each key from `begin` on once. A key with many changes is skipped over, not read through."""
+        """Yields each key from `begin` on once. Jumps over the changes of a key instead of reading all of them."""
         index = bisect_left(self, begin)
         while index < len(self):
             key = self[index]

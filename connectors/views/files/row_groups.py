@@ -1,4 +1,4 @@
-"""Reads row groups of Parquet files, and keeps those that were used last in memory."""
+"""Reads row groups of Parquet files, and keeps in memory those that were used last."""
 
 import threading
 from collections import OrderedDict

@@ -12,7 +12,7 @@ from changelog.connectors.sources.mysql.values.numbers import Printer
 ToUtf8 = Callable[[bytes], bytes]
 """Converts a text from its character set to valid UTF-8, as the server does (`charsets.to_utf8`)."""
 
-_ZLIB = 8  # MariaDB's number of the method, in the upper half of the first byte
+_ZLIB = 8  # MariaDB's number for zlib, in the upper half of the first byte
 _RAW_DEFLATE = 0x08
 _LENGTH_BYTES = 0x07
 
@@ -41,7 +41,9 @@ def binary(length: int) -> Printer:
 
 
 def enum(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
-    """Prints the label of an ENUM, whose number has `size` bytes, little-endian. The number 0 is the empty text."""
+    """Prints the label of an ENUM, whose number has `size` bytes, little-endian. The number 0 stands for the empty
+    text.
+    """
     texts = [b"", *map(to_utf8, labels)]
 
     def printed(raw: bytes | memoryview) -> bytes:

@@ -27,7 +27,7 @@ def date(raw: bytes | memoryview) -> bytes:
 
 
 def time(digits: int) -> Printer:
-    """Prints a TIME with `digits` digits of the fraction, for example `-838:59:59.0`.
+    """Prints a TIME with `digits` fractional digits, for example `-838:59:59.0`.
 
     The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
     from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. For a negative
@@ -47,7 +47,7 @@ def time(digits: int) -> Printer:
 
 
 def datetime_(digits: int) -> Printer:
-    """Prints a DATETIME with `digits` digits of the fraction.
+    """Prints a DATETIME with `digits` fractional digits.
 
     The first 5 bytes are a big-endian number, to which an offset was added. From its lowest bit up, there are 6 bits
     for the second, 6 for the minute, 5 for the hour and 5 for the day. The other bits hold `13 * year + month`. The
@@ -69,7 +69,7 @@ def datetime_(digits: int) -> Printer:
 
 
 def timestamp(digits: int) -> Printer:
-    """Prints a TIMESTAMP with `digits` digits of the fraction, in UTC, with `+00` at the end.
+    """Prints a TIMESTAMP in UTC, with `digits` fractional digits and `+00` at the end.
 
     It is big-endian: 4 bytes with the seconds since 1970, then the fraction. The value 0 is the zero date, which has no
     zone.

@@ -191,8 +191,8 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
     lost.
 
     So `unlogged` yields no change of partitions that VACUUM FULL or CLUSTER has rewritten, or of new partitions whose
-    rows are all in the log. Its rows show whether a partition was rewritten or truncated: only a rewritten one still
-    has rows from before the earlier reading.
+    rows are all in the log. The rows of a partition show whether it was rewritten or truncated: only a rewritten
+    partition still has rows from before the earlier reading.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():

@@ -1,8 +1,8 @@
 """Applies a partial update of a JSON document: MySQL can log a list of changes instead of the new document.
 
 With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event holds a list of changes in place of the new
-document. A change consists of one byte for the operation, a path and, unless the operation is REMOVE, a value. A
-length-encoded integer before the path and before the value gives its length. See `json_diff.h` in MySQL's source.
+document. A change consists of one byte for the operation, a path and, unless the operation is REMOVE, a value. The path
+and the value are each preceded by their length, as a length-encoded integer. See `json_diff.h` in MySQL's source.
 """
 
 import json
@@ -46,7 +46,7 @@ def apply_diffs(old: bytes | memoryview, diffs: bytes | memoryview) -> bytes:
     """Returns the text of the new document.
 
     `old` is the binary document before the update; `diffs` is the list of changes, without the length before it. Raises
-    ChangelogError (MALFORMED) with the offset in the list, if a change is not valid, or does not fit the document.
+    ChangelogError (MALFORMED) with an offset in the list if a change is not valid or does not fit the document.
     """
     document = parse_json(old)
     for change in read_diffs(diffs):

@@ -20,7 +20,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 Ints = npt.NDArray[np.int64]
 
 Bounds = tuple[int, ...]
-"""Disjoint intervals of numbers, in order: the first number of each, and the first number after it."""
+"""Disjoint intervals in ascending order. Each has two entries: its first number, and the first number after it."""
 
 NUMBER_END: Final = (1 << 63) - 1
 """One more than the highest number that a GTID can have."""

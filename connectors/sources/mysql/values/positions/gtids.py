@@ -38,7 +38,7 @@ class Gtids(Protocol):
 
     @property
     def text(self) -> str:
-        """The text, which both `parse_gtids` and the server can read. Equal values have the same text."""
+        """The set as text, which both `parse_gtids` and the server can read. Equal values have the same text."""
         ...
 
     def __bool__(self) -> bool: ...
