@@ -43,7 +43,7 @@ _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
     ("25006", Kind.PRECONDITION, "connect to a primary that accepts writes, or use --embedded"),
     ("42501", Kind.ACCESS, "connect as the role that migrates (CHANGELOG__SOURCE__DSN), or use --embedded"),
     ("55P03", Kind.CONNECTION, "try again, raise --lock-timeout, or use --embedded"),
-    ("57014", Kind.CONNECTION, "give --statement-timeout more, or use --embedded"),
+    ("57014", Kind.CONNECTION, "raise --statement-timeout, or use --embedded"),
 )
 
 
