@@ -1,4 +1,4 @@
-"""Keeps the store of current rows in RocksDB. Only this module imports `rocksdict`, which is an optional package.
+"""Keeps the store of current rows in RocksDB. Only this module imports `rocksdict`, RocksDB's optional binding.
 
 Rows and facts are in the same column family and are written in the same batches. So after a crash, the facts say
 exactly which rows the store has, whatever part of the last batches was lost.
