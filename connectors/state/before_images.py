@@ -1,4 +1,4 @@
-"""Fills in values that the database's log lacks from a store of current rows, and adds published rows to the store."""
+"""Fills in values that the database's log lacks. They come from a store of current rows, which this module updates."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class BeforeImages:
         self._watcher.folded(end, self._store.nbytes())
 
     def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
-        """Returns the rows of a piece, with missing values filled in where they are known.
+        """Returns the rows of a piece, with the values filled in that they lack, as far as these are known.
 
         `checkpoint` is the piece's checkpoint. The rows reach the store only if `add` is called.
         """

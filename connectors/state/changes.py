@@ -1,4 +1,4 @@
-"""Changes that are not in the store yet, and the interface of stores."""
+"""Defines the changes that are to be written to a store of current rows, and the interface of such stores."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class Changes:
-    """Changes of the store, which are written in one step.
+    """Changes that are written to the store in one step.
 
     First, all rows of the entities in `forgotten` are deleted. Then each key of `rows` gets its value; None deletes the
     key. `facts` holds what the store knows besides rows, by name.

@@ -1,4 +1,4 @@
-"""The versions of each entity's columns. They say whether a stored value can still be the table's value."""
+"""Keeps the versions of each entity's columns, which say whether a stored value can still be the table's value."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class ColumnVersions:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, bytes]) -> "ColumnVersions":
-        """Returns the columns from the store's facts, to which `fact` has added them."""
+        """Reads the versions from the store's facts, among which are the results of `fact`."""
         columns = cls()
         for name, fact in facts.items():
             if name.startswith(_FACT):

@@ -1,4 +1,4 @@
-"""Fills in the lacking values of many rows at once, with the same result as `fill_rows`.
+"""Fills in the values that rows lack, for many rows at once. The result is the same as that of `fill_rows`.
 
 Most rows lack nothing, or only the original of an update. That original is the `current` of the key's previous row. It
 is taken as it is, from the same batch or from the store. If a row may lack other values, `fill_rows` fills in that row
@@ -30,7 +30,7 @@ _MARKED = frozenset({GAPS, SCHEMAS})
 
 
 def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows of a batch with lacking values filled in, and stages all rows (`Pending` explains the steps).
+    """Fills in values that rows of the batch lack, and returns all rows. Stages them, too (see `Pending`).
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -52,8 +52,8 @@ class _Fast:
     """Fills one batch, entity by entity.
 
     `changed_rows` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original.
-    A number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows
-    of `_stored_states`, which come from the store. -1 means that the row takes no original.
+    A number below the count of rows names a row of the batch, whose `current` is taken. The count plus i names
+    `_stored_states[i]`, which comes from the store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -95,7 +95,7 @@ class _Fast:
                 self.changed_rows[number] = row
 
     def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
-        """Takes originals from the store, for the rows that are the first ones of their keys.
+        """Takes an original from the store for each row that is the first one of its key in the batch.
 
         Leaves out keys whose stored rows are not *usual* (`StoredRow`) or have another version of the columns, and
         returns these keys.
@@ -123,7 +123,7 @@ class _Fast:
         pending.put(dict(zip(last, values.to_pylist(), strict=True)))
 
     def _taken(self, column: str, numbers: Ints) -> pa.StringArray:
-        """Returns the values of the rows `numbers` in a column. No number is there twice; if all are there, they are in
+        """Returns a column's values in the rows `numbers`. `numbers` has no duplicates; if it has all rows, they are in
         order.
         """
         values = self._rows.column(column)

@@ -1,4 +1,4 @@
-"""Fills in the values that a row lacks, from the row that the store has of its key."""
+"""Fills in the values that a row lacks. They come from the row that the store has for the same key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from changelog.envelope.model import Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The usable values of a row before a change, as JSON, by column; and the columns with JSON's null."""
+    """The usable values of a row before a change, as JSON, by column; and the columns whose value is a JSON null."""
 
     values: Mapping[str, bytes]
     json_null: frozenset[str]
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """A filled row. `json_null` and `complete` are as in `StoredRow`, for its `current`."""
+    """A filled row. `json_null` and `complete` describe its `current`, as in `StoredRow`."""
 
     row: Row
     json_null: tuple[str, ...]
@@ -47,7 +47,7 @@ def known(row: StoredRow, usable: frozenset[str]) -> Known:
 
 
 def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
-    """Returns the row with the values that it lacks, as far as `before`, the row before the change, has them.
+    """Returns the row, with values that it lacks taken from `before`, the row before the change, if that row has them.
 
     `columns` are the entity's columns, in order. Values that the log sent are not replaced. An update or a delete
     without an original gets one if at least one of its values is known.

@@ -1,4 +1,4 @@
-"""Fills in the values that rows lack, row by row. This simple code defines the result; `fill_batches` is faster."""
+"""Fills in the values that rows lack, row by row. `fill_batches` does the same faster."""
 
 from collections.abc import Mapping
 
@@ -39,7 +39,7 @@ def may_lack(provenances: pa.StringArray) -> Mask:
 
 
 def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows of a batch with lacking values filled in, and stages all rows (`Pending` explains the steps).
+    """Fills in values that rows of the batch lack, and returns all rows. Stages them, too (see `Pending`).
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -47,7 +47,7 @@ def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def fill_one(pending: Pending, rows: pa.RecordBatch, number: int) -> Row | None:
-    """Stages the row with this number. Returns it with lacking values filled in; None if the row does not change."""
+    """Stages the row with this number. Returns the row if values that it lacks were filled in, otherwise None."""
     entity, key, op, position = (rows.column(name)[number].as_py() for name in ("entity", "key", "op", "position"))
     current = rows.column("current")[number].as_py()
     if entity == SCHEMAS:
@@ -108,7 +108,9 @@ def lacks(row: Row) -> bool:
 
 
 def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
-    """Returns the store's keys to which and from which a row moved. `moved` is a value of the column `moved`."""
+    """Returns the store's key that a row moved to, and the one that it moved from; None for a move that did not happen.
+    `moved` is a value of the column `moved`.
+    """
     if moved is None:
         return None, None
     places = json.decode(moved)
@@ -117,7 +119,7 @@ def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
 
 
 def _is_affordable(pending: Pending, row: Row, filled_row: Row) -> bool:
-    """Returns whether the budget for the present rows allows the values that were filled in, and subtracts them."""
+    """Returns whether the budget has room for the values that were filled in. If so, subtracts their size from it."""
     growth = sum(
         len(after or b"") - len(before or b"")
         for after, before in ((filled_row.current, row.current), (filled_row.original, row.original))
@@ -131,7 +133,7 @@ def _is_affordable(pending: Pending, row: Row, filled_row: Row) -> bool:
 def replaced(rows: pa.RecordBatch, changed_rows: Mapping[int, Row]) -> pa.RecordBatch:
     """Returns a batch in which the rows with these numbers, in ascending order, have other values.
 
-    The metadata of its schema stays.
+    The batch keeps the metadata of its schema.
     """
     if not changed_rows:
         return rows

@@ -1,4 +1,4 @@
-"""The rows of the store, together with the changes that are not in the store yet."""
+"""Combines the rows of the store with the changes that are not in the store yet."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -27,8 +27,8 @@ class Pending:
     belong to rows that the sink has, but has not committed. *Committed* changes are being written to the store.
 
     `columns` has the versions of each entity's columns. `moved` has the rows that left their old key but have not
-    arrived at the new key yet, by the store's form of the new key. `budget` is how many bytes may still be filled into
-    this piece.
+    arrived at the new key yet; its keys are the new keys, in the store's form. `budget` is how many bytes may still be
+    filled into this piece.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -70,7 +70,7 @@ class Pending:
         return self._masks.get(entity, b"").decode()
 
     def tracks(self, entity: str) -> bool:
-        """Returns whether the store has rows of this entity."""
+        """Returns whether the store keeps rows of this entity."""
         return entity in self._tracked
 
     # Rows
@@ -81,7 +81,7 @@ class Pending:
         self._fetched.update(zip(distinct, self.lookup(entity, distinct), strict=True))
 
     def lookup(self, entity: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the present rows of an entity and these keys of the store, in the form of `StoredRow.encode`.
+        """Returns the present rows of an entity for these keys of the store, in the form of `StoredRow.encode`.
 
         A row is None if it is unknown.
         """

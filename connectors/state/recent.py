@@ -1,11 +1,11 @@
-"""The rows that were written to the store last, in memory, so that frequent keys need no lookup in the store."""
+"""Keeps in memory the rows that were last written to the store, so that frequent keys need no lookup there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 NBYTES_MAX: Final = 64 << 20
-"""About how many bytes of keys and rows are in memory."""
+"""About how many bytes of keys and rows are kept in memory."""
 
 _OVERHEAD: Final = 150
 """About how many bytes Python needs for a key and a row in addition to their content."""
@@ -31,7 +31,7 @@ class RecentRows:
             self._old, self._young, self._nbytes = self._young, {}, 0
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the rows of keys of the store: None if a row was deleted, ABSENT if it is not in memory."""
+        """Returns the row of each of these keys: None if the row was deleted, ABSENT if it is not in memory."""
         young, old = self._young.get, self._old.get
         rows = [young(key, ABSENT) for key in keys]
         if self._old:

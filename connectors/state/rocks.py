@@ -1,4 +1,4 @@
-"""Keeps the store in RocksDB. Only this module imports `rocksdict`, RocksDB's binding, which is an optional package.
+"""Keeps the store of current rows in RocksDB. Only this module imports `rocksdict`, RocksDB's optional binding.
 
 Rows and facts are in the same column family and are written in the same batches. So after a crash, the facts say
 exactly which rows the store has, whatever part of the last batches was lost.
@@ -225,7 +225,7 @@ def _failed(path: Path, reason: str) -> ChangelogError:
 
 
 def _options() -> Options:
-    """Returns RocksDB's options: point lookups of rows of some hundred bytes, with little memory."""
+    """Returns RocksDB's options, for lookups of single rows of some hundred bytes with little memory."""
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(CACHE_BYTES))
     blocks.set_bloom_filter(10, block_based=False)  # most keys of inserts are not in the store

@@ -1,4 +1,4 @@
-"""The value that the store keeps for a key: the row as the changelog last published it."""
+"""Defines the value that the store keeps for a key: the row as the changelog last published it."""
 
 import struct
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _FIXED = struct.Struct(">IB34s")
 _LENGTH = struct.Struct(">I")
 
 HEADER: Final = _FIXED.size
-"""The bytes before the JSON of a usual row."""
+"""The number of bytes before the JSON of a usual row (see `StoredRow`)."""
 
 _HAS_NULLS, _INCOMPLETE = 1, 2
 
@@ -22,8 +22,8 @@ class StoredRow:
     """A row as the changelog last published it.
 
     `version` is the number of the version of columns that the row has (`changelog.envelope.versions`). `position` is
-    the text of the row's position. `state` is the JSON of `current`. `json_null` names the json columns whose null is
-    JSON's null. `complete` says that no column's value was unavailable.
+    the text of the row's position. `state` is the JSON of `current`. `json_null` names the columns of type json whose
+    value is a JSON null, and not SQL's NULL. `complete` says that no column's value was unavailable.
 
     A row is *usual* if it is complete and has no JSON null.
     """
@@ -38,7 +38,8 @@ class StoredRow:
         """Returns the value that the store keeps.
 
         It is the version (4 bytes), the flags (1 byte), the position's text, and the JSON of the row. If there are JSON
-        nulls, their names come before the JSON, as a JSON array, with its length (4 bytes) before it.
+        nulls, a JSON array with the names of their columns comes before the row's JSON, preceded by the array's length
+        (4 bytes).
         """
         flags = (_HAS_NULLS if self.json_null else 0) | (0 if self.complete else _INCOMPLETE)
         header = _FIXED.pack(self.version, flags, self.position.encode())

@@ -22,7 +22,7 @@ class Catalogue:
     declared: Mapping[str, ShownView] = field(default_factory=dict)
 
     def views(self) -> Mapping[str, ShownView]:
-        """Returns the views that can be asked now, by name."""
+        """Returns the views that can be queried now, by name."""
         entities = self.engine.entities()
         if self.declared:
             return {
@@ -37,8 +37,8 @@ class Catalogue:
 def catalogue(engine: StateEngine, views: Mapping[str, ViewConfig]) -> Catalogue:
     """Returns the catalogue of a configuration's views.
 
-    Raises ChangelogError (USAGE) if a condition cannot be evaluated here, if a view does not fit its entity, so far as
-    the changelog already has it, or if an entity cannot be served under its own name.
+    Raises ChangelogError (USAGE) if a condition cannot be evaluated here, if a view does not fit its entity (not
+    checked while the changelog has no entities), or if an entity cannot be served under its own name.
     """
     declared = {name: _declared(engine, name, view) for name, view in views.items() if view.serve is not None}
     entities = engine.entities()

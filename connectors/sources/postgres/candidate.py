@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.candidates.Candidate`: a PostgreSQL database without a configuration yet."""
+"""Implements `changelog.connectors.sources.candidates.Candidate` for a PostgreSQL database without a configuration."""
 
 from collections.abc import Callable, Collection, Sequence
 

@@ -2,9 +2,9 @@
 
 An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
 is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
-all epochs before. It continues from the start of the slot. This is the existing slot if it can still be read and the
-caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for each key that
-the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
+all epochs before. It continues from the start of the replication slot. This is the existing slot if it can still be
+read and the caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for
+each key that the table lacks. Afterwards the changelog equals its tables, no matter which changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
@@ -80,10 +80,11 @@ def crossing(
     previous writer out of the sink and returns the end of the changelog. Until then, the previous writer may store
     further checkpoints, so the new checkpoint is made from the one that `take_over` returns.
 
-    The slot is kept if `keep_slot` is set, and the slot can be read but starts after the end of the changelog in the
-    same log. In every other case a new slot replaces it.
+    The slot is kept only if `keep_slot` is set, the slot can be read, and it starts in the same log, after the end of
+    the changelog. In every other case a new slot replaces it.
 
-    Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session holds the slot.
+    Raises ChangelogError: SETTINGS and PRECONDITION for the same reasons as when the source is opened, IN_USE if
+    another session holds the slot.
     """
     with closing(connect(settings.dsn, settings=CATALOG_SETTINGS)) as catalog:
         _refuse(catalog, settings, entities, checkpoint)
@@ -126,10 +127,10 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], checkpoint: Checkpoint | None
 ) -> None:
-    """Raises the errors that a start would raise, with two exceptions. Changes nothing.
+    """Raises the errors that opening the source would raise, except in two cases. Changes nothing.
 
     The slot may be missing or unusable, because it is replaced. And the changelog may end inside a transaction, because
-    it does not continue that transaction.
+    the rest of that transaction is not published.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     without_partial = None if checkpoint is None else replace(checkpoint, partial=False)

@@ -239,7 +239,7 @@ class PostgresDatabase:
         return connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience())
 
     def _connected(self) -> PatientConnection:
-        """Opens a session with our own settings, whatever defaults the role or the database has."""
+        """Opens a session with our own settings, which override the defaults of the role and of the database."""
         return connect(self._settings.dsn, settings=SETTINGS, patience=self._patience())
 
     def _patience(self) -> Patience:

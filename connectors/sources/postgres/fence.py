@@ -55,8 +55,8 @@ class PostgresFence:
 
     @property
     def shown(self) -> Shown:
-        """See `Fence.shown`. Transactions get their ids while they run, so `hidden` lists the ids of transactions that
-        were open.
+        """See `Fence.shown`. A transaction gets its id before it commits, so an id below `end` may belong to a
+        transaction that was still open when the snapshot was taken. `hidden` lists these ids.
         """
         snapshot = Snapshot.parse(self.text)
         return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())

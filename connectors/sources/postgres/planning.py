@@ -1,4 +1,6 @@
-"""Implements `changelog.connectors.sources.migrations.Migrations` for PostgreSQL: rehearses migrations."""
+"""Implements `changelog.connectors.sources.migrations.Migrations` for PostgreSQL: runs a migration, and rolls it
+back.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,7 +43,7 @@ _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
     ("25006", Kind.PRECONDITION, "connect to a primary that accepts writes, or use --embedded"),
     ("42501", Kind.ACCESS, "connect as the role that migrates (CHANGELOG__SOURCE__DSN), or use --embedded"),
     ("55P03", Kind.CONNECTION, "try again, raise --lock-timeout, or use --embedded"),
-    ("57014", Kind.CONNECTION, "give --statement-timeout more, or use --embedded"),
+    ("57014", Kind.CONNECTION, "raise --statement-timeout, or use --embedded"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL source: combines the stream of a slot and the reads of tables into pieces of the changelog."""
+"""The PostgreSQL source: merges a slot's stream and table reads into pieces, which are rows with a checkpoint."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -86,7 +86,7 @@ class PostgresSource:
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._noticed: Noticed | None = None
-        self._unsettled: ChangelogError | None = None  # `_piece` sets it; `read` raises it after returning that piece
+        self._unsettled: ChangelogError | None = None  # set by `_piece`; the next `read` raises it
         self._stamps = Stamps()
         try:
             with translated("opening the source"):
@@ -281,7 +281,9 @@ class PostgresSource:
             return self._catalog.execute(query.encode(), values).fetchall()
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has it, and no rows."""
+        """See `ChangeSource.read`. If opening the source changed the checkpoint, the first piece has the new checkpoint
+        and no rows.
+        """
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
@@ -330,9 +332,10 @@ class PostgresSource:
         return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
-        """Returns a block as a piece. If an unlogged change must stop the service, `read` returns this piece first.
+        """Returns the assembled rows with the checkpoint after them; None if the checkpoint has not changed.
 
-        After that, the next `read` raises the error.
+        If an unlogged change must stop the service, `read` returns this piece first, and raises the error at the next
+        call.
         """
         before = self._state.checkpoint
         self._state.deliver(assembled)

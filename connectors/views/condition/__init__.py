@@ -1,5 +1,5 @@
-"""Evaluates the `where` of a served view on one row: a part of Spark's SQL, with the result that Spark has.
+"""Evaluates the `where` condition of a served view on one row, with the same result as Spark's SQL.
 
-`parse` reads the text, and `judge` compares values. What is not in the part is refused, never guessed: comparisons of a
-column with a value (`=`, `<>`, `!=`, `<`, `<=`, `>`, `>=`), `IN`, `IS NULL`, `AND`, `OR`, `NOT` and parentheses.
+`parse` reads the text, and `judge` compares values. A condition may have comparisons of a column with a value (`=`,
+`<>`, `!=`, `<`, `<=`, `>`, `>=`), `IN`, `IS NULL`, `AND`, `OR`, `NOT` and parentheses. Everything else is refused.
 """

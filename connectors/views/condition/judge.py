@@ -72,7 +72,9 @@ def _all(judges: list[Judge]) -> Judge:
 
 
 def _operand(name: str, value: Literal, columns: Struct) -> tuple[Callable[[Mapping[str, bytes]], Any], Any]:
-    """Returns what reads the column's value from a row, and the literal in a form to which Python can compare it."""
+    """Returns a function that reads the column's value from a row, and the literal in a form that Python can compare
+    with that value.
+    """
     column, type_ = _column(name, columns)
     value_of = _reading(column, reader(type_))
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Reads the text of a condition."""
+"""Parses the condition of a served view from its text."""
 
 import re
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ Condition = ValueComparison | Membership | IsNull | Negation | Junction
 
 
 def parse(text: str) -> Condition:
-    """Returns the condition that `text` has. Raises ChangelogError (USAGE) if it is not in our part of Spark's SQL."""
+    """Returns the condition that `text` expresses. Raises ChangelogError (USAGE) if `text` has anything else."""
     reader = _Reader(_tokens(text))
     condition = reader.alternatives(0)
     reader.expect_end()
@@ -173,7 +173,7 @@ class _Reader:
         raise refusal(f"has {token or 'nothing'} where a value should be")
 
     def _take(self) -> tuple[str, str]:
-        """Returns the next token with its kind; empty texts at the end."""
+        """Returns the kind and the text of the next token; two empty texts at the end."""
         if self._next == len(self._tokens):
             return "", ""
         self._next += 1

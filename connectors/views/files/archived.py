@@ -27,9 +27,11 @@ class ArchivedRows:
     groups: RowGroups
 
     def batches_of(self, key: str) -> Iterator[tuple[Sequence[pa.RecordBatch], str]]:
-        """Yields the changes of a key that one file has, and the position up to which the files after it go.
+        """Yields, for each file with changes of the key, these changes and the highest position in the files that
+        follow.
 
-        The files with the newest changes come first. Their positions may overlap.
+        The files with the newest changes come first. The positions of two files may overlap. If no file follows, the
+        position is an empty text.
         """
         selection = Selection(key=key)
         files = sorted(filter(selection.may_be_in_file, self.files), key=lambda file: file.last, reverse=True)
@@ -39,9 +41,9 @@ class ArchivedRows:
                 yield batches, end
 
     def keys_from(self, begin: str) -> Iterator[str]:
-        """Yields the keys from `begin` on in their order; a key may come several times.
+        """Yields the keys from `begin` on in ascending order; a key may come several times.
 
-        A file is opened only when its first key is near.
+        A file is opened only when its first key may be the next one.
         """
         unopened = sorted(
             (max(file.keys[0], begin) if file.keys else begin, file.path)

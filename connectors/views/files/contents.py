@@ -1,4 +1,4 @@
-"""Follows the files of a changelog: which of them there are, what the index of the tail has, and how far they go."""
+"""Keeps track of a changelog's files: which there are, the index of the tail, and how far the changelog is complete."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -160,8 +160,8 @@ class ChangelogFiles:
 
 
 def _continues(path: Path, earlier: Contents, archived: int) -> bool:
-    """Returns whether the log still is the one that is indexed. In a log that was made anew, the newest file that is
-    indexed is missing, or is another one.
+    """Returns whether the log is still the one that was indexed. If the log was deleted and begun again, the newest
+    indexed file is missing, or another file has its name.
     """
     return earlier.tail.last <= archived or _signature(log_file(path, earlier.tail.last)) == earlier.signature
 

@@ -1,7 +1,7 @@
-"""Holds where the changes of each key are: sorted arrays in memory, which are searched by bisection.
+"""Keeps in memory where the changes of each key are, in sorted arrays that are searched by bisection.
 
 A *place* is a number that says where a change is. Later changes have higher places. Its lowest bit is 1 if the change
-ended the row.
+ended the row (a delete or a truncate).
 """
 
 import heapq
@@ -22,7 +22,9 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class _Run(Sequence[bytes]):
-    """The keys of some changes, sorted, with their places; the places of one key ascend. It is the sequence of keys."""
+    """The keys of some changes, sorted, with their places; the places of one key ascend. As a sequence, it has the
+    keys.
+    """
 
     keys: pa.StringArray
     places: Places
@@ -49,7 +51,7 @@ class _Run(Sequence[bytes]):
         return self.places[begin : bisect_right(self, key, begin)]
 
     def keys_from(self, begin: bytes) -> Iterator[bytes]:
-        """Yields each key from `begin` on once. A key with many changes is skipped over, not read through."""
+        """Yields each key from `begin` on once. Jumps over the changes of a key instead of reading all of them."""
         index = bisect_left(self, begin)
         while index < len(self):
             key = self[index]
@@ -66,7 +68,8 @@ class _Run(Sequence[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class KeyRuns:
-    """Where the changes of an entity's keys are. Immutable: a change makes another object, which shares the arrays.
+    """Where the changes of an entity's keys are. Immutable: `add` makes another object, which shares arrays with this
+    one.
 
     Each run has later places than those before it, and about twice as many changes as the next one. So there are few
     runs, and each change was sorted only a few times.
@@ -80,7 +83,9 @@ class KeyRuns:
         return sum(run.keys.nbytes + run.places.nbytes for run in self.runs)
 
     def add(self, keys: Sequence[pa.StringArray], places: Sequence[Places]) -> "KeyRuns":
-        """Returns these changes and later ones: batches of their keys, and of their places, which ascend."""
+        """Returns these changes together with later ones, given as batches of keys and of their places. The places
+        ascend.
+        """
         runs = [*self.runs, _sorted(keys, places)]
         while len(runs) > 1 and len(runs[-2]) < 2 * len(runs[-1]):
             newest, earlier = runs.pop(), runs.pop()
@@ -98,7 +103,7 @@ class KeyRuns:
             yield from map(int, run.places_of(encoded)[::-1])
 
     def keys_from(self, begin: str) -> Iterator[str]:
-        """Yields the keys from `begin` on in their order, each once."""
+        """Yields the keys from `begin` on in ascending order, each once."""
         encoded = begin.encode()
         for key, _ in groupby(heapq.merge(*(run.keys_from(encoded) for run in self.runs))):
             yield key.decode()

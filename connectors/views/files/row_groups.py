@@ -1,4 +1,4 @@
-"""Reads row groups of Parquet files, and keeps those that were used last in memory."""
+"""Reads row groups of Parquet files, and keeps in memory those that were used last."""
 
 import threading
 from collections import OrderedDict
@@ -18,7 +18,7 @@ FOOTERS_MAX = 256
 """The most footers that are kept. The footer of a large file takes about a megabyte."""
 
 READ_COLUMNS = ("key", "position", "op", "committed_at", "provenance", "current")
-"""The columns of a row group that are read: those that make a state."""
+"""The columns of a row group that are read: those from which the state of a row is made."""
 
 DAMAGED = "restore the file from a copy"
 

@@ -1,4 +1,4 @@
-"""Knows where the changes are that are not archived: an index in memory of the live log, the *tail* of the changelog.
+"""Keeps an index in memory of the changes that are not archived yet. They are the *tail* of the changelog.
 
 A *place* (`key_runs`) is, from the highest bit to the lowest: the sequence of the log's file, the number of the row in
 the file, and whether the change ended the row.
@@ -42,7 +42,7 @@ class Tail:
     truncates: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, entity: str) -> KeyRuns:
-        """Returns where the changes of an entity are; nowhere, if the tail has none."""
+        """Returns where the changes of an entity are; an empty `KeyRuns` if the tail has none."""
         return self.runs.get(entity, KeyRuns())
 
     def add_files(self, path: Path, sequences: Iterable[int]) -> "Tail":

@@ -165,7 +165,8 @@ def test_describing_a_table_in_a_session_that_has_ended_is_a_lost_connection(sit
 @pytest.mark.parametrize("before", ["", "SET statement_timeout = 0;", "RESET ALL; "])
 def test_a_statement_has_a_timeout(planner: Planner, before: str) -> None:
     error = planner.refused(f"{before}\nSELECT pg_sleep(60)", "--statement-timeout", "0.2")
-    assert error.partition(": ")[2].startswith("canceling statement due to statement timeout; give --statement-timeout")
+    expected = "canceling statement due to statement timeout; raise --statement-timeout"
+    assert error.partition(": ")[2].startswith(expected)
 
 
 CATALOGUE = """

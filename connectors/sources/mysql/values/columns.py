@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumn:
-    """One column of a table map, with everything that decides how its values are read and published.
+    """One column of a table map, which is the log's description of a table. It has everything that decides how the
+    column's values are read and published.
 
     - `type`: the code of the log (`type_codes.TypeCode`). Where the log has `STRING` and names the true type in its
       metadata, this is the true type: `ENUM`, `SET` or `STRING`.
     - `meta`: the column's metadata in the log, as a number; two bytes are read as little-endian. Its meaning depends on
       `type`. It is the length in bytes for `STRING`, the maximum length in bytes for `VARCHAR`, and the size of a value
       for `FLOAT`, `DOUBLE`, `ENUM` and `SET`. For `TIME2`, `DATETIME2` and `TIMESTAMP2` it is the number of digits of
-      the fraction, and for `BLOB`, `JSON`, `GEOMETRY` and `VECTOR` the size of the length before a value. For
-      `NEWDECIMAL` and `BIT` see the properties. It is 0 for all other types.
+      the fraction, and for `BLOB`, `JSON`, `GEOMETRY` and `VECTOR` the number of bytes of the length that precedes each
+      value. For `NEWDECIMAL` and `BIT` see the properties. It is 0 for all other types.
     - `nullable`: whether the column may hold null. `unsigned`: whether a number has no sign.
     - `collation`: the id of the collation; None for types without text. Binary strings have the collation 63.
     - `labels`: the labels of an `ENUM` or a `SET`, as bytes in the column's character set.

@@ -2,7 +2,7 @@
 
 The layouts are those of the server's fields (`Field_tiny` and its siblings in `field.cc`), and of `decimal2bin` in
 `decimal.cc`. Each function that returns a `Printer` is called once for a column. All printers raise ChangelogError
-(MALFORMED) for bytes that the type cannot have, and nothing else.
+(MALFORMED) for bytes that the type cannot have, and no other error.
 """
 
 import math
@@ -59,7 +59,7 @@ def floating(value: float, *, single: bool) -> bytes:
 
 
 def bits(count: int) -> Printer:
-    """Prints a BIT of `count` bits, which is big-endian, as `count` digits 0 or 1."""
+    """Prints a BIT of `count` bits, stored as a big-endian number, as `count` digits 0 or 1."""
 
     def printed(raw: bytes | memoryview) -> bytes:
         check_size("BIT", raw, (count + 7) // 8)

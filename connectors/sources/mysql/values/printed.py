@@ -1,7 +1,7 @@
 """Prints the values of a column from their bytes in the binary log.
 
-The printed text of a value is what its codec (`types.codec_for`) converts to JSON. It is what the server prints in a
-query, with the exceptions that `selected` lists.
+The printed text of a value is what its codec (`types.codec_for`) converts to JSON. It is the text that the server
+prints in the result of a query, except in the cases that `selected` lists.
 """
 
 from collections.abc import Callable, Mapping
@@ -88,6 +88,6 @@ DECLARED_PRINTERS: Mapping[str, Printer] = {
     "inet6": strings.inet6,
     "vector": spatial.vector,
 }
-"""The printers of the types of MariaDB that only the catalogue knows. A `json` is printed unchanged, because it is a
-text.
+"""The printers of MariaDB's types that only the catalogue, and not the log, tells apart from others. A `json` is
+printed unchanged, because it is a text.
 """

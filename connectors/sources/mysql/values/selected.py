@@ -2,9 +2,9 @@
 binary log.
 
 The server sends the values in its text protocol. It prints most of them as the module `printed` does. The exceptions
-are numbers that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that it prints as bytes, and
-halves of surrogate pairs. A JSON document has the text that MySQL 8.0 prints; MySQL 9 formats some doubles in documents
-differently.
+are numbers that the server pads with zeros or rounds, TIMESTAMPs, which it prints without a zone, types that it prints
+as bytes, and texts with halves of surrogate pairs. For a JSON document, `printed` writes what MySQL 8.0 prints; MySQL 9
+formats some doubles in documents differently.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,8 +28,8 @@ server's own limit may be lower.
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00'",
-    # This turns off all other modes, above all PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. It is allowed here because a
-    # key can be an invalid date, such as 2024-02-31.
+    # This turns off all other modes, above all PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. ALLOW_INVALID_DATES stays on
+    # because a key can be an invalid date, such as 2024-02-31.
     "SET sql_mode = 'ALLOW_INVALID_DATES'",
     f"SET sql_select_limit = 18446744073709551615, wait_timeout = {IDLE_S}",
 )
@@ -42,10 +42,10 @@ Convert = Callable[[bytes], bytes]
 class Selected:
     """A column of a query.
 
-    `sql` is its expression. `convert` turns what the server sends for a value, which is not NULL, into the printed
-    text; it raises ChangelogError (MALFORMED) for bytes that the server never sends. If `convert` is None, the bytes
-    that the server sends are the printed text. `convert_column` does the same as `convert` for many values together; it
-    is None if that is not possible.
+    `sql` is its expression. `convert` turns the bytes that the server sends for a value other than NULL into the
+    printed text; it raises ChangelogError (MALFORMED) for bytes that the server never sends. If `convert` is None, the
+    bytes that the server sends are the printed text. `convert_column` does the same as `convert` for many values
+    together; it is None if there is no such function.
     """
 
     sql: str
@@ -58,10 +58,10 @@ Conversion = tuple[Convert | None, PrintColumn | None]
 
 
 def selected(column: LogColumn) -> Selected:
-    """Returns how a column is selected. `column` must be from the catalogue (`catalog_columns`), because `declared`
-    says whether the server pads numbers with zeros.
+    """Returns the expression that a query selects for a column, and the conversion of its values. `column` must be from
+    the catalogue (`catalog_columns`), because `declared` says whether the server pads numbers with zeros.
 
-    Raises ChangelogError (PRECONDITION) if its type cannot be published.
+    Raises ChangelogError (PRECONDITION) if the column's type cannot be published.
     """
     sql = quoted(column.name)
     if column.type in _FLOATING:
@@ -100,7 +100,7 @@ def _floating(text: bytes, *, single: bool) -> bytes:
 
 
 def _unpadded(text: bytes) -> bytes:
-    """Removes zeros at the beginning, but not the only digit before the point or the end."""
+    """Removes zeros at the beginning, but leaves at least one digit before the point."""
     whole, point, part = text.partition(b".")
     return (whole.lstrip(b"0") or b"0") + point + part
 

@@ -1,6 +1,6 @@
 """Prints strings, enumerations, addresses and compressed values from their bytes in the binary log.
 
-All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and nothing else.
+All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and no other error.
 """
 
 import zlib
@@ -12,7 +12,7 @@ from changelog.connectors.sources.mysql.values.numbers import Printer
 ToUtf8 = Callable[[bytes], bytes]
 """Converts a text from its character set to valid UTF-8, as the server does (`charsets.to_utf8`)."""
 
-_ZLIB = 8  # MariaDB's number of the method, in the upper half of the first byte
+_ZLIB = 8  # MariaDB's number for zlib, in the upper half of the first byte
 _RAW_DEFLATE = 0x08
 _LENGTH_BYTES = 0x07
 
@@ -28,7 +28,9 @@ def char(to_utf8: ToUtf8) -> Printer:
 
 
 def binary(length: int) -> Printer:
-    """Prints a BINARY of `length` bytes: the bytes as they are. The log leaves out the zeros at the end."""
+    """Prints the `length` bytes of a BINARY as they are. The zeros at the end, which the log leaves out, are added
+    again.
+    """
 
     def printed(raw: bytes | memoryview) -> bytes:
         if len(raw) > length:
@@ -39,7 +41,9 @@ def binary(length: int) -> Printer:
 
 
 def enum(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
-    """Prints the label of an ENUM, whose number has `size` bytes, little-endian. The number 0 is the empty text."""
+    """Prints the label of an ENUM, whose number has `size` bytes, little-endian. The number 0 stands for the empty
+    text.
+    """
     texts = [b"", *map(to_utf8, labels)]
 
     def printed(raw: bytes | memoryview) -> bytes:
@@ -139,7 +143,7 @@ def _longest_zeros(words: Sequence[int]) -> tuple[int, int]:
 
 
 def _address(type_name: str, raw: bytes | memoryview, size: int) -> bytes:
-    """Returns all `size` bytes; the log leaves out the zeros at the end."""
+    """Returns all `size` bytes of a value, with the zeros that the log leaves out at the end."""
     if len(raw) > size:
         raise malformed(type_name, f"has {len(raw)} bytes instead of {size}")
     return bytes(raw).ljust(size, b"\0")

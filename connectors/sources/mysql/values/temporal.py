@@ -2,7 +2,8 @@
 
 The layouts are those of `my_time.cc` (`my_time_packed_to_binary`, `my_datetime_packed_to_binary`,
 `my_timestamp_to_binary`). MariaDB can also write the older layouts, if `mysql56_temporal_format` is OFF. Dates may have
-a month or a day 0. All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and nothing else.
+a month or a day 0. All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and no other
+error.
 """
 
 import datetime
@@ -26,11 +27,11 @@ def date(raw: bytes | memoryview) -> bytes:
 
 
 def time(digits: int) -> Printer:
-    """Prints a TIME with `digits` digits of the fraction, for example `-838:59:59.0`.
+    """Prints a TIME with `digits` fractional digits, for example `-838:59:59.0`.
 
     The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
-    from the lowest bit up, are 6 bits for the second, 6 for the minute, and the hour. For a negative time, this whole
-    number is negative.
+    from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. For a negative
+    time, this whole number is negative.
     """
     fraction_size = (digits + 1) // 2
 
@@ -46,7 +47,7 @@ def time(digits: int) -> Printer:
 
 
 def datetime_(digits: int) -> Printer:
-    """Prints a DATETIME with `digits` digits of the fraction.
+    """Prints a DATETIME with `digits` fractional digits.
 
     The first 5 bytes are a big-endian number, to which an offset was added. From its lowest bit up, there are 6 bits
     for the second, 6 for the minute, 5 for the hour and 5 for the day. The other bits hold `13 * year + month`. The
@@ -68,7 +69,7 @@ def datetime_(digits: int) -> Printer:
 
 
 def timestamp(digits: int) -> Printer:
-    """Prints a TIMESTAMP with `digits` digits of the fraction, in UTC, with `+00` at the end.
+    """Prints a TIMESTAMP in UTC, with `digits` fractional digits and `+00` at the end.
 
     It is big-endian: 4 bytes with the seconds since 1970, then the fraction. The value 0 is the zero date, which has no
     zone.
@@ -128,7 +129,7 @@ def _clock(type_name: str, hours: int, minutes: int, seconds: int, hours_max: in
 
 
 def _fraction(type_name: str, number: int, digits: int) -> bytes:
-    """Returns the point and the digits of a fraction; each byte of `number` stands for two digits."""
+    """Returns the point and the digits of a fraction. The log has an even number of digits: one byte for every two."""
     stored_digits = (digits + 1) // 2 * 2
     if number >= 10**stored_digits:
         raise malformed(type_name, "has a fraction that is too large")

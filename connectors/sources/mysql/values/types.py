@@ -147,4 +147,5 @@ DECLARED: Mapping[str, Codec] = {
     "json": Codec(shape=Shape.OTHER, to_json=embedded, column_type=Primitive.JSON),
     "vector": _VECTOR,
 }
-"""The codecs of the types of MariaDB that only the catalogue knows, by `declared_type`."""
+"""The codecs of MariaDB's types that only the catalogue, and not the log, tells apart from others, by `declared_type`.
+"""

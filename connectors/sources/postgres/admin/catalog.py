@@ -37,7 +37,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """An index on plain columns; `immediate` is false if it is deferrable."""
+    """An index on plain columns; `immediate` is false if the index is deferrable."""
 
     name: str
     columns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Decides which of several services may read a slot, before any of them touches the changelog."""
+"""Decides which of several services may read a replication slot, before any of them touches the changelog."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""Creates and reads the service's publication and replication slot, and refuses unsuitable ones."""
+"""Creates the service's publication and replication slot, reads the slot's state, and refuses unsuitable slots."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 OPERATIONS = "insert, update, delete, truncate"
 
 LOST = "lost"
-"""The `wal_status` of a slot that the server has invalidated, or for which the server has removed needed log."""
+"""The `wal_status` of a slot that the server has invalidated, or whose log the server has removed."""
 
 _ASK_AGAIN_S = 0.1
 _GENERATED_COLUMNS = 180000

@@ -1,8 +1,8 @@
 """Defines an optional trigger of PostgreSQL, which writes stamps into the log, so that applications need not do so.
 
 A stamp says who makes the changes of a transaction. Before the first statement that changes a table, the trigger writes
-the stamp that the setting `changelog.provenance` has. If the setting has none, it writes the name of the application
-and the role of the session.
+the stamp that is in the setting `changelog.provenance`. If the setting is empty, the trigger writes the name of the
+application and the role of the session.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,16 +22,16 @@ NAME = "changelog_stamp"
 """The name of the function, and of the trigger on each table."""
 
 SETTING = "changelog.provenance"
-"""The setting in which an application leaves its stamp, for the rest of its transaction only."""
+"""The setting in which an application leaves the stamp of its transaction."""
 
 _NBYTES_MAX = 2 * (NBYTES_MAX + CONTEXT_NBYTES_MAX)
-"""The most bytes of a setting that the trigger writes; twice as many as a valid stamp has."""
+"""The trigger ignores a setting of more bytes than this, which is twice the size of the longest valid stamp."""
 
 _NAMED_MAX = 20
 """The most tables without a trigger that a finding names."""
 
-# The message is emitted outside the block with the exception handler. That block is a subtransaction: in its own
-# subtransaction, the server could deliver the message after the first row that it belongs to.
+# The message is emitted outside the block with the exception handler. That block is a subtransaction. If it emitted the
+# message, the server could deliver the message after the first row that it belongs to.
 _HEAD = f"""\
 -- Run this as the owner of the tables. Each CREATE TRIGGER waits until no transaction writes to its table, and blocks
 -- later writers meanwhile. To make it give up instead of waiting: SET lock_timeout = '2s'.

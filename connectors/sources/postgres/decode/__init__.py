@@ -1,1 +1,1 @@
-"""Decodes what PostgreSQL's output plugin pgoutput sends into rows of the changelog. The package is pure."""
+"""Turns the messages of PostgreSQL's output plugin pgoutput into rows of the changelog. The package does no I/O."""

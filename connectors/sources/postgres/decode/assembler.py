@@ -1,4 +1,4 @@
-"""Turns frames of the replication stream into rows of the changelog. The module is pure.
+"""Turns frames of the replication stream into rows of the changelog. The module does no I/O.
 
 A frame holds one message of pgoutput: a row, or a control message such as the beginning of a transaction. This module
 decodes the control messages and passes them to the `Assembly` of the capture core, which puts the rows in order.
@@ -196,7 +196,9 @@ class _Feed:
         self._tracked = self._tracked or self._relations.tracked_in(self._frames)
 
     def _settle(self) -> None:
-        """Makes sure that the open transaction's rows are decoded with the composite types that it saw."""
+        """Makes sure that the open transaction's rows are decoded with the composite types as this transaction saw
+        them.
+        """
         for described in self._relations.settle(self._flush):
             self._run.alter(described.entity.table, retyped(described, self._run.here()))
             self._run.set_columns(described.entity, described.table)

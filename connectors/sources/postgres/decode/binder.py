@@ -1,6 +1,6 @@
 """Binds a relation (a table, as the replication stream describes it) to the entity that its rows belong to.
 
-The binding says which columns are published and how, and which columns make up the key and the partition.
+The binding says which columns are published and how, and which columns make up the entity key and the partition key.
 """
 
 from collections.abc import Callable, Collection, Sequence

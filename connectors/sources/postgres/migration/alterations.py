@@ -1,6 +1,6 @@
-"""Finds what a rehearsed script does to a table, and which line of the script does it. The module is pure.
+"""Finds what a rehearsed migration script does to a table, and which line of the script does it. It does no I/O.
 
-It compares the states of the table before the script and after each statement.
+The module compares the states of the table before the script and after each statement.
 """
 
 import re

@@ -295,7 +295,7 @@ _DEFINITIONS = (
     _TRIGGERS,
 )
 
-# Columns that older servers lack are read from the row as JSON (to_jsonb): a query that names them would fail there.
+# Columns that older servers lack are read from the row as JSON (to_jsonb): a query that names them would fail.
 _PUBLICATION = """
 SELECT puballtables, concat_ws(
     ', ',

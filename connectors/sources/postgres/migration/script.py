@@ -1,4 +1,4 @@
-"""Splits SQL into statements with line numbers, and finds those that cannot be rehearsed. The module is pure.
+"""Splits the SQL of a migration into statements with line numbers, and finds those that cannot be rehearsed.
 
 A rehearsal runs the statements in a transaction that is rolled back. So a statement that cannot run in a transaction,
 or has effects that a rollback does not undo, cannot be rehearsed.

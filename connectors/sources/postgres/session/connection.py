@@ -47,7 +47,8 @@ def connect(
 ) -> PatientConnection:
     """Opens a connection in autocommit mode and applies `settings` to the session; `patience` limits its waits.
 
-    With `settings`, `transaction_timeout` is off, too, because it would abort the replay of a large transaction.
+    If `settings` is given, `transaction_timeout` is switched off, too: it would abort the replay of a large
+    transaction.
 
     Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses us, CONNECTION if
     the server cannot be reached now.

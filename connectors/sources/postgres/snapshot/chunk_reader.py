@@ -1,4 +1,4 @@
-"""Reads chunks of tables. A chunk that is being read is called a window.
+"""Reads chunks of tables. A *window* lasts from the reading of a chunk until the chunk's rows are published.
 
 A chunk is copied under a snapshot. Then a message with the window's name (its nonce) is written into the database's
 log. The chunk's rows are published where the stream delivers this message.

@@ -65,7 +65,7 @@ def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...
 def read_keys(
     reader: Connection, origin: Origin, table: ReadTable, name: str, part: LookupKeys, *, read_at: int
 ) -> KeyedRows:
-    """Reads the rows of the keys under the transaction's snapshot. Raises TooLargeError.
+    """Reads the rows of the keys under the transaction's snapshot. Raises ChunkTooLargeError.
 
     `name` is the table's name, quoted for SQL.
     """

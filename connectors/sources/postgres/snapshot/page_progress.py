@@ -63,9 +63,9 @@ class TableProgress:
     """The progress of reading one entity's table.
 
     `signature` identifies the columns with which its chunks were read. `queue` holds the ranges that were handed out
-    and are not yet published. `generation` counts restarts. `again` holds the columns because of which a table that was
-    already complete is read again. `stale` holds the columns whose values stay out of date, because only a part of the
-    table is read. A range spans `chunk_pages` pages, or less after a division.
+    and are not yet published. `generation` counts restarts. If a table that was already complete is read again, `again`
+    holds the columns that are the reason. `stale` holds the columns whose values stay out of date, because only a part
+    of the table is read. A range spans `chunk_pages` pages, or less after a division.
     """
 
     entity: str

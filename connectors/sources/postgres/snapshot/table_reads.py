@@ -114,7 +114,7 @@ def _snapshot(connection: Connection) -> Snapshot:
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
     """Returns how to read an entity's table now. The rows get the same binding as streamed rows with these columns.
 
-    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION as `bind_table` does.
+    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION in the same case as `bind_table`.
     """
     entity = entities[name]
     table = next(iter(read_tables(connection, named=entity.table)), None)

@@ -1,4 +1,4 @@
-"""Receives the stream of a slot in a thread of its own.
+"""Receives the stream of a replication slot in a thread of its own.
 
 The thread fills a bounded queue. It reports to the server regularly, however slow the consumer of the queue is, because
 the server ends a session that sends nothing for `wal_sender_timeout`.

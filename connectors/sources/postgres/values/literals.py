@@ -1,4 +1,4 @@
-"""Parses the text forms of PostgreSQL's structured values. The module is pure. It accepts only what the server prints.
+"""Parses the text forms of PostgreSQL's structured values, such as arrays. It accepts only what the server prints.
 
 Source: PostgreSQL's documentation, chapters 8.15 to 8.17, for arrays (array_out), composites (record_out), ranges
 (range_out) and multiranges (multirange_out); appendix F for hstore. On any other text, every function raises
@@ -88,7 +88,9 @@ def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
 
 
 def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Convert, parts: list[bytes]) -> int:
-    """Appends the dimension that starts at `at` to `parts`; returns the offset of its end."""
+    """Appends the JSON array of the dimension that starts at `at` to `parts`; returns the offset of the dimension's
+    end.
+    """
     if text[at : at + 1] != b"{" or depth > MAX_DIMENSIONS:
         raise _malformed("array", at)
     at += 1

@@ -1,4 +1,4 @@
-"""Converts log sequence numbers (LSNs) between an integer, PostgreSQL's text, and a checkpoint's `through`.
+"""Converts log sequence numbers (LSNs) between an integer, PostgreSQL's text, and the text that checkpoints store.
 
 An LSN counts the bytes of PostgreSQL's write-ahead log. PostgreSQL prints it as two hexadecimal numbers without leading
 zeros. LSNs in this form do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore

@@ -1,10 +1,10 @@
 """Reads MySQL's binary JSON: the format of JSON columns in tables and in the binary log.
 
-The format is described at the top of `json_binary.h` in MySQL's source. A document is one byte with the type, and the
-value. An object or array begins with the number of its members and its size in bytes. Entries of fixed size follow: for
-each key its offset and length, then for each value its type and its offset, or the value itself if it is small. Offsets
-count from the start of the object or array. In a *small* object or array, numbers and offsets have 2 bytes; in a large
-one, they have 4.
+The format is described at the top of `json_binary.h` in MySQL's source. A document is one byte, which gives the type,
+and then the value. An object or array begins with the number of its members and its size in bytes. Entries of fixed
+size follow: for each key its offset and length, then for each value its type and its offset, or the value itself if it
+is small. Offsets count from the start of the object or array. In a *small* object or array, numbers and offsets have 2
+bytes; in a large one, they have 4.
 """
 
 import math
@@ -39,7 +39,9 @@ def parse_json(data: bytes | memoryview) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """The layout of a small or a large object or array. Values of the types `inlined` are stored in the entries."""
+    """The layout of a small or a large object or array: of its header, of a key's entry and of a value's entry. Values
+    of the types `inlined` are stored in their entries.
+    """
 
     header: struct.Struct
     key: struct.Struct
@@ -66,7 +68,8 @@ _MASKS: Final[Mapping[int, tuple[int, int]]] = {
     _INT32: (0xFFFFFFFF, 0x80000000),
     _UINT32: (0xFFFFFFFF, 0),
 }
-"""The bits of a number in an entry, and the bit of its sign."""
+"""For each type of number that an entry can hold: a mask of the number's bits, and its sign bit (0 if it has no sign).
+"""
 _SMALL: Final = _Form(
     header=struct.Struct("<HH"),
     key=struct.Struct("<HH"),
@@ -99,7 +102,7 @@ class _Reader:
 
     def value(self, kind: int, at: int, end: int, depth: int) -> Json:
         """Returns the value at `at`, which must end at or before `end`. If it is an object or array, `depth` is its
-        level.
+        level of nesting.
         """
         if kind == _STRING:
             return self._string(at, end)
@@ -168,7 +171,7 @@ class _Reader:
         return values
 
     def _string(self, at: int, end: int) -> str:
-        if at < end and self._data[at] < 0x80:  # a short text, like most
+        if at < end and self._data[at] < 0x80:  # like most texts, it is short: one byte holds its length
             self._unread -= 1
             return self._text(at + 1, self._data[at], end)
         length, start = self._length(at, end)

@@ -1,8 +1,8 @@
 """Applies a partial update of a JSON document: MySQL can log a list of changes instead of the new document.
 
-With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event has a list of changes where the new document
-would be. Each change is one byte with the operation, a path, and a value unless the operation is REMOVE; path and value
-have their lengths before them, as length-encoded integers. See `json_diff.h` in MySQL's source.
+With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event holds a list of changes in place of the new
+document. A change consists of one byte for the operation, a path and, unless the operation is REMOVE, a value. The path
+and the value are each preceded by their length, as a length-encoded integer. See `json_diff.h` in MySQL's source.
 """
 
 import json
@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class JsonOperation(IntEnum):
-    """What a change does at its path. Only INSERT into an array moves other values."""
+    """What a change does at its path. In an array, INSERT and REMOVE also move the elements after it."""
 
     REPLACE = 0
     INSERT = 1
@@ -46,7 +46,7 @@ def apply_diffs(old: bytes | memoryview, diffs: bytes | memoryview) -> bytes:
     """Returns the text of the new document.
 
     `old` is the binary document before the update; `diffs` is the list of changes, without the length before it. Raises
-    ChangelogError (MALFORMED) with the offset in the list, if a change is not valid, or does not fit the document.
+    ChangelogError (MALFORMED) with an offset in the list if a change is not valid or does not fit the document.
     """
     document = parse_json(old)
     for change in read_diffs(diffs):
@@ -158,7 +158,7 @@ def _step(match: re.Match[str], offset: int) -> Step:
         return -1 - int(match["before"] or 0)
     try:
         name = match["bare"] if match["quoted"] is None else str(json.loads(match["quoted"]))
-        name.encode()  # half of a surrogate pair, or bytes that are not UTF-8
+        name.encode()  # fails for half of a surrogate pair, and for bytes that are not UTF-8
     except ValueError:
         raise _malformed(offset) from None
     return name

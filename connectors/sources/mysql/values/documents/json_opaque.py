@@ -29,8 +29,8 @@ class Number:
 def opaque_value(kind: int, data: bytes) -> str | Number | None:
     """Returns the value that the server prints, or None if the type cannot have these bytes. `kind` is the type's code.
 
-    A date or a time is a string, with 6 digits of the fraction if it has a time. Values of other types are strings with
-    their bytes in base64.
+    A date or a time is a string. If it includes a time, the string has 6 fractional digits. Values of other types are
+    strings with their bytes in base64.
     """
     if kind == TypeCode.NEWDECIMAL:
         text = _decimal(data)

@@ -9,8 +9,8 @@ from typing import Any, Final
 from changelog.connectors.sources.mysql.values.documents.json_binary import Json, parse_json
 from changelog.connectors.sources.mysql.values.documents.json_opaque import Number
 
-_PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e15  # between them, Python lays numbers out like MySQL
-_EXPONENT_MIN, _EXPONENT_MAX = -15, 14  # the power of ten of the first digit, if there is no exponent
+_PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e15  # between these, Python prints doubles as MySQL does
+_EXPONENT_MIN, _EXPONENT_MAX = -15, 14  # MySQL prints an exponent only outside these powers of ten
 
 _quickly: Final = JSONEncoder(ensure_ascii=False, check_circular=False).encode
 """Python's encoder. It separates values as MySQL does, and escapes what MySQL escapes: quotes, backslashes and

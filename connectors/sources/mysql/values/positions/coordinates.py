@@ -1,8 +1,8 @@
 """Converts places in the binary log to single integers, which sort in the order of the log.
 
 The log is a series of files, whose names end with a number, such as `binlog.000012`. A coordinate is the number of the
-file, times 2**36, plus an offset in the file in bytes. Positions (`envelope.position`) have a coordinate as their
-commit.
+file, times 2**36, plus an offset in the file in bytes. In the position of a change (`envelope.position`), the field
+`commit` is a coordinate.
 """
 
 import re

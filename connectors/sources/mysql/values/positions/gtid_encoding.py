@@ -1,5 +1,5 @@
-"""Encodes and decodes sets of MySQL's GTIDs, in the bytes that COM_BINLOG_DUMP_GTID sends and that a PREVIOUS_GTIDS
-event has.
+"""Converts sets of MySQL's GTIDs to and from bytes. The command COM_BINLOG_DUMP_GTID sends sets in this form, and a
+PREVIOUS_GTIDS event has one.
 
 All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
 bytes of its UUID and the number of its intervals (8 bytes). Each interval is its first number and the first number

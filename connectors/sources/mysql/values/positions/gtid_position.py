@@ -24,7 +24,7 @@ _EXAMPLE: Final = "0-1-100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidPosition:
-    """An immutable position: for each domain, the id of the last transaction's server, and its sequence number."""
+    """An immutable position: for each domain, the server id and the sequence number of the last transaction."""
 
     domains: Mapping[int, tuple[int, int]]
 
@@ -53,7 +53,7 @@ class GtidPosition:
     def of(cls, gtids: Iterable[tuple[int, int, int]]) -> Self:
         """Returns the position at the last GTID (domain, server id, sequence number) of each domain.
 
-        A GTID_LIST event has a GTID for each server in each domain; the last one is the newest.
+        A GTID_LIST event has a GTID for each server in each domain. The last one of a domain is its newest.
         """
         return cls(domains={domain: (server, sequence) for domain, server, sequence in gtids})
 
@@ -111,7 +111,9 @@ class GtidPositionBuilder:
         self._domains[domain] = server, sequence
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds the GTIDs whose text is `head`, followed by one of the `numbers`. The last one becomes the position."""
+        """Adds the GTIDs whose text is `head`, followed by one of the `numbers`. The last one becomes the last GTID of
+        its domain.
+        """
         for number in numbers[-1:].tolist():
             self.add(f"{head}{number}")
 

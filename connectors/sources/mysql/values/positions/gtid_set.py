@@ -20,18 +20,18 @@ from changelog.envelope.errors import ChangelogError, Kind
 Ints = npt.NDArray[np.int64]
 
 Bounds = tuple[int, ...]
-"""Disjoint intervals of numbers, in order: the first number of each, and the first number after it."""
+"""Disjoint intervals in ascending order. Each has two entries: its first number, and the first number after it."""
 
 NUMBER_END: Final = (1 << 63) - 1
-"""The first number that no GTID has."""
+"""One more than the highest number that a GTID can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidSet:
     """An immutable set of GTIDs.
 
-    `intervals` has the numbers of each source; sources are in lower case, with their tag, if there is one. Every source
-    has numbers, and the end of an interval is never the start of the next. Therefore equal sets are equal values.
+    `intervals` has the numbers of each source; a source is in lower case, with its tag if it has one. Every source has
+    at least one number, and intervals that touch are joined. Therefore two sets with the same GTIDs compare equal.
     """
 
     intervals: Mapping[str, Bounds]
@@ -51,7 +51,9 @@ class GtidSet:
 
     @property
     def text(self) -> str:
-        """The set as the server prints it, but in one line: sources in order, tags after the UUID's own numbers."""
+        """The set as the server prints it, but in one line. UUIDs are sorted; a UUID's numbers without a tag come
+        first, then its tags.
+        """
         parts: list[str] = []
         previous = ""
         for source in sorted(self.intervals):
@@ -187,7 +189,7 @@ def _printed(bounds: Bounds) -> Iterable[str]:
 
 
 def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
-    """Returns whether an interval contains `number`: then an odd count of bounds is at or below it."""
+    """Returns whether an interval contains `number`. If one does, the number of bounds at or below it is odd."""
     return bisect_right(bounds, number) % 2 == 1
 
 

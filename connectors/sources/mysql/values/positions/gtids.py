@@ -1,4 +1,4 @@
-"""Defines what the source needs of global transaction ids (GTIDs), for both MySQL and MariaDB.
+"""Defines one interface for the sets of global transaction ids (GTIDs) of MySQL and of MariaDB.
 
 The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as its database prints it.
 """
@@ -38,7 +38,7 @@ class Gtids(Protocol):
 
     @property
     def text(self) -> str:
-        """The text, which both `parse_gtids` and the server can read. Equal values have the same text."""
+        """The set as text, which both `parse_gtids` and the server can read. Equal values have the same text."""
         ...
 
     def __bool__(self) -> bool: ...
@@ -48,15 +48,15 @@ class Gtids(Protocol):
         ...
 
     def contains_any(self, head: str, numbers: Ints) -> bool:
-        """Returns whether this includes a transaction whose GTID is `head` followed by one of the `numbers`."""
+        """Returns whether the set includes a transaction whose GTID is `head` followed by one of the `numbers`."""
         ...
 
     def missing(self, other: Self) -> Self:
-        """Returns the transactions that `other` includes and this collection lacks."""
+        """Returns the transactions that `other` includes and this set lacks."""
         ...
 
     def is_subset(self, other: Self) -> bool:
-        """Returns whether `other` includes all transactions of this collection."""
+        """Returns whether `other` includes all transactions of this set."""
         ...
 
     def builder(self) -> GtidsBuilder[Self]:
@@ -65,7 +65,7 @@ class Gtids(Protocol):
 
 
 def parse_gtids(flavour: Flavour, text: str) -> Gtids:
-    """Parses the transactions that a server prints, such as `@@gtid_executed` (MySQL) or `@@gtid_binlog_pos` (MariaDB).
+    """Parses a set of GTIDs as a server prints it, such as `@@gtid_executed` (MySQL) or `@@gtid_binlog_pos` (MariaDB).
 
     Raises ChangelogError (MALFORMED) with the offset of the character that does not fit.
     """

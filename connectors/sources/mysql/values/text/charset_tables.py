@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 
 class Differences(NamedTuple):
-    """A codec of Python, and the characters that the servers convert to other ones.
+    """A Python codec, and the characters that the servers convert differently.
 
     Each key of `runs` is the bytes of a character in the set. Its value is a text: the servers convert this character
-    to the first character of the text, the next character in the set to the second one, and so on. They convert a
-    character that Unicode does not have to `?`.
+    to the first character of the text, the next character in the set to the second one, and so on. A character that
+    Unicode lacks becomes `?`.
     """
 
     codec: str

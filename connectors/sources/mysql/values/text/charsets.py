@@ -17,7 +17,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 _NONE = "?"
 _ABOVE_UCS2 = re.compile("[\U00010000-\U0010ffff]")
-_FIRST_TRAIL, _LAST_TRAIL = 0xA1, 0xFE  # the least and the greatest last byte of a character, in sets with rows of 94
+_FIRST_TRAIL, _LAST_TRAIL = 0xA1, 0xFE  # the lowest and highest last byte, in sets with 94 characters a row
 _FIRST_TRAIL_BYTE = bytes([_FIRST_TRAIL])
 _HALF_WIDTH, _THIRD_SET = 0x8E, 0x8F
 
@@ -104,7 +104,9 @@ def _split(text: bytes, size: Callable[[bytes], int]) -> Iterator[bytes]:
 
 
 def _expanded(runs: Mapping[bytes, str]) -> Iterator[tuple[bytes, str]]:
-    """Yields each character of the runs. The last bytes of a row of 94 characters go from A1 to FE."""
+    """Yields the bytes of each character in the runs, and what the servers convert it to. In a row of 94 characters,
+    the last bytes go from A1 to FE.
+    """
     for start, run in runs.items():
         code = bytearray(start)
         for character in run:
@@ -162,7 +164,7 @@ def _unicode(codec: str) -> ToUtf8:
 
 
 def _ucs2(text: bytes) -> bytes:
-    """Converts from UCS-2. It has no surrogate pairs: each half of a pair is a character that Unicode does not have."""
+    """Converts from UCS-2, which has no surrogate pairs: each half counts as a character that Unicode does not have."""
     return _ABOVE_UCS2.sub(_NONE * 2, _from_unicode(text, "utf-16-be")).encode("utf-8", "replace")
 
 

@@ -11,8 +11,8 @@ from changelog.envelope.entity import Entity
 class Requirements:
     """What the service needs from the database.
 
-    `through_lsn` is the log position at which the changelog ends; None if the changelog has not begun. `keeps_state` is
-    as in `changelog.connectors.sources.postgres.settings.Settings`.
+    `through_lsn` is the log position at which the changelog ends; None if the changelog has not begun. `keeps_state`
+    has the same meaning as in `changelog.connectors.sources.postgres.settings.Settings`.
     """
 
     slot: str
@@ -24,5 +24,5 @@ class Requirements:
 
 
 def mend(name: str, message: str, statement: str) -> Finding:
-    """Returns a failure that one statement fixes without losing anything."""
+    """Returns the finding for a failure that one SQL statement fixes without losing anything."""
     return Finding(name=name, status="fail", message=message, hint=statement, fix=(statement,))

@@ -46,7 +46,7 @@ class PublicationState:
     tables: Mapping[tuple[str, str], PublishedTable]
 
 
-# Columns that older servers lack are read through to_jsonb: a query that names them would fail there.
+# Columns that older servers lack are read through to_jsonb: a query that names them would fail on these servers.
 _PUBLICATION = """
 SELECT pubviaroot, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
     coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'

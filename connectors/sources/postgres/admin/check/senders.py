@@ -1,4 +1,4 @@
-"""Checks which other roles could send signals that the service obeys."""
+"""Checks whether other roles of the database can send the service signals, for example to read a table again."""
 
 from changelog.connectors.findings import Finding, ok, warn
 from changelog.connectors.sources.postgres.session.connection import Connection, translated

@@ -1,4 +1,4 @@
-"""Checks the server and the slot."""
+"""Checks the server's version and settings, the role's rights, and the replication slot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ _FAILOVER_SLOTS = 17
 class ServerFacts:
     """Facts about the server and the current role.
 
-    `slots` and `senders` count those in use. `keep_mb` is the setting max_slot_wal_keep_size in MB, -1 for no limit.
-    `synchronized` is the setting synchronized_standby_slots. `forbidden` lists the functions that the role needs but
-    may not call; None if there are none.
+    `slots` and `senders` are the numbers of replication slots and of WAL senders in use. `keep_mb` is the setting
+    max_slot_wal_keep_size in MB, -1 for no limit. `synchronized` is the setting synchronized_standby_slots. `forbidden`
+    lists the functions that the role needs but may not call; None if there are none.
     """
 
     version: int

@@ -24,7 +24,7 @@ def findings(
     *,
     keeps_state: bool,
 ) -> Iterator[Finding]:
-    """Yields all findings on one entity and its table. `keeps_state` is as in `Requirements`."""
+    """Yields all findings on one entity and its table. `keeps_state` has the same meaning as in `Requirements`."""
     text = ".".join(entity.table)
     problems = [
         *access(entity.name, table, relations, facts.role),
@@ -43,9 +43,9 @@ def _identity(
     """Yields a finding if the log lacks columns of old rows.
 
     If the log lacks a column of the key, a change cannot be published. If it lacks other columns, the message's
-    `original` comes from the state, or is unknown if the service keeps none. For a partitioned table, the partition's
-    replica identity decides which columns are in the log. The table's own replica identity decides which of these
-    columns the server sends.
+    `original` comes from the state, or is unknown if the service keeps no state. For a partitioned table, the
+    partition's replica identity decides which columns are in the log. The table's own replica identity decides which of
+    these columns the server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
@@ -84,7 +84,7 @@ def _row_filter(
     relations: Mapping[int, RelationRights],
     facts: ServerFacts,
 ) -> Iterator[Finding]:
-    """Yields a finding if the entity's row filter cannot be used: its columns must be in the replica identity.
+    """Yields a finding if the entity's row filter cannot be used. The filter's columns must be in the replica identity.
 
     If the publication has the filter already, the server lists the filter's columns. Otherwise every column whose name
     occurs as a word in `where` counts as a column of the filter.
