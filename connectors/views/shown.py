@@ -18,8 +18,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class ShownView:
     """A view under its `name`: the `columns` (None for all) of those rows of an entity for which a condition holds.
 
-    `key` are the columns of the entity's key, if they are known. `max_lag_s` is the most staleness, in seconds, that a
-    reader accepts who does not say so.
+    `key` are the columns of the entity's key, if they are known. `max_lag_s` is the largest staleness, in seconds, that
+    a request accepts if it has no parameter `max_lag`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Limits how many requests an application answers: for each client in a second, and for all clients at once."""
+"""Limits requests: how many a client may send in a second, and how many are answered at the same time."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator

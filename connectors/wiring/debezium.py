@@ -1,4 +1,4 @@
-"""Opens the events of Debezium, from topics or in process."""
+"""Opens the source that reads Debezium's events: from topics, or from a Debezium that the service itself runs."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -75,7 +75,7 @@ def _origin(config: Config, source: DebeziumConfig) -> ConfiguredInput:
 
 
 def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
-    """Returns the properties of Debezium in process."""
+    """Returns the properties for a Debezium that the service itself runs: our defaults, and those configured."""
     connector = CONNECTORS.get(jar_name(source.connector))
     java_class = None if connector is None else connector.java_class
     tables = [table for table, _ in _tables(config, source)]

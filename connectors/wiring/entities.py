@@ -169,8 +169,9 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
 
 
 def _envelope_problems(config: Config, settings: EntityConfig, table: TableInfo) -> Iterator[str]:
-    """Yields the settings of one entity that the configured envelope does not allow, as `_entity_problems` does.
+    """Yields a problem for each setting of one entity that the configured envelope does not allow.
 
+    Each text begins with the path of the setting, as in `_entity_problems`.
     Consumers of other envelopes do not know positions, so they cannot order messages of several partitions.
     """
     if config.envelope == OWN_ENVELOPE:

@@ -30,7 +30,7 @@ def database(
     for this kind of database are not installed.
     """
     if isinstance(config.source, DebeziumConfig):
-        from changelog.connectors.wiring import debezium  # noqa: PLC0415, few services need its many modules
+        from changelog.connectors.wiring import debezium  # noqa: PLC0415 - slow, and few services need it
 
         return debezium.database(config, config.source)
     if isinstance(config.source, MysqlConfig):

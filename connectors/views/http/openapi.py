@@ -1,4 +1,4 @@
-"""Describes the API in OpenAPI 3.1."""
+"""Makes the OpenAPI 3.1 document that describes the HTTP API."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -33,7 +33,7 @@ _RANGE: Final = [
         "description": description,
     }
     for name, description in (
-        ("prefix", "Only keys that begin so. For a key of several columns, give it once for each leading column."),
+        ("prefix", "Only keys with this prefix. For a key of several columns, give it once for each leading column."),
         ("from", "Only keys from this one on."),
         ("to", "Only keys before this one."),
     )

@@ -1,4 +1,4 @@
-"""The page of the API for people: which views there are, and how to ask for their rows."""
+"""Makes the HTML page that shows people which views the API has, and how to ask for their rows."""
 
 from collections.abc import Iterable
 from html import escape
@@ -48,5 +48,5 @@ def page(name: str, views: Iterable[ShownView]) -> str:
 
 
 def _key(view: ShownView) -> str:
-    """Returns the columns of a view's key, as a pattern of addresses shows them."""
+    """Returns placeholders for the values of a view's key, such as `TENANT/ID`, to show in the address of a row."""
     return escape(safe("/".join(name.upper() for name in view.key or ("key",))))
