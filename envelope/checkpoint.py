@@ -123,8 +123,9 @@ class Checkpoint:
     position (as text) of a change of its columns that an operator accepted. `repairs` holds the unfinished repairs that
     signals requested, and the outcomes of the most recent signals. `source` and `sink` hold values such as the
     database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
-    stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `stop` is
-    the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
+    stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `state`
+    holds the id by which the store of current rows (`[state]`) recognises its changelog; it is empty without such a
+    store. `stop` is the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
     """
 
     position: Position | None

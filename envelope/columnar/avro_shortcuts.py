@@ -2,7 +2,7 @@
 
 `ObjectScan` locates the JSON tokens of the values. This module turns the tokens into segments of Avro, which are slices
 that `changelog.envelope.columnar.splice` joins. Each type has a *shortcut*, a function for the usual form of its
-values. A value of another form (an infinite date, a text with an escape) is encoded one by one, by `avro_values`. A
+values. Values of another form (an infinite date, a text with an escape) are encoded one by one, by `avro_values`. A
 nullable value begins with its *branch*, the number of its type in the Avro union.
 """
 
