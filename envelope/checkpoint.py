@@ -124,8 +124,8 @@ class Checkpoint:
     signals requested, and the outcomes of the most recent signals. `source` and `sink` hold values such as the
     database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
     stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `state`
-    holds the id by which the store of current rows (`[state]`) recognises its changelog; it is empty without such a
-    store. `stop` is the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
+    holds the id by which the store of current rows (`[state]`) recognises its changelog. `stop` is the service's last
+    stop; it becomes None when the changelog is complete past the stop's transaction.
     """
 
     position: Position | None

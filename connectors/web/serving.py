@@ -25,7 +25,9 @@ HEAD_S = 10.0
 """How long a client may take to send the first line and the headers of a request, in seconds."""
 
 READ_S = 60.0
-"""How long a client may read nothing of an answer that is too long for the buffers of the network, in seconds."""
+"""How long a client may pause while it reads an answer, in seconds. This limit does not apply to the part of an answer
+that fits into the buffers of the network.
+"""
 
 CONNECTIONS_MAX = 128
 KEEP_ALIVE_S = 15
@@ -165,7 +167,9 @@ class _Connection(H11Protocol):
         _cancel(self._read_timer)
 
     def _await_head(self) -> None:
-        """Sets the timer for a head, unless it is set already, or a request is being answered."""
+        """Starts the timer for the head of the next request, unless it runs already. While a request is being answered,
+        no head is expected, so the timer is stopped.
+        """
         if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]  # None at first
             _cancel(self._head_timer)
         elif self._head_timer is None or self._head_timer.cancelled():

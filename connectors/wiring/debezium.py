@@ -47,7 +47,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
 
 
 def _whole(topics: TopicsConfig | None) -> Whole | None:
-    """Returns how transactions are published as a whole; None if they are not."""
+    """Returns the settings for publishing whole transactions; None if no topic of transactions is configured."""
     if topics is None or topics.transactions is None:
         return None
     messages = f"{topics.transactions.rpartition('.')[0]}.message"
@@ -55,7 +55,7 @@ def _whole(topics: TopicsConfig | None) -> Whole | None:
 
 
 def candidate(topics: TopicsConfig) -> DebeziumCandidate:
-    """Returns the tables whose events are in topics. Asks the brokers nothing until the result is used."""
+    """Returns the tables whose events are in topics, for `changelog init`. Does not connect to the brokers yet."""
     with kafka_needed():
         from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415
     return debezium_topics.candidate(topics)
@@ -83,7 +83,7 @@ def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
 
 
 def translation_settings(config: Config, source: DebeziumConfig) -> TranslationSettings:
-    """Returns the settings of the translation, which asks the registry for schemas if one is configured."""
+    """Returns the settings for translating Debezium's events. If a registry is configured, schemas come from there."""
     settings = TranslationSettings(
         types={table: entity.types for table, entity in _tables(config, source) if entity.types},
         unwrapped=source.unwrapped,

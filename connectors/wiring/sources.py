@@ -58,7 +58,8 @@ def kind_of(dsn: str) -> str:
 
 
 def event_trigger_script(dsn: str | None) -> str:
-    """Returns SQL that an administrator may run. After that, the log reports changes of tables and publications.
+    """Returns SQL that creates an event trigger, which writes each change of a table or publication into the log. An
+    administrator has to run it.
 
     Raises ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
     """

@@ -1,4 +1,4 @@
-"""Makes answers: rows and errors as JSON, with headers that say how new they are."""
+"""Makes HTTP answers: rows or an error as JSON, with headers that say how new the rows are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ STALENESS = "x-staleness"
 
 
 class RefusalError(Exception):
-    """Raised for a request that gets no rows: the status, what is wrong, what to do, and headers for the answer."""
+    """Raised to refuse a request: the status, what is wrong, what to do (`hint`), and headers for the answer."""
 
     def __init__(
         self, status: HTTPStatus, message: str, hint: str | None, headers: Mapping[str, str] | None = None
@@ -27,7 +27,7 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPage:
-    """A part of a view's rows, and the address of the rows after it; None if there are no more."""
+    """A part of a view's rows. `next_address` is the address of the next part, None if this is the last one."""
 
     rows: Sequence[StateRow]
     next_address: str | None

@@ -60,7 +60,7 @@ STATUSES = {
     Kind.PRECONDITION: HTTPStatus.SERVICE_UNAVAILABLE,
     Kind.CONNECTION: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The statuses of errors by their kind; every other kind, such as a damaged file, is an error of the server."""
+"""The status of the answer to each kind of error. Any other kind, such as a damaged file, is an error of the server."""
 
 Answer = Callable[[ShownMoment], Response]
 """Makes an answer from the rows as they are now."""

@@ -21,7 +21,7 @@ _FRESHNESS: Final = [
         "name": "max_lag",
         "in": "query",
         "schema": {"type": "string", "examples": ["2s", "500ms"]},
-        "description": "Wait until something was stored within this time.",
+        "description": "Wait until the changelog was last written at most this long ago.",
     },
 ]
 _RANGE: Final = [
@@ -48,7 +48,7 @@ _RANGE: Final = [
 ]
 _HEADERS: Final[Document] = {
     "X-Position": {"schema": _TEXT, "description": "States have every change up to this position."},
-    "X-Staleness": {"schema": {"type": "number"}, "description": "For how many seconds nothing was stored."},
+    "X-Staleness": {"schema": {"type": "number"}, "description": "Seconds since the changelog was last written."},
 }
 _SCHEMAS: Final[Document] = {
     "Row": {

@@ -23,8 +23,8 @@ _PAGE: Final = """<!DOCTYPE html>
 <body>
 <h1>{name}: the state of each row now</h1>
 <p>Each answer is JSON. Its header <code>X-Position</code> says up to which position of the changelog it is complete,
-and <code>X-Staleness</code> for how many seconds nothing was stored. <a href="/openapi.json">The OpenAPI document</a>
-has all parameters.</p>
+and <code>X-Staleness</code> how many seconds ago the changelog was last written. <a href="/openapi.json">The OpenAPI
+document</a> has all parameters.</p>
 <table>
 <tr><th>rows</th><th>one row</th><th>of the entity</th></tr>
 {views}

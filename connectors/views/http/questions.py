@@ -42,7 +42,7 @@ class Freshness:
     max_lag_s: float | None = None
 
     def shortfall(self, reached: Completeness, staleness_s: float | None) -> str | None:
-        """Returns what states lack, as the predicate of a sentence; None if they are new enough."""
+        """Returns why states are not new enough, as the predicate of a sentence; None if they are new enough."""
         at = reached.position
         end = f"it is complete up to {at or 'an unknown position'}"
         if self.position is not None and (at is None or at < self.position):
