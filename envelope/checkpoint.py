@@ -1,5 +1,5 @@
-"""Defines the checkpoint, which a sink stores with each commit, atomically with the rows. In files and topics, the
-checkpoint is a JSON object, which is called the *recovery record*.
+"""Defines the checkpoint: how far a changelog reaches. A sink stores it in each commit, atomically with the rows. In
+files and topics, the checkpoint is a JSON object, which is called the *recovery record*.
 
 Format 2 has the same members for all databases. Its member `source` holds everything that only one kind of database
 has. Format 1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its

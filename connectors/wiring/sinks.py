@@ -68,7 +68,7 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
         raise ChangelogError(
             Kind.USAGE,
             f'{reader} reads our own envelope, and [sink] envelope is "{config.envelope}"',
-            hint='publish also with envelope = "changelog": by a second service, with another name and prefix',
+            hint='also run a second service with envelope = "changelog", and with another name and prefix',
         )
 
 

@@ -1,4 +1,4 @@
-"""Reads how far the changelog is, and what the service waits for. `changelog status` and the console show this."""
+"""Reads what `changelog status` and the console show: how far the changelog reaches, and what the service waits for."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Divides the JSON of a column into its leaves: the parts that have no parts themselves.
+"""Splits the JSON value of a column into its leaves, such as single texts and numbers.
 
 A *leaf* is a scalar, an empty object or an empty array. A JSON pointer (RFC 6901) says where it is in the row's state:
 an element of an array is named by its index. The text of a leaf is canonical (`changelog.envelope.canonical`), so

@@ -1,4 +1,4 @@
-"""Converts values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
+"""Converts single values between JSON and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
 A value is encoded as its logical type only if decoding gives the same JSON again. Some types have values for which this
 is impossible, such as an infinite date (`docs/reference/types.md` lists these types). The union of such a type has one

@@ -238,7 +238,7 @@ async def _changelog_error(_: Request, error: Exception) -> Response:
 
 async def _not_there(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_answer(HTTPStatus(error.status_code), "there is no such address", "see / for those that there are")
+    return error_answer(HTTPStatus(error.status_code), "there is no such address", "open / to see the addresses")
 
 
 async def _bug(_: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Reads what a request asks for: a key or a range of keys, and how new the states have to be."""
+"""Reads the address of a request: which key or range of keys it asks for, and how new the states have to be."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Waits until states are as new as a request asks for."""
+"""Makes a request wait until the states are as new as it asks for."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ class Waiting:
             if shortfall is None:
                 return moment
             if self.stopping():
-                raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends", "send the request again")
+                raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping", "send the request again")
             if time.monotonic() >= deadline:
                 raise RefusalError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
