@@ -1,8 +1,14 @@
 """Protects an application: refuses requests that must not reach it, and adds protective headers to every answer.
 
-A request passes these checks, in this order: it names one of our hosts, no other site's script sent it, its method only
-reads, its address is not too long, its client has not sent too many requests, not too many requests are being answered
-now, and its client has the token or a session.
+A request must pass these checks, in this order:
+
+1. It names one of our hosts.
+2. It was not sent by a script of another site.
+3. Its method only reads, or it is the POST of the login form.
+4. Its address is not too long.
+5. Its client has not sent too many requests.
+6. Not too many other requests are being answered now.
+7. Its client has the token or a session, unless the address is open to all.
 """
 
 import time

@@ -25,9 +25,7 @@ HEAD_S = 10.0
 """How long a client may take to send the first line and the headers of a request, in seconds."""
 
 READ_S = 60.0
-"""How long a client may pause while it reads an answer, in seconds. This limit does not apply to the part of an answer
-that fits into the buffers of the network.
-"""
+"""How long the network's buffers may stay full because a client does not read its answer, in seconds."""
 
 CONNECTIONS_MAX = 128
 KEEP_ALIVE_S = 15

@@ -64,7 +64,7 @@ def candidate(topics: TopicsConfig) -> DebeziumCandidate:
 def _origin(config: Config, source: DebeziumConfig) -> ConfiguredInput:
     if source.topics is not None:
         with kafka_needed():
-            from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415, it needs optional packages
+            from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415 - late: it needs optional packages
         return debezium_topics.origin(config.name, source.topics)
     properties = _properties(config, source)
     return EngineOrigin(

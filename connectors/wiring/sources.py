@@ -35,7 +35,7 @@ def database(
         return debezium.database(config, config.source)
     if isinstance(config.source, MysqlConfig):
         with client_needed():
-            from changelog.connectors.wiring import mysql  # noqa: PLC0415, it needs an optional package
+            from changelog.connectors.wiring import mysql  # noqa: PLC0415 - late: it needs an optional package
         return mysql.database(config, config.source, stopping)
     return PostgresDatabase(postgres_settings(config, stopping=stopping, alive=alive))
 
