@@ -159,10 +159,10 @@ class Checkpoint:
 
         If `stop` is None, the former stop remains until the changelog is complete past the stop's transaction.
         """
-        ahead = self.stop
-        if ahead is not None and self.complete_before > replace(ahead.position, ordinal=0):
-            ahead = None
-        return replace(self, stop=stop or ahead)
+        former_stop = self.stop
+        if former_stop is not None and self.complete_before > replace(former_stop.position, ordinal=0):
+            former_stop = None
+        return replace(self, stop=stop or former_stop)
 
     def to_json(self) -> bytes:
         """Returns the checkpoint as a JSON object of the newest format."""

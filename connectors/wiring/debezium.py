@@ -110,8 +110,8 @@ def kafka_needed() -> AbstractContextManager[None]:
 def _columns(entity: EntityConfig) -> Iterator[str]:
     """Yields the columns that the configuration of an entity names, each once."""
     selected = (name for name in entity.columns if name != "*")
-    places = (*(entity.key or ()), *(entity.partition_by or ()))
-    yield from dict.fromkeys((*places, *selected, *entity.exclude_columns, *entity.mask, *entity.types))
+    key_columns = (*(entity.key or ()), *(entity.partition_by or ()))
+    yield from dict.fromkeys((*key_columns, *selected, *entity.exclude_columns, *entity.mask, *entity.types))
 
 
 def _tables(config: Config, source: DebeziumConfig) -> Iterator[tuple[TableName, EntityConfig]]:

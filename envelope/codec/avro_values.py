@@ -303,8 +303,8 @@ def _rendering(type_: ColumnType) -> Render:
             item = renderer(element)
             return lambda datum: b"[%b]" % b",".join(map(item, datum))
         case Map(value=value):
-            of = renderer(value)
-            return lambda datum: json_object([(quoted(name), of(member)) for name, member in datum.items()])
+            render_value = renderer(value)
+            return lambda datum: json_object([(quoted(name), render_value(member)) for name, member in datum.items()])
         case Struct(fields=fields):
             renderers = [(safe(name), quoted(name), renderer(member)) for name, member in fields]
             return lambda datum: json_object([(label, render(datum[name])) for name, label, render in renderers])
