@@ -70,7 +70,8 @@ def _escaped(value: Value, order: Any) -> bytes:
     match value:
         case dict():
             members = sorted(value.items()) if order else value.items()
-            return b"{%b}" % b",".join(_rendered(name, order) + b":" + _rendered(of, order) for name, of in members)
+            pairs = (_rendered(name, order) + b":" + _rendered(member, order) for name, member in members)
+            return b"{%b}" % b",".join(pairs)
         case list():
             return b"[%b]" % b",".join(_rendered(element, order) for element in value)
     return json.dumps(value).encode()

@@ -1,5 +1,5 @@
-"""Defines the checkpoint, which a sink stores with each commit, atomically with the rows. In files and topics, the
-checkpoint is a JSON object, which is called the *recovery record*.
+"""Defines the checkpoint: how far a changelog reaches. A sink stores it in each commit, atomically with the rows. In
+files and topics, the checkpoint is a JSON object, which is called the *recovery record*.
 
 Format 2 has the same members for all databases. Its member `source` holds everything that only one kind of database
 has. Format 1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its
@@ -123,8 +123,9 @@ class Checkpoint:
     position (as text) of a change of its columns that an operator accepted. `repairs` holds the unfinished repairs that
     signals requested, and the outcomes of the most recent signals. `source` and `sink` hold values such as the
     database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
-    stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `stop` is
-    the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
+    stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `state`
+    holds the id by which the store of current rows (`[state]`) recognises its changelog. `stop` is the service's last
+    stop; it becomes None when the changelog is complete past the stop's transaction.
     """
 
     position: Position | None
@@ -158,10 +159,10 @@ class Checkpoint:
 
         If `stop` is None, the former stop remains until the changelog is complete past the stop's transaction.
         """
-        ahead = self.stop
-        if ahead is not None and self.complete_before > replace(ahead.position, ordinal=0):
-            ahead = None
-        return replace(self, stop=stop or ahead)
+        former_stop = self.stop
+        if former_stop is not None and self.complete_before > replace(former_stop.position, ordinal=0):
+            former_stop = None
+        return replace(self, stop=stop or former_stop)
 
     def to_json(self) -> bytes:
         """Returns the checkpoint as a JSON object of the newest format."""

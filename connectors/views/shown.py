@@ -18,8 +18,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class ShownView:
     """A view under its `name`: the `columns` (None for all) of those rows of an entity for which a condition holds.
 
-    `key` are the columns of the entity's key, if they are known. `max_lag_s` is the most staleness, in seconds, that a
-    reader accepts who does not say so.
+    `key` are the columns of the entity's key, if they are known. `max_lag_s` is the largest staleness, in seconds, that
+    a request accepts if it has no parameter `max_lag`.
     """
 
     name: str
@@ -32,7 +32,7 @@ class ShownView:
 
     @property
     def definition(self) -> int:
-        """Returns a number that differs if the view shows other rows or columns."""
+        """Returns a number that changes whenever the view's entity, columns or condition change."""
         return zlib.crc32(repr((self.entity, self.columns, self.condition)).encode())
 
     def check(self) -> None:
@@ -85,11 +85,13 @@ class ShownMoment:
         return self.moment.reached
 
     def get(self, key: str) -> StateRow | None:
-        """Returns the row of a key, as `ViewMoment.get` does."""
+        """Returns the row of a key; None if there is none, or if the view does not show it."""
         return self._show(self.moment.get(key))
 
     def rows(self, begin: str) -> Iterator[tuple[str, StateRow | None]]:
-        """Yields keys with their rows, as `ViewMoment.rows` does; None also for a row that the view does not show."""
+        """Yields the keys from `begin` on, in order, each with its row. The row is None if the key has none, or if the
+        view does not show it.
+        """
         for key, row in self.moment.rows(begin):
             yield key, self._show(row)
 

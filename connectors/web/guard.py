@@ -1,7 +1,14 @@
-"""Checks each request before an application: refuses what must not reach it, and adds headers that protect answers.
+"""Protects an application: refuses requests that must not reach it, and adds protective headers to every answer.
 
-A request passes these checks, in this order: the host is ours, no other site's script sent it, the method only reads,
-the address is short, the client sends few requests, few requests are being answered, and the client may ask.
+A request must pass these checks, in this order:
+
+1. It names one of our hosts.
+2. It was not sent by a script of another site.
+3. Its method only reads, or it is the POST of the login form.
+4. Its address is not too long.
+5. Its client has not sent too many requests.
+6. Not too many other requests are being answered now.
+7. Its client has the token or a session, unless the address is open to all.
 """
 
 import time
@@ -40,12 +47,12 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """What a guard knows of the application before which it stands.
+    """What a guard needs to know about the application that it protects.
 
     `name` is how sentences name the application, such as `the console`, and `section` is its section of the
     configuration. `login` is the address of the form in which a person enters the token, if there is one. Addresses
-    that begin with one of `open_to_all` need no token. `is_long` says whether a request is answered for long, such as
-    one for a live view; such requests have places of their own.
+    that begin with one of `open_to_all` need no token. `is_long` says whether answering a request may take long, as it
+    does for a live view. The number of such requests at the same time has a limit of its own.
     """
 
     name: str
@@ -108,7 +115,8 @@ class Guard:
         began_s, answer = time.monotonic(), _Answer(send)
         try:
             await self._answer(HTTPConnection(scope), receive, answer)
-        except Exception as error:  # noqa: BLE001, a bug of ours; its message and traceback may hold row values
+        except Exception as error:  # noqa: BLE001
+            # This is a bug of ours. Its message and its traceback may hold row values, so neither is logged.
             _log.error("internal error", error=type(error).__name__, page=_page(scope))
             if not answer.status:
                 await self._refuse(HTTPConnection(scope), *bug(self._surface, error))(scope, receive, answer)
@@ -179,7 +187,9 @@ def _names(surface: Surface) -> str:
 
 
 def bug(surface: Surface, error: Exception) -> tuple[HTTPStatus, str]:
-    """Returns the status and the sentence of the answer after a bug of ours. The error itself may hold row values."""
+    """Returns the status and the sentence of the answer after a bug of ours. The sentence names only the error's type,
+    because the error's text may hold row values.
+    """
     sentence = f"{surface.subject} has a bug ({type(error).__name__}). Its log has the time and the page."
     return HTTPStatus.INTERNAL_SERVER_ERROR, sentence
 

@@ -1,4 +1,4 @@
-"""Limits how many requests an application answers: for each client in a second, and for all clients at once."""
+"""Limits requests: how many a client may send in a second, and how many are answered at the same time."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 CLIENTS_MAX = 1024
-"""The most clients whose requests are counted. If there are more, the client that was away for longest is forgotten."""
+"""The most clients whose requests are counted. If there are more, the one whose last request is oldest is forgotten."""
 
 
 @dataclass(slots=True)

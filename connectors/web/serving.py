@@ -25,7 +25,7 @@ HEAD_S = 10.0
 """How long a client may take to send the first line and the headers of a request, in seconds."""
 
 READ_S = 60.0
-"""How long a client may read nothing of an answer that is too long for the buffers of the network, in seconds."""
+"""How long the network's buffers may stay full because a client does not read its answer, in seconds."""
 
 CONNECTIONS_MAX = 128
 KEEP_ALIVE_S = 15
@@ -47,7 +47,7 @@ class Serving:
 
 
 MakeApp = Callable[[Access, Callable[[], bool]], ASGIApp]
-"""Makes an application, from what checks its tokens and a function that returns True once the server is to end."""
+"""Makes an application. Gets what checks its tokens, and a function that returns True once the server is to end."""
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def _bound(settings: WebConfig, surface: Surface) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
-        listener.listen()  # the address is printed before the server runs; requests wait until then
+        listener.listen()  # the address is printed before the server runs; the system queues connections until it runs
     except OSError as error:
         listener.close()
         raise ChangelogError(
@@ -165,8 +165,10 @@ class _Connection(H11Protocol):
         _cancel(self._read_timer)
 
     def _await_head(self) -> None:
-        """Sets the timer for a head, unless it is set already, or a request is being answered."""
-        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]  # first: None
+        """Starts the timer for the head of the next request, unless it runs already. While a request is being answered,
+        no head is expected, so the timer is stopped.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]  # None at first
             _cancel(self._head_timer)
         elif self._head_timer is None or self._head_timer.cancelled():
             self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)

@@ -1,4 +1,4 @@
-"""Opens the events of Debezium, from topics or in process."""
+"""Opens the source that reads Debezium's events: from topics, or from a Debezium that the service itself runs."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
 
 
 def _whole(topics: TopicsConfig | None) -> Whole | None:
-    """Returns how transactions are published as a whole; None if they are not."""
+    """Returns the settings for publishing whole transactions; None if no topic of transactions is configured."""
     if topics is None or topics.transactions is None:
         return None
     messages = f"{topics.transactions.rpartition('.')[0]}.message"
@@ -55,7 +55,7 @@ def _whole(topics: TopicsConfig | None) -> Whole | None:
 
 
 def candidate(topics: TopicsConfig) -> DebeziumCandidate:
-    """Returns the tables whose events are in topics. Asks the brokers nothing until the result is used."""
+    """Returns the tables whose events are in topics, for `changelog init`. Does not connect to the brokers yet."""
     with kafka_needed():
         from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415
     return debezium_topics.candidate(topics)
@@ -64,7 +64,7 @@ def candidate(topics: TopicsConfig) -> DebeziumCandidate:
 def _origin(config: Config, source: DebeziumConfig) -> ConfiguredInput:
     if source.topics is not None:
         with kafka_needed():
-            from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415, it needs optional packages
+            from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415 - late: it needs optional packages
         return debezium_topics.origin(config.name, source.topics)
     properties = _properties(config, source)
     return EngineOrigin(
@@ -75,7 +75,7 @@ def _origin(config: Config, source: DebeziumConfig) -> ConfiguredInput:
 
 
 def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
-    """Returns the properties of Debezium in process."""
+    """Returns the properties for a Debezium that the service itself runs: our defaults, and those configured."""
     connector = CONNECTORS.get(jar_name(source.connector))
     java_class = None if connector is None else connector.java_class
     tables = [table for table, _ in _tables(config, source)]
@@ -83,7 +83,7 @@ def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
 
 
 def translation_settings(config: Config, source: DebeziumConfig) -> TranslationSettings:
-    """Returns the settings of the translation, which asks the registry for schemas if one is configured."""
+    """Returns the settings for translating Debezium's events. If a registry is configured, schemas come from there."""
     settings = TranslationSettings(
         types={table: entity.types for table, entity in _tables(config, source) if entity.types},
         unwrapped=source.unwrapped,
@@ -110,8 +110,8 @@ def kafka_needed() -> AbstractContextManager[None]:
 def _columns(entity: EntityConfig) -> Iterator[str]:
     """Yields the columns that the configuration of an entity names, each once."""
     selected = (name for name in entity.columns if name != "*")
-    places = (*(entity.key or ()), *(entity.partition_by or ()))
-    yield from dict.fromkeys((*places, *selected, *entity.exclude_columns, *entity.mask, *entity.types))
+    key_columns = (*(entity.key or ()), *(entity.partition_by or ()))
+    yield from dict.fromkeys((*key_columns, *selected, *entity.exclude_columns, *entity.mask, *entity.types))
 
 
 def _tables(config: Config, source: DebeziumConfig) -> Iterator[tuple[TableName, EntityConfig]]:

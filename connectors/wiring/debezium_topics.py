@@ -1,4 +1,4 @@
-"""Opens topics with events of Debezium. `wiring.debezium` imports this module only if needed, for its extra `kafka`."""
+"""Opens topics with events of Debezium. This module needs the extra `kafka`, so it is imported only for topics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ SECTION = "[source.topics]"
 
 
 def origin(name: str, topics: TopicsConfig) -> TopicsOrigin:
-    """Returns the topics, for the changelog `name`."""
+    """Returns what reads these topics. `name` is the name of its consumer group, unless `topics` names one."""
     return TopicsOrigin(
         TopicsSettings(
             client=Client(bootstrap_servers=topics.bootstrap_servers, options=topics.client, section=SECTION),

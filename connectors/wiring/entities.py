@@ -32,7 +32,7 @@ def parse_table(text: str, home: str = "public") -> TableName:
 
 
 def table_text(table: TableName) -> str:
-    """Returns the text from which `parse_table` returns this table."""
+    """Returns a table as `SCHEMA.NAME`, in the form that `parse_table` reads."""
     return ".".join(_quote(part) for part in table)
 
 
@@ -40,7 +40,7 @@ def entity_name(table: TableName, home: str = "public") -> str:
     """Returns the name that a table's entity has if the configuration gives it none; empty if no name can be made.
 
     For a table in the schema `home`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
-    It depends only on the table itself, so a table that is created later does not rename an entity.
+    The name depends only on the table itself, so a table that is created later does not rename an entity.
     """
     schema, name = table
     text = name if schema == home else f"{schema}-{name}"
@@ -169,8 +169,9 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
 
 
 def _envelope_problems(config: Config, settings: EntityConfig, table: TableInfo) -> Iterator[str]:
-    """Yields the settings of one entity that the configured envelope does not allow, as `_entity_problems` does.
+    """Yields a problem for each setting of one entity that the configured envelope does not allow.
 
+    Each text begins with the path of the setting, as in `_entity_problems`.
     Consumers of other envelopes do not know positions, so they cannot order messages of several partitions.
     """
     if config.envelope == OWN_ENVELOPE:

@@ -1,4 +1,4 @@
-"""Opens the sink and the changelog on Kafka as the configuration says, and checks, lists and deletes topics.
+"""Opens the sink and the reader of a changelog on Kafka, and checks, lists and deletes the changelog's topics.
 
 This module needs the extra `kafka`, so `wiring.sinks` imports it only if the configuration names Kafka.
 """

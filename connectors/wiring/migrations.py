@@ -1,7 +1,6 @@
-"""Opens the planner of migrations for the source that the configuration names. Some kinds of sources have no planner.
+"""Opens what `changelog schemas plan` needs to try a migration and roll it back. So far, only PostgreSQL is supported.
 
-Only `changelog schemas plan` imports this module. The service imports neither this module nor the servers that this
-module starts.
+Only that command imports this module. The service imports neither this module nor the servers that this module starts.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,10 @@ from changelog.connectors.wiring.sources import postgres_settings
 
 
 def migrations(config: Config) -> Migrations:
-    """Returns the planner of migrations for the database that the configuration names. Does not connect yet."""
+    """Returns what tries migrations on the database that the configuration names. Does not connect yet.
+
+    Raises ChangelogError (USAGE) if the database is not PostgreSQL.
+    """
     return PostgresMigrations(postgres_settings(config))
 
 

@@ -1,4 +1,4 @@
-"""Opens MySQL and MariaDB. `wiring.sources` imports this module only if needed, because their client is optional."""
+"""Opens a MySQL or MariaDB database. `wiring.sources` imports this module only if needed: its client is optional."""
 
 from collections.abc import Callable
 

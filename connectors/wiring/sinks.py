@@ -27,10 +27,11 @@ def open_sink(
 
     Once `stopping` returns True, the sink waits only a few seconds for its store. With `over_gap`, it does not refuse a
     store that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of
-    each fail point, where tests can make the process crash. Raises ChangelogError (USAGE) as `kafka_needed` does.
+    each fail point, where tests can make the process crash. Raises ChangelogError (USAGE) if Kafka is configured and a
+    package for it is not installed.
     """
     if isinstance(config.sink, FilesConfig):
-        from changelog.connectors.sinks.files.sink import FileSink  # noqa: PLC0415, readers need not wait for it
+        from changelog.connectors.sinks.files.sink import FileSink  # noqa: PLC0415 - slow, and readers do not need it
 
         return FileSink(config.sink.path, over_gap=over_gap, reach=reach)
     with kafka_needed():
@@ -40,8 +41,8 @@ def open_sink(
 
 
 def open_log(config: Config) -> Log:
-    """Returns a reader of the changelog that the configuration names. Raises ChangelogError (USAGE) as `kafka_needed`
-    does.
+    """Returns a reader of the changelog that the configuration names. Raises ChangelogError (USAGE) if Kafka is
+    configured and a package for it is not installed.
     """
     if isinstance(config.sink, FilesConfig):
         return FileLog(config.sink.path)
@@ -67,7 +68,7 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
         raise ChangelogError(
             Kind.USAGE,
             f'{reader} reads our own envelope, and [sink] envelope is "{config.envelope}"',
-            hint='publish also with envelope = "changelog": by a second service, with another name and prefix',
+            hint='also run a second service with envelope = "changelog", and with another name and prefix',
         )
 
 
@@ -88,8 +89,8 @@ def read_gaps(log: Log) -> list[Record]:
 
 
 def kafka_needed() -> AbstractContextManager[None]:
-    """Returns a context that raises ChangelogError (USAGE) if a package of the extra `kafka` is not installed.
+    """Returns a context manager for the import of `changelog.connectors.wiring.kafka`.
 
-    Its block imports `changelog.connectors.wiring.kafka`.
+    It raises ChangelogError (USAGE) if a package of the extra `kafka` is not installed.
     """
     return extra_needed("kafka", "[sink] kind is kafka, and {} is not installed")

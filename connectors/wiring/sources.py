@@ -30,12 +30,12 @@ def database(
     for this kind of database are not installed.
     """
     if isinstance(config.source, DebeziumConfig):
-        from changelog.connectors.wiring import debezium  # noqa: PLC0415, few services need its many modules
+        from changelog.connectors.wiring import debezium  # noqa: PLC0415 - slow, and few services need it
 
         return debezium.database(config, config.source)
     if isinstance(config.source, MysqlConfig):
         with client_needed():
-            from changelog.connectors.wiring import mysql  # noqa: PLC0415, it needs an optional package
+            from changelog.connectors.wiring import mysql  # noqa: PLC0415 - late: it needs an optional package
         return mysql.database(config, config.source, stopping)
     return PostgresDatabase(postgres_settings(config, stopping=stopping, alive=alive))
 
@@ -58,7 +58,8 @@ def kind_of(dsn: str) -> str:
 
 
 def event_trigger_script(dsn: str | None) -> str:
-    """Returns SQL that an administrator may run. After that, the log reports changes of tables and publications.
+    """Returns SQL that creates an event trigger, which writes each change of a table or publication into the log. An
+    administrator has to run it.
 
     Raises ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
     """

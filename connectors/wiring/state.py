@@ -25,7 +25,7 @@ def open_state(
     if config.state is None:
         return None
     try:
-        from changelog.connectors.state.rocks import RocksStore  # noqa: PLC0415, it needs an optional package
+        from changelog.connectors.state.rocks import RocksStore  # noqa: PLC0415 - late: it needs an optional package
     except ModuleNotFoundError as error:
         if error.name != "rocksdict":
             raise

@@ -1,4 +1,4 @@
-"""Reads how far the changelog is, and what the service waits for. `changelog status` and the console show this."""
+"""Reads what `changelog status` and the console show: how far the changelog reaches, and what the service waits for."""
 
 import http.client
 import json
@@ -110,8 +110,8 @@ def _read_changelog(settings: Config, problems: list[str], *, counted: bool) -> 
 
 
 def read_shares(settings: Config, log: Log, entities: Collection[str]) -> Sequence[StampShare]:
-    """Counts the stamps of the newest changes. The result is empty if the envelope is not our own: it then has no
-    stamps.
+    """Counts the stamps of the newest changes. The result is empty if the configured envelope is not our own, because
+    other envelopes have no stamps.
 
     `entities` are the entities of the changelog.
     """
@@ -218,7 +218,7 @@ def _repair_progress(repairs: Repairs, checkpoint: Checkpoint, entity: str) -> s
 
 
 def _repairs(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """Returns the repairs, as `read_status` describes them.
+    """Returns the repairs that `read_status` reports.
 
     `open` has an object for each entity that is being repaired: what remains to be done, and the ids of the signals
     that asked for it. `paused` lists the entities whose tables are not read until `changelog signal resume`.

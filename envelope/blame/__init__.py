@@ -1,6 +1,7 @@
-"""Blame: for each attribute of a row, down into nested json, the change that set it, and the value before that change.
+"""Finds out, for each attribute of a row, which change set it, and which value it had before. We call this *blame*.
 
-The functions are pure. They read the changes of one key, in order, and nothing else.
+An attribute is a column, or a single value inside a json column. The functions are pure. They read the changes of one
+key, in order, and nothing else.
 """
 
 from changelog.envelope.blame.attributes import Attribute, Blame, Writer, column_of

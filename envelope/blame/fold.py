@@ -1,4 +1,4 @@
-"""Folds the changes of one key into blame.
+"""Computes the blame of one key from its changes: goes through them in order, and keeps who set each attribute.
 
 An attribute belongs to the last change that gave it another value. Values are compared as canonical JSON. Elements of
 an array are compared by their index, so a change that inserts an element at the front sets all elements after it.
@@ -11,8 +11,8 @@ an array are compared by their index, so a change that inserts an element at the
 | delete, truncate | nothing: there is no row afterwards |
 | read | nothing: an attribute that differs from the row before has an unknown writer |
 
-The row before a change is the one that the earlier changes left. Three things can make it incomplete or wrong, and then
-the fold says that a writer is unknown rather than name one that may be innocent:
+The row before a change is the one that the earlier changes left. Three things can make it incomplete or wrong. Then the
+result says that a writer is unknown, because the last known writer may not have set the value:
 
 - The first record of the key is not a create. All its values have unknown writers, except those that differ from its
   `original`.
@@ -82,7 +82,7 @@ class BlameFold:
         self._state: Raw | None = None  # the text of the row in the last record, if it is complete
 
     def add(self, record: Record) -> None:
-        """Takes the next record, in the order of the positions. A truncate of the entity belongs to every key.
+        """Takes the next record, in the order of the positions. A truncate of the entity must be added for every key.
 
         Raises ChangelogError of kind *malformed*, with the position, if a state is missing or is not a JSON object.
         """
@@ -187,7 +187,9 @@ def _first_shown(name: str, token: bytes, writer: Writer, before: Missing | None
 
 
 def _column(name: str, token: bytes, before: _Column, writer: Writer) -> _Column:
-    """Returns a column with a value that `writer` shows. Leaves that did not change keep their writers."""
+    """Returns a column after a change with this `writer`, in which its JSON is `token`. `before` is the column before
+    the change. Leaves that did not change keep their writers.
+    """
     if token == before.token:
         return before
     pointer = pointer_of(name)

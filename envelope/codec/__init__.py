@@ -1,1 +1,1 @@
-"""Encodes single envelopes as bytes, in JSON or Avro, and decodes them."""
+"""Encodes single messages (*envelopes*) as bytes, in JSON or Avro, and decodes them."""

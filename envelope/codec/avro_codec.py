@@ -66,7 +66,7 @@ class AvroCodec:
         )
 
     def value(self, provenance: Provenance, current: bytes | None, original: bytes | None) -> bytes:
-        """Encodes an envelope, as `encode` does, but from its parts. The states are JSON."""
+        """Returns what `encode` returns for an envelope with these parts. The states are JSON."""
         source = provenance.source
         return b"".join(
             (

@@ -1,8 +1,9 @@
-"""Converts values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
+"""Converts single values between JSON and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
-A value is encoded as its logical type only if decoding gives the same JSON again. For all other values, the unions of
-some types (`docs/reference/types.md` lists them) have one more branch, a string. This branch holds the value's JSON
-string without its quotes and escapes. For arrays and composites, it holds the value's JSON text.
+A value is encoded as its logical type only if decoding gives the same JSON again. Some types have values for which this
+is impossible, such as an infinite date (`docs/reference/types.md` lists these types). The union of such a type has one
+more branch, a string. It holds the value's JSON string without its quotes and escapes; for arrays and composites, it
+holds the value's JSON text.
 """
 
 import base64
@@ -302,8 +303,8 @@ def _rendering(type_: ColumnType) -> Render:
             item = renderer(element)
             return lambda datum: b"[%b]" % b",".join(map(item, datum))
         case Map(value=value):
-            of = renderer(value)
-            return lambda datum: json_object([(quoted(name), of(member)) for name, member in datum.items()])
+            render_value = renderer(value)
+            return lambda datum: json_object([(quoted(name), render_value(member)) for name, member in datum.items()])
         case Struct(fields=fields):
             renderers = [(safe(name), quoted(name), renderer(member)) for name, member in fields]
             return lambda datum: json_object([(label, render(datum[name])) for name, label, render in renderers])

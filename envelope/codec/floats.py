@@ -1,9 +1,9 @@
 """Prints floats as PostgreSQL does: with as few digits as possible.
 
-Between a float and each of its two neighbouring floats is a midpoint. The printed number lies strictly between these
-two midpoints. PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and
-f2s.c, after Ulf Adams, *Ryū*). Unlike Python's `repr`, they never print a number that is exactly a midpoint. For
-example, 1e23 is a midpoint, so they print 9.999999999999999e+22 where Python prints 1e+23.
+PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf
+Adams, *Ryū*). Between a float and each of its two neighbouring floats is a midpoint, and every number strictly between
+the two midpoints reads back as the float. Unlike Python's `repr`, PostgreSQL never prints a number that is exactly a
+midpoint. For example, 1e23 is a midpoint, so PostgreSQL prints 9.999999999999999e+22 where Python prints 1e+23.
 """
 
 import math

@@ -72,7 +72,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing | None) -> bytes:
-    """Encodes an envelope, as `encode` does, but from its parts. Each part is JSON."""
+    """Returns the value of a message, as `encode` does. The envelope is given in parts, each of which is JSON."""
     before = b"" if original is MISSING else b',"original":%b' % (b"null" if original is None else original)
     return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
 

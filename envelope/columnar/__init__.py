@@ -1,1 +1,1 @@
-"""Handles many messages at once, as batches of Arrow columns. Reads and writes JSON and Avro column by column."""
+"""Processes many messages at once, as batches of Arrow columns: makes JSON and Avro, and reads JSON, by columns."""

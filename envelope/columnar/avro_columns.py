@@ -1,5 +1,5 @@
-"""Encodes a whole batch in Avro, column by column. Makes the same bytes as `AvroCodec`, without an object for each
-value.
+"""Encodes all messages of a batch in Avro at once, column by column. The result is the same as that of `AvroCodec`, but
+no Python object is made for each value.
 
 A *state* is the JSON object in `current` or `original`. Sources write the states of an entity without white space, and
 with the columns in the order of the entity's schema. So the offsets of the quotes show where each value begins and
@@ -150,9 +150,9 @@ def _is_nested(column: Column) -> bool:
 class _Provenance:
     """Encodes the provenance of each row.
 
-    Some strings and numbers differ from row to row. Between them and after them are parts that many rows share; each
-    distinct part is encoded once. `sources` has one source for each distinct last part, and `codes` says for each row
-    which of these sources it has.
+    The stamp, the position, the transaction and the commit time differ from row to row. The JSON of `source` before the
+    position, and its JSON after the commit time, are the same in many rows, so each distinct text is encoded once.
+    `sources` has one source for each distinct text after the commit time, and `codes` says which of them each row has.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:

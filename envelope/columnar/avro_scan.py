@@ -1,4 +1,4 @@
-"""Locates the values of many JSON objects. It walks all objects at once, one member at a time.
+"""Locates the values in many JSON objects: reads the first member of all objects at once, then the next, and so on.
 
 The offsets of the quotes are enough for this: no value is parsed. The objects must have no white space between their
 tokens, as sources write them.

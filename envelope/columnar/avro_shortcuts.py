@@ -2,7 +2,7 @@
 
 `ObjectScan` locates the JSON tokens of the values. This module turns the tokens into segments of Avro, which are slices
 that `changelog.envelope.columnar.splice` joins. Each type has a *shortcut*, a function for the usual form of its
-values. A value of another form (an infinite date, a text with an escape) is encoded one by one, by `avro_values`. A
+values. Values of another form (an infinite date, a text with an escape) are encoded one by one, by `avro_values`. A
 nullable value begins with its *branch*, the number of its type in the Avro union.
 """
 
@@ -169,7 +169,8 @@ def _booleans(values: ColumnValues) -> list[Segment]:
 def _moments(
     type_: pa.DataType, blank: int, form: str, first: int, *, longer: int = 0, prefix: tuple[int, int] | None = None
 ) -> Callable[[ColumnValues], list[Segment]]:
-    """Returns the shortcut for dates or times that look exactly like `form`, with up to `longer` more bytes after it.
+    """Returns the shortcut for dates or times whose text has the form `form`, in which 0 stands for any digit, followed
+    by up to `longer` more bytes.
 
     Values of another form, and those whose number (of days or microseconds) is below `first`, are encoded one by one.
     Arrow parses the texts, each with the prefix before it, as `type_`. In rows without a usual value, Arrow parses the
@@ -258,8 +259,8 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
 
 
 _FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day of the year 1, which is the first day that an Avro decoder returns. Arrow also parses the year 0, which
-MySQL has.
+"""The first day of the year 1, which is the first day that our Avro decoder can return. Arrow also parses the year 0,
+which MySQL has.
 """
 
 _FIRST_US = _FIRST_DAY * DAY_US

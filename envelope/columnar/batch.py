@@ -2,7 +2,7 @@
 reader can query them.
 
 A *state* is the JSON of a row in `current` or `original`. The *shape* of an entity is the list of its columns and their
-types. A *relation* is a table's number in its database.
+types. A *relation* is a table as its database identifies it, by a number.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -126,8 +126,8 @@ def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | 
 
 
 def moved_from(text: str | None) -> Place | None:
-    """Returns the place from which a record moved, from the value of its column `moved`; None if it did not move there
-    from another place.
+    """Returns the place from which a record's row moved here, from the value of the record's column `moved`; None if
+    the row did not move here.
 
     Raises ChangelogError of kind *malformed* if `text` cannot be read.
     """

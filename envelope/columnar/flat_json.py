@@ -1,9 +1,10 @@
 """Cuts a column of flat JSON objects into members, for all rows at once, without a Python object for each value.
 
-In a flat object without white space, `,"` appears between two members. It appears elsewhere only if a string ends in a
-comma. The parts between these marks are called *pieces*. Objects that are rows of one table have the same names in the
-same order. These names are their *form*. An object *fits* a form if it has as many pieces as the form has names, and
-each piece begins with its name. The caller has to check that the rest of each piece is one value.
+No value of a *flat* object is an object or an array. In a flat object without white space, `,"` appears between two
+members. It appears elsewhere only if a string ends in a comma. The parts between these marks are called *pieces*.
+Objects that are rows of one table have the same names in the same order. These names are their *form*. An object *fits*
+a form if it has as many pieces as the form has names, and each piece begins with its name. The caller has to check that
+the rest of each piece is one value.
 """
 
 import re

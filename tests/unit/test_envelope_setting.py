@@ -25,7 +25,7 @@ kind = "kafka"
 bootstrap_servers = "127.0.0.1:1"
 """
 AVRO = 'codec = "avro"\nregistry = "http://127.0.0.1:1"\n'
-REMEDY = 'publish also with envelope = "changelog": by a second service, with another name and prefix'
+REMEDY = 'also run a second service with envelope = "changelog", and with another name and prefix'
 
 
 @pytest.fixture

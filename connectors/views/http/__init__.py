@@ -1,1 +1,1 @@
-"""The HTTP API of views: reads questions, waits until states are new enough, and makes answers."""
+"""Serves the current state of rows over HTTP: reads requests, waits until the states are new enough, and answers."""

@@ -1,4 +1,4 @@
-"""Makes answers: rows and errors as JSON, with headers that say how new they are."""
+"""Makes HTTP answers: rows or an error as JSON, with headers that say how new the rows are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ STALENESS = "x-staleness"
 
 
 class RefusalError(Exception):
-    """Raised for a request that gets no rows: the status, what is wrong, what to do, and headers for the answer."""
+    """Raised to refuse a request: the status, what is wrong, what to do (`hint`), and headers for the answer."""
 
     def __init__(
         self, status: HTTPStatus, message: str, hint: str | None, headers: Mapping[str, str] | None = None
@@ -27,14 +27,16 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPage:
-    """A part of a view's rows, and the address of the rows after it; None if there are no more."""
+    """A part of a view's rows. `next_address` is the address of the next part, None if this is the last one."""
 
     rows: Sequence[StateRow]
     next_address: str | None
 
 
 def row_answer(row: StateRow, reached: Completeness, *, now_s: float, definition: int, known_tag: str) -> Response:
-    """Returns the answer with one row; without its content if the client has it already (`known_tag`)."""
+    """Returns the answer with one row. If the client has this row already, the answer has no content; `known_tag` is
+    the header If-None-Match, with which the client says what it has.
+    """
     tag = f'"{row.position}-{definition:08x}"'
     headers = {**headers_of(reached, now_s), "etag": tag, "cache-control": "private, no-cache"}
     if tag in known_tag:
@@ -57,8 +59,8 @@ def error_answer(
 
 
 def headers_of(reached: Completeness, now_s: float) -> dict[str, str]:
-    """Returns the headers that say how far states are complete, so far as it is known. `now_s` is the present time, in
-    seconds since 1970.
+    """Returns the headers that say up to which position the states are complete, and how stale they are. A header whose
+    value is unknown is left out. `now_s` is the present time, in seconds since 1970.
     """
     headers = {}
     if reached.position is not None:
@@ -69,7 +71,7 @@ def headers_of(reached: Completeness, now_s: float) -> dict[str, str]:
 
 
 def staleness(at_s: float, now_s: float) -> float:
-    """Returns for how many seconds nothing was stored. Clocks may step back; the result is never negative."""
+    """Returns how many seconds have passed since `at_s`; 0 if the clock was set back, so that `now_s` is earlier."""
     return max(now_s - at_s, 0.0)
 
 

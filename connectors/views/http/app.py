@@ -1,4 +1,4 @@
-"""Puts the API together: its addresses, what protects them, and its errors."""
+"""Makes the ASGI application of the HTTP API: its addresses, the guard that protects them, and answers to errors."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -60,7 +60,7 @@ STATUSES = {
     Kind.PRECONDITION: HTTPStatus.SERVICE_UNAVAILABLE,
     Kind.CONNECTION: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The statuses of errors by their kind; every other kind, such as a damaged file, is an error of the server."""
+"""The status of the answer to each kind of error. Any other kind, such as a damaged file, is an error of the server."""
 
 Answer = Callable[[ShownMoment], Response]
 """Makes an answer from the rows as they are now."""
@@ -116,8 +116,8 @@ class Api:
     ) -> Response:
         """Returns the answer about the view that a request names.
 
-        `prepare` raises RefusalError for a bad request, which need not wait. It returns the function that makes the
-        answer, which is called in a thread, because it reads files.
+        `prepare` reads the parameters of the request before the request waits, and raises RefusalError if they are bad.
+        It returns the function that makes the answer. That function is called in a thread, because it reads files.
         """
         view = (await run_sync(self.catalogue.views)).get(request.path_params["view"])
         if view is None:
@@ -148,7 +148,7 @@ class Api:
         return JSONResponse({"ok": True})
 
     async def ready(self, _: Request) -> Response:
-        """Answers `/ready`: every view can be read."""
+        """Answers `/ready`: there is a view, and every view can be read."""
         try:
             views = await run_sync(self.catalogue.views)
             for view in views.values():
@@ -224,7 +224,7 @@ def _parameters(request: Request) -> Parameters:
 
 
 def _failed(error: ChangelogError) -> Response:
-    """Returns the answer for an error of the changelog, and logs it unless it ends by itself."""
+    """Returns the answer for a ChangelogError. Logs the error if it counts as an error of the server (see STATUSES)."""
     status = STATUSES.get(error.kind, HTTPStatus.INTERNAL_SERVER_ERROR)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("rows cannot be read", error=str(error))
@@ -238,7 +238,7 @@ async def _changelog_error(_: Request, error: Exception) -> Response:
 
 async def _not_there(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_answer(HTTPStatus(error.status_code), "there is no such address", "see / for those that there are")
+    return error_answer(HTTPStatus(error.status_code), "there is no such address", "open / to see the addresses")
 
 
 async def _bug(_: Request, error: Exception) -> Response:

@@ -17,7 +17,7 @@ class ViewMetrics:
         )
         self.seconds = Histogram(
             "changelog_view_request_seconds",
-            "Time that a request for rows takes, with its wait for a position.",
+            "Time that a request for rows takes, including its wait for a position.",
             ["view"],
             buckets=SECONDS_BUCKETS,
             registry=registry,
@@ -30,7 +30,7 @@ class ViewMetrics:
         )
         self.staleness = Gauge(
             "changelog_view_staleness_seconds",
-            "For how many seconds nothing was stored, at the last request for rows.",
+            "Seconds from the last write of the changelog to the last request for rows.",
             registry=registry,
         )
 

@@ -1,4 +1,4 @@
-"""Describes the API in OpenAPI 3.1."""
+"""Makes the OpenAPI 3.1 document that describes the HTTP API."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -21,7 +21,7 @@ _FRESHNESS: Final = [
         "name": "max_lag",
         "in": "query",
         "schema": {"type": "string", "examples": ["2s", "500ms"]},
-        "description": "Wait until something was stored within this time.",
+        "description": "Wait until the changelog was last written at most this long ago.",
     },
 ]
 _RANGE: Final = [
@@ -33,7 +33,7 @@ _RANGE: Final = [
         "description": description,
     }
     for name, description in (
-        ("prefix", "Only keys that begin so. For a key of several columns, give it once for each leading column."),
+        ("prefix", "Only keys with this prefix. For a key of several columns, give it once for each leading column."),
         ("from", "Only keys from this one on."),
         ("to", "Only keys before this one."),
     )
@@ -48,7 +48,7 @@ _RANGE: Final = [
 ]
 _HEADERS: Final[Document] = {
     "X-Position": {"schema": _TEXT, "description": "States have every change up to this position."},
-    "X-Staleness": {"schema": {"type": "number"}, "description": "For how many seconds nothing was stored."},
+    "X-Staleness": {"schema": {"type": "number"}, "description": "Seconds since the changelog was last written."},
 }
 _SCHEMAS: Final[Document] = {
     "Row": {

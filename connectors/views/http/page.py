@@ -1,4 +1,4 @@
-"""The page of the API for people: which views there are, and how to ask for their rows."""
+"""Makes the HTML page that shows people which views the API has, and how to ask for their rows."""
 
 from collections.abc import Iterable
 from html import escape
@@ -23,8 +23,8 @@ _PAGE: Final = """<!DOCTYPE html>
 <body>
 <h1>{name}: the state of each row now</h1>
 <p>Each answer is JSON. Its header <code>X-Position</code> says up to which position of the changelog it is complete,
-and <code>X-Staleness</code> for how many seconds nothing was stored. <a href="/openapi.json">The OpenAPI document</a>
-has all parameters.</p>
+and <code>X-Staleness</code> how many seconds ago the changelog was last written. <a href="/openapi.json">The OpenAPI
+document</a> has all parameters.</p>
 <table>
 <tr><th>rows</th><th>one row</th><th>of the entity</th></tr>
 {views}
@@ -48,5 +48,5 @@ def page(name: str, views: Iterable[ShownView]) -> str:
 
 
 def _key(view: ShownView) -> str:
-    """Returns the columns of a view's key, as a pattern of addresses shows them."""
+    """Returns placeholders for the values of a view's key, such as `TENANT/ID`, to show in the address of a row."""
     return escape(safe("/".join(name.upper() for name in view.key or ("key",))))

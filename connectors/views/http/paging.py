@@ -1,4 +1,4 @@
-"""Takes a page of rows from the keys of a range."""
+"""Reads one page of the rows in a range of keys, and makes the address of the next page."""
 
 from collections.abc import Sequence
 from urllib.parse import urlencode
@@ -9,7 +9,7 @@ from changelog.connectors.views.served import StateRow
 from changelog.connectors.views.shown import ShownMoment
 
 PAGE_BYTES = 4 << 20
-"""A page ends after the row with which its states have this many bytes."""
+"""A page ends after the row that brings the size of its rows to this many bytes."""
 
 KEYS_MAX = 10_000
 """A page ends after this many keys, even if few of them have a row that the view shows."""
@@ -36,7 +36,9 @@ def page_of(moment: ShownMoment, keys: AskedKeys, path: str, parameters: Paramet
 
 
 def _after(path: str, parameters: Parameters, key: str) -> str:
-    """Returns the address of the page after a key. It asks for the same range, but not again for a position."""
+    """Returns the address of the page that begins after a key. The address has the parameters of the request, without
+    `min_position`: the changelog has reached that position already, so the next request need not wait for it.
+    """
     repeated: dict[str, Sequence[str]] = {
         name: values for name, values in parameters.items() if name not in ("after", "min_position")
     }

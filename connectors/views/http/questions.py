@@ -1,4 +1,4 @@
-"""Reads what a request asks for: a key or a range of keys, and how new the states have to be."""
+"""Reads the address of a request: which key or range of keys it asks for, and how new the states have to be."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -31,9 +31,10 @@ Parameters = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """How new states have to be. None asks for nothing.
+    """How new states have to be. A field that is None requires nothing.
 
-    `commit` is a place in the database's log, which is compared in the epoch that the changelog has now.
+    `commit` is a place in the database's log, such as an LSN. It has no epoch, so it is compared only with the commit
+    of the position that the changelog has reached.
     """
 
     position: Position | None = None
@@ -41,7 +42,7 @@ class Freshness:
     max_lag_s: float | None = None
 
     def shortfall(self, reached: Completeness, staleness_s: float | None) -> str | None:
-        """Returns what states lack, as the predicate of a sentence; None if they are new enough."""
+        """Returns why states are not new enough, as the predicate of a sentence; None if they are new enough."""
         at = reached.position
         end = f"it is complete up to {at or 'an unknown position'}"
         if self.position is not None and (at is None or at < self.position):
@@ -59,7 +60,9 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedKeys:
-    """The keys from `begin` on that begin with `prefix` and are before `to`, without the key `after`."""
+    """The range of keys that a request asks for: the keys from `begin` on and before `to` that begin with `prefix`,
+    without the key `after`. A page has at most `limit` rows of them.
+    """
 
     begin: str = ""
     prefix: str = ""
@@ -90,10 +93,11 @@ def freshness(parameters: Parameters, *, max_lag_s: float | None) -> Freshness:
 
 
 def key_of(path: bytes, columns: Sequence[str]) -> str:
-    """Returns the canonical text of the key in the part of an address after the view: its values, divided by slashes.
+    """Returns the canonical text of the key in an address.
 
-    `path` is not decoded, so that a slash inside a value can be told apart. `columns` are the columns of the key, none
-    if they are unknown. Raises RefusalError.
+    `path` is the part of the address after the view: the key's values, with slashes between them. It is still
+    percent-encoded, so a slash inside a value is `%2F`. `columns` are the columns of the key, none if they are unknown.
+    Raises RefusalError.
     """
     try:
         values = [unquote(part, errors="strict") for part in path.decode("ascii").split("/")]
@@ -120,7 +124,7 @@ def key_range(parameters: Parameters, columns: Sequence[str]) -> AskedKeys:
 
 
 def _beginning(values: Sequence[str], columns: Sequence[str], *, is_open: bool = False) -> str:
-    """Returns the text with which keys begin that have these values in their first columns.
+    """Returns the text with which every key begins whose first columns have these values.
 
     If `is_open`, the last value is only the beginning of a value. A key of several columns is a JSON array of strings,
     so the text is the beginning of such an array.

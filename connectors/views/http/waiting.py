@@ -1,4 +1,4 @@
-"""Waits until states are as new as a request asks for."""
+"""Makes a request wait until the states are as new as it asks for."""
 
 import asyncio
 import time
@@ -23,9 +23,9 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How requests wait: for at most `wait_s` seconds, and not once `stopping` returns True, because the server ends.
+    """Makes requests wait: for at most `wait_s` seconds, and no longer once `stopping` returns True.
 
-    `readers` limits how many threads read at the same time.
+    `stopping` returns True when the server is about to end. `readers` limits how many threads read at the same time.
     """
 
     readers: anyio.CapacityLimiter
@@ -35,7 +35,7 @@ class Waiting:
     async def until(self, view: ShownView, freshness: Freshness) -> ShownMoment:
         """Returns the view's rows once they are new enough.
 
-        Raises RefusalError (503) if they are not in time, and the errors of `ShownView.now`.
+        Raises RefusalError (503) if they do not become new enough in time, and the errors of `ShownView.now`.
         """
         deadline = time.monotonic() + self.wait_s
         while True:
@@ -44,7 +44,7 @@ class Waiting:
             if shortfall is None:
                 return moment
             if self.stopping():
-                raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends", "send the request again")
+                raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping", "send the request again")
             if time.monotonic() >= deadline:
                 raise RefusalError(
                     HTTPStatus.SERVICE_UNAVAILABLE,

@@ -154,7 +154,7 @@ def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
             answer = b"".join(iter(lambda: connection.recv(4096), b""))
         thread.join(PATIENCE_S)
     assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b'"error":"the server ends","hint":"send the request again"' in answer
+    assert b'"error":"the server is stopping","hint":"send the request again"' in answer
 
 
 @pytest.mark.parametrize(
