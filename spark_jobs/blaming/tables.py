@@ -1,7 +1,7 @@
 """Makes the tables of the job `blame` from changes.
 
 Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes
-immediately, on the driver. Otherwise they map DataFrames to DataFrames, and read no rows.
+immediately, on the driver. Apart from that, they read no rows, but only make DataFrames from DataFrames.
 """
 
 from collections.abc import Mapping

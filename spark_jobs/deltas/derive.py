@@ -1,7 +1,8 @@
-"""Derives deltas from changes: functions over Arrow batches, and their use in Spark.
+"""Derives deltas from changes, with functions for Arrow batches and for Spark's DataFrames.
 
-`derive` makes a delta from each change. `messages` makes messages for Spark's Kafka sink from deltas. A message goes to
-the partition from which its change was read, under the same key. A tombstone follows each delete.
+A delta is a JSON Patch that says what a change altered in its row. `derive` makes a delta from each change. `messages`
+makes messages for Spark's Kafka sink from deltas. A message goes to the partition from which its change was read, under
+the same key. A tombstone follows each delete.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

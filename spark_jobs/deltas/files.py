@@ -59,8 +59,8 @@ class DeltaRun:
 class DeltaRuns:
     """The content of an output, as a manifest lists it.
 
-    The output has the deltas of each partition up to the partition's position in `through`. It also has the deltas of
-    all partitions up to `floor`.
+    For each partition, the output has all deltas up to the partition's position in `through`. `floor` is a position up
+    to which the output has the deltas of all partitions.
     """
 
     format: int = FORMAT

@@ -1,10 +1,10 @@
-"""Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`, in an Arrow function that runs on
-executors.
+"""Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`. Spark's executors run this on Arrow
+batches.
 
 The first byte of a message's value is 0 if the value is in Avro, and never 0 if it is in JSON. A JSON value has the
 members `provenance`, `current` and `original`. Their JSON is copied as it is; only members of the provenance that have
 a column of their own are decoded. `changelog.envelope.codec.json_codec` decodes a JSON value of any other form. It is
-slower, reads every valid message, and raises the error for an invalid message.
+slower, but it reads every valid message, and raises the error for an invalid one.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -83,7 +83,7 @@ def _sorted(file: Path) -> Iterator[EntityKey]:
         return read(file)
     keys, chunks = read(file), []
     while chunk := sorted(islice(keys, CHUNK_KEYS)):
-        spill = tempfile.TemporaryFile()  # noqa: SIM115, closed when it has been read
+        spill = tempfile.TemporaryFile()  # noqa: SIM115 - `_spilled` closes it
         spill.writelines(msgspec.json.encode(key) + b"\n" for key in chunk)
         chunks.append(spill)
     return heapq.merge(*map(_spilled, chunks))
