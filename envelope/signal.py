@@ -83,7 +83,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether the message is not a signal, but marks the place for rows of a table. A service wrote it."""
+    """Returns whether a service wrote the message to mark the place for rows of a table. It is then not a signal."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 

@@ -1,8 +1,8 @@
 """Decides whether a new version of a schema is compatible with the versions before it.
 
-The rules are those of Avro's schema resolution, and stricter ones for changelogs.
-`changelog.schemas.resolution` has the rules on types. This module has the rules on an entity, such as those on its key.
-`changelog.schemas.rules` lists all rules.
+The rules are those of Avro's schema resolution, and stricter ones for changelogs. `changelog.schemas.resolution` has
+the rules on types. This module has the rules on an entity, such as those on its key. `changelog.schemas.rules` lists
+all rules.
 
 A record names its key and its partition key in its properties `key` and `partitionBy`. A property that the older
 version lacks is not compared.

@@ -68,7 +68,7 @@ UNCHANGED: Final = frozenset(
         Primitive.TIMESTAMP_TZ,
     }
 )
-"""The column types whose values already have, as published JSON, the form that the semantic type needs."""
+"""The column types whose published JSON values already have the form that the semantic type needs."""
 
 
 def connect_schema(type_: ColumnType, *, optional: bool) -> ConnectSchema:

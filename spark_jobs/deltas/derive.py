@@ -135,7 +135,7 @@ def avro_values(ids: Mapping[str, int]) -> Values:
 
 def deltas_of(changes: "DataFrame") -> "DataFrame":
     """Returns the deltas of a DataFrame of changes, as `derive` makes them."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors do not need it
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors do not need it
 
     return changes.select(*_NEEDED).mapInArrow(_derived, from_arrow_schema(SCHEMA))
 
@@ -147,7 +147,7 @@ def messages_of(
 
     `count` is called for each batch, with the number of messages of each kind, including tombstones.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors do not need it
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors do not need it
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for deltas in _derived(batches):

@@ -145,8 +145,8 @@ def read_deltas(spark: SparkSession, output: str) -> DataFrame:
 
 
 def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
-    """Returns the changes that no run has written. It compares each partition on its own, because one partition of an
-    archive can be ahead of another.
+    """Returns the changes that no run has written. Each partition is compared with its own last position, because one
+    partition of an archive can be ahead of another.
     """
     if not through:
         return changes

@@ -160,7 +160,7 @@ class _ValueDecoder:
 def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
     """Returns the row of a decoded message.
 
-    An event that a service published itself, without a position, gets a position from its partition and offset.
+    An event that an application published itself has no position. It gets one from its partition and offset.
     """
     provenance = envelope.provenance
     if provenance.source.position == UNPLACED:

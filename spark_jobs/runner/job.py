@@ -1,10 +1,10 @@
 """Runs a job: parses its arguments, opens the Spark session, prints a summary on stdout, and prints an error as one
 line on stderr.
 
-The exit codes are those of the `changelog` command: 0 done, 1 found something, 2 bad usage or configuration, 3 failed,
-4 severe drift, 5 could not compare. If a cluster hides exit codes, read `verdict` in the summary: `done`, `found`,
-`planned` (a dry run) or `failed`. For `detect_drift` it is `clean`, `drift`, `severe`, `not caught up`, `refused`,
-`planned` or `failed`.
+The exit codes 0 to 3 mean the same as those of the `changelog` command: 0 done, 1 found something, 2 bad usage or
+configuration, 3 failed. There are two more: 4 severe drift, 5 could not compare. If a cluster hides exit codes, read
+`verdict` in the summary: `done`, `found`, `planned` (a dry run) or `failed`. For `detect_drift` it is `clean`, `drift`,
+`severe`, `not caught up`, `refused`, `planned` or `failed`.
 """
 
 import argparse

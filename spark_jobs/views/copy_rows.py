@@ -1,8 +1,7 @@
 """Copies the rows of a view into a table of PostgreSQL. Each task of Spark copies its own rows.
 
-Arrow batches are sent as CSV, with exact values.
-Columns get the matching PostgreSQL type; `json` keeps its text. Arrays, maps, composites and nested documents become
-`jsonb`, with the JSON that is published (docs/reference/types.md).
+Arrow batches are sent as CSV, with exact values. Columns get the matching PostgreSQL type; `json` keeps its text.
+Arrays, maps, composites and nested documents become `jsonb`, with the JSON that is published (docs/reference/types.md).
 """
 
 import base64

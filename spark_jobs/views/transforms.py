@@ -81,7 +81,9 @@ def live(states: DataFrame) -> DataFrame:
 
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """Returns the same as `live(latest(…))` of all changes, from an earlier `view` and the `changes` after it."""
+    """Returns the view that `live(latest(…))` of all changes would give, but computes it from an earlier `view` and the
+    `changes` after it.
+    """
     if fold.CONTEXT not in view.columns:  # an older version of the job made the view; changes had no context then
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
     remaining = _without_truncated(_renamed(view, ("_key", "key"), ("_position", "position")), changes)

@@ -19,7 +19,7 @@ BYTES_MAX = 1 << 30
 """At most this many bytes of the runs' files are read. If the files are larger, the oldest ones are not read."""
 
 CHUNK_KEYS = 200_000
-"""At most this many keys of an unsorted file are in memory, where they are sorted together."""
+"""An unsorted file is sorted in memory in chunks of at most this many keys."""
 
 
 class _Line(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 The setting `CHANGELOG_STAMPS` is a mapping, whose members are all optional. `service` and `version` are those of every
 stamp. `identifier_header` names the header that has the identifier of a request. With `emit`, the stamp is written to
-the database's log at once, which tables without the trigger that `changelog init --stamps` creates need. The middleware
+the database's log at once. Tables without the trigger that `changelog init --stamps` creates need this. The middleware
 `changelog_stamps.django.middleware.stamp_requests` adds the identifier of the request to the stamp.
 
 On PostgreSQL, the stamp is written just before the first statement of each `atomic` block. Outside of such a block,

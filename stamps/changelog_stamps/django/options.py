@@ -1,4 +1,4 @@
-"""Reads Django's setting `CHANGELOG_STAMPS`, and returns the stamp that it makes of the current one."""
+"""Reads Django's setting `CHANGELOG_STAMPS`, and adds its service and version to the current stamp."""
 
 from __future__ import annotations
 
