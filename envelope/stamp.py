@@ -18,9 +18,9 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages that the database's trigger writes if the setting for stamps is empty. Their stamp is made
-from the session. It never replaces a stamp that has the prefix `PREFIX`: the application may have written that stamp
-as a message itself, and the trigger does not see such messages.
+"""The prefix of messages that the database's trigger writes if the setting for stamps is empty or too long. Their stamp
+is made from the session. It never replaces a stamp that has the prefix `PREFIX`: the application may have written that
+stamp as a message itself, and the trigger does not see such messages.
 """
 
 NBYTES_MAX = 4096
