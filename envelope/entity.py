@@ -1,4 +1,4 @@
-"""Defines entities, as the service derives them from the configuration and from the database's tables."""
+"""Defines an entity: a published table, with the settings that the service takes from its configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

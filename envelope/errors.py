@@ -1,4 +1,4 @@
-"""The error type of the whole project, and the table that says which errors a running service retries."""
+"""Defines the error type of the whole project, and says which errors a running service retries."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,7 +7,7 @@ from changelog.envelope.position import Position
 
 
 class Kind(StrEnum):
-    """The kind of an error, which is all that its handlers need to know."""
+    """The kind of an error. Code that handles an error decides only by its kind."""
 
     USAGE = "usage"  # the command line or the configuration is wrong
     ACCESS = "access"  # a password, a right or a role is missing
@@ -17,7 +17,7 @@ class Kind(StrEnum):
     IN_USE = "in use"  # another service holds the replication slot or the file log
     GAP = "gap"  # the database's log no longer holds all changes after the last published one
     DIVERGED = "diverged"  # the changelog holds changes that are not, or no longer, in the database's history
-    SETTINGS = "settings"  # settings that shape the changelog changed since the changelog was started
+    SETTINGS = "settings"  # settings that determine the changelog's content are not those with which it was started
     STOP = "stop"  # a change cannot be published as it is, or a policy forbids it; an operator has to decide
     MALFORMED = "malformed"  # data that no correct program sends or stores
     STORAGE = "storage"  # the sink cannot store messages, for lack of space or rights
@@ -33,7 +33,7 @@ OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to
 command in the hint only shows the gap and changes nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
-"""The exit codes that differ from 3, which means *failed*."""
+"""The exit codes of the kinds that do not have the usual exit code of an error, 3."""
 
 
 class ChangelogError(Exception):

@@ -1,5 +1,5 @@
-"""Defines the record of a gap, which says what is known about changes that a changelog lacks. The record is a row of
-the reserved entity `gaps`.
+"""Defines the record of a gap. It says what is known about changes that were lost before they could be published. The
+record is a row of the reserved entity `gaps`.
 
 The record has the first position of a new epoch (`changelog.envelope.position`). So every row after the gap has a later
 position than every row before the gap.

@@ -1,4 +1,4 @@
-"""Writes and reads the steps of JSON pointers (RFC 6901)."""
+"""Escapes and unescapes the steps of JSON pointers (in RFC 6901: the reference tokens)."""
 
 
 def escaped(name: str) -> str:

@@ -56,7 +56,7 @@ def partition_batch(keys: pa.StringArray | pa.BinaryArray, partitions: int) -> n
 
 
 def _murmur2_batch(keys: pa.BinaryArray) -> Hashes:
-    """Returns the `murmur2` of each key. Pass n (0, 1, …) mixes in the n-th word of each key that is long enough."""
+    """Returns the `murmur2` of each key. Pass n (0, 1, …) mixes in the n-th word of each key that has one."""
     _, offsets, data = keys.buffers()
     ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
     lengths = np.diff(ends)

@@ -16,7 +16,7 @@ def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
     """Returns the JSON that is published instead of the JSON value `value`.
 
     `null` gives null. `sha256` gives a string: the HMAC-SHA256 (RFC 2104) of the value's canonical
-    text, in lowercase hex. So equal values stay equal, and nobody can guess a value without the key.
+    text, in lowercase hex. So equal values have equal hashes, and nobody can guess a value without the key.
     Raises ValueError for `drop`, because a column with this mask is not published at all.
     """
     match kind:

@@ -24,7 +24,7 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`, which is neither null nor a value that the database's log did not send."""
+    """The type of `MISSING`. MISSING is not null, and it does not stand for a value that the log did not send."""
 
     MISSING = "missing"
 
@@ -89,7 +89,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """One change of one row: the row after the change and before the change, as raw JSON text.
+    """One change of one row: its provenance, and the row after the change and before the change, as raw JSON text.
 
     For a create or a read, `original` is MISSING. An update has both states, but its `original` is MISSING if no column
     of the row before the change is known. For a delete, `current` is None. For a truncate, both are None.

@@ -50,9 +50,8 @@ def commit_text(commit: int) -> str:
 
 
 UNPLACED: Final = Position(0, _COMMIT_MAX, _ORDINAL_MAX)
-"""A placeholder. An event that an application publishes itself has this position until it is stored.
-
-Readers replace it by the result of `at_offset`.
+"""A placeholder: the position of an event that an application publishes itself. Readers of Kafka replace it by the
+result of `at_offset`.
 """
 
 

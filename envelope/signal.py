@@ -1,4 +1,6 @@
-"""Signals: an operator's requests to a running service, written into the database's own log."""
+"""Encodes, signs and checks signals. A signal is an operator's request to a running service, written into the log of
+the database.
+"""
 
 import hmac
 from collections.abc import Iterable, Iterator
@@ -56,7 +58,7 @@ class Signing:
     """The secret that signs a signal, and the transaction for which the signature is valid.
 
     `cluster` is the database's system identifier. `transaction` is the 64-bit id of the transaction that writes the
-    signal. No other transaction of the cluster ever has this id, so a copy of a signal is always refused.
+    signal. No other transaction of the cluster ever has this id, so a copy that another transaction writes is refused.
     """
 
     secret: bytes
@@ -81,7 +83,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a service wrote the message to mark the place for rows of a table, so that it is no signal."""
+    """Returns whether a service wrote the message to mark the place for rows of a table. It is then not a signal."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 

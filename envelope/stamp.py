@@ -18,8 +18,8 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages with a stamp that the database's trigger makes from the session, because the setting for
-stamps is empty. Such a stamp never replaces a stamp that has the prefix `PREFIX`: the application may have written that
+"""The prefix of messages that the database's trigger writes if the setting for stamps is empty or too long. Their stamp
+is made from the session. It never replaces a stamp that has the prefix `PREFIX`: the application may have written that
 stamp as a message itself, and the trigger does not see such messages.
 """
 
@@ -81,7 +81,7 @@ def parse(payload: bytes) -> ParsedStamp:
 
 
 def parse_any(payload: bytes) -> ParsedStamp:
-    """Reads any stamp, as `parse` does. `parse` calls this function only for stamps that its faster way cannot read."""
+    """Does the same as `parse`, but more slowly. `parse` calls it for the stamps that its faster way cannot read."""
     if len(payload) > MESSAGE_NBYTES_MAX:
         return ParsedStamp(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
     try:
@@ -151,7 +151,7 @@ def _of_session(context: str) -> bool:
         return False
     try:
         return SESSION_CONTEXT in canonical.parse(context)
-    except ChangelogError:  # the trigger writes no such context
+    except ChangelogError:  # it is not JSON, so the trigger did not write it
         return False
 
 

@@ -1,8 +1,9 @@
 """Keeps the versions of each entity's columns, and decides whether a new version may be published.
 
-A version is published as an envelope of the reserved entity `schemas`. Its key is the name of the entity that it
-describes, `current` is the version, and `original` is the entity's previous version. The envelope has the position of
-the first row with these columns, and is published just before that row.
+A version says which columns an entity has from some row on. It is published as an envelope of the reserved entity
+`schemas`. The envelope's key is the name of the entity that the version describes, `current` is the version, and
+`original` is the entity's previous version. The envelope has the position of the first row with these columns, and is
+published just before that row.
 """
 
 import hashlib

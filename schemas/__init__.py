@@ -1,3 +1,3 @@
-"""Defines the neutral column types, and the Avro schemas of published messages. This package imports nothing else of
-the project.
+"""Defines column types that are the same for all databases, and the Avro schemas of published messages. This package
+imports nothing else of the project.
 """

@@ -1,7 +1,8 @@
-"""Decides whether a schema may follow earlier ones, by Avro's schema resolution and stricter rules for changelogs.
+"""Decides whether a new version of a schema is compatible with the versions before it.
 
-`changelog.schemas.resolution` has the rules on types. This module has the rules on an entity, such as those on its key.
-`changelog.schemas.rules` lists all rules.
+The rules are those of Avro's schema resolution, and stricter ones for changelogs. `changelog.schemas.resolution` has
+the rules on types. This module has the rules on an entity, such as those on its key. `changelog.schemas.rules` lists
+all rules.
 
 A record names its key and its partition key in its properties `key` and `partitionBy`. A property that the older
 version lacks is not compared.
@@ -26,7 +27,9 @@ NEW_READERS, OLD_READERS = "new readers", "old readers"
 
 
 class Mode(StrEnum):
-    """The compatibility modes of Confluent's registry. A transitive mode compares with every earlier version."""
+    """The compatibility modes of Confluent's registry. In a transitive mode, a new version is compared with all earlier
+    versions; otherwise, only with the last one.
+    """
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"

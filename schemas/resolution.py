@@ -85,7 +85,7 @@ def meaning(type_: Type) -> str:
 
 
 class Resolution:
-    """One walk over two schemas. It compares each pair of named types only once, so recursive types do not loop."""
+    """One walk over two schemas. It compares each pair of named types only once, so it ends if types are recursive."""
 
     def __init__(self, sides: SideNames, compared_pairs: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides

@@ -2,7 +2,7 @@
 
 `docs/reference/types.md` says which types of Avro and Spark they become. Every value may be null. Values outside a
 type's usual range (an infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings.
-The same page lists them.
+The same page lists these values.
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 
 The table `attributes` covers the rows of all entities, as of now, a position or a time. For each attribute, including
 those inside nested json, it has the service, its version and the request that set the attribute, and the value before.
-Attributes keep their blame if their row moves to another key. The table `coverage` counts the changes of each day, and
-the attributes that they set, by service and by who stamped the changes. docs/how-to/audit.md has queries.
+If a row moves to another key, its attributes keep the changes that set them. The table `coverage` counts the changes of
+each day, and the attributes that they set, by service and by who stamped the changes. docs/how-to/audit.md has queries.
 """
 
 import argparse

@@ -148,7 +148,7 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from changelog.spark_jobs.drift import foreign_run, run  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.drift import foreign_run, run  # noqa: PLC0415 - late: --help needs no Spark
     from changelog.spark_jobs.drift.report import finish, policies, read_earlier, write  # noqa: PLC0415
     from changelog.spark_jobs.drift.report_json import RunStart  # noqa: PLC0415
 

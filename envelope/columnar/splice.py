@@ -1,8 +1,8 @@
 """Builds columns of text from slices of one buffer, without a Python object for each value.
 
-A text consists of segments. In each row, a segment is one slice of the buffer: the slice differs from row to row, or is
-the same in all rows. Arrow's binary views are such slices, so one cast to plain binary, in compiled code, copies all
-slices.
+The text of a row consists of segments. A segment is a slice of the buffer: a different slice for each row, or the same
+slice for all rows. Arrow can represent these slices as an array of binary views. A cast of this array to plain binary
+then copies all slices in compiled code.
 """
 
 from collections.abc import Sequence
@@ -51,14 +51,15 @@ class Pool:
 
 
 Segment = tuple[Offsets | int, Offsets | int]
-"""The starts and the lengths of the slices, one for each row. An int instead of an array applies to all rows."""
+"""The starts and the lengths of a segment's slices, one for each row. An int in place of an array is for all rows."""
 
 
 def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offsets, pa.Buffer]:
     """Copies the slices one after another, row by row.
 
-    Returns the offsets at which each slice begins and the last one ends in the result, and the result's bytes. `buffer`
-    must end in `INLINE` bytes of padding. The buffer and the result must be smaller than 2 GiB.
+    Returns offsets and bytes. The bytes are the copied slices. The offsets say where each slice begins in these bytes,
+    and where the last one ends. `buffer` must end in `INLINE` bytes of padding. The buffer and the result must be
+    smaller than 2 GiB.
     """
     count = rows * len(segments)
     words = np.empty((rows, len(segments), _VIEW_WORDS), np.int32)

@@ -68,7 +68,7 @@ UNCHANGED: Final = frozenset(
         Primitive.TIMESTAMP_TZ,
     }
 )
-"""The types whose published JSON is already that of the semantic type."""
+"""The column types whose published JSON values already have the form that the semantic type needs."""
 
 
 def connect_schema(type_: ColumnType, *, optional: bool) -> ConnectSchema:
@@ -90,7 +90,7 @@ def converter(type_: ColumnType, *, as_json: bool) -> Convert:
     """Returns the converter for values of a column of this type.
 
     With `as_json`, the values go into JSON. JSON has no NaN, so a NaN raises ValueError. Infinity becomes 1e999, which
-    readers turn into infinity because a double cannot hold it.
+    readers turn into infinity because this number is too large for a double.
     """
     match type_:
         case Primitive.FLOAT | Primitive.DOUBLE:

@@ -1,4 +1,4 @@
-"""Encodes values that have a Kafka Connect schema as messages: in JSON with the schema in each message, or in Avro."""
+"""Encodes values as messages, by a schema of Kafka Connect: in JSON, where each message has the schema, or in Avro."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,6 +1,6 @@
-"""Makes the schemas of an entity's keys and values, as Debezium lays them out.
+"""Makes Kafka Connect schemas for the keys and values of an entity's messages, in the layout of Debezium's events.
 
-Debezium's event has the row before and after the change, its source, its transaction, the operation and the time.
+An event has the row before and after the change, the source, the transaction, the operation and the time.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-events
 """
 
@@ -69,7 +69,7 @@ class EventSchemas:
 
 
 def event_schemas(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> EventSchemas:
-    """Returns the schemas of an entity with these columns. Every column may be null, except those of `key`."""
+    """Returns the schemas of an entity whose columns are `shape`. Every column may be null, except those of `key`."""
     types, path = dict(shape.fields), namespace(prefix, entity)
     columns = tuple((name, connect_schema(type_, optional=name not in key)) for name, type_ in shape.fields)
     row = ConnectSchema(type="struct", name=f"{path}.Value", fields=columns)

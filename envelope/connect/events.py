@@ -1,8 +1,8 @@
-"""Renders the rows of one entity, either as events of Debezium or *flat*, which means only the row after the change.
+"""Converts changes of one entity to Debezium's events, or to the *flat* form: only the table's row after each change.
 
 The results are values of the schemas in `event_schema`, made of dicts, lists and scalars. An encoder of JSON or Avro
-turns them into messages. In JSON, if all members of a state already have the form of their semantic types, the state is
-passed on unchanged, as `msgspec.Raw`. So most rows are not parsed.
+turns them into messages. A state is a row of the table as JSON text. If the result becomes JSON too, and all values of
+the state already have the form of their semantic types, the state is passed on as `msgspec.Raw`, without being parsed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -69,9 +69,9 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row: `key` is the value of its key, None for a truncate; `us` is its time, in microseconds since 1970.
+    """One change. `key` is the key of its row, None for a truncate. `us` is its commit time in microseconds since 1970.
 
-    `stamp` has the values of the members in `_STAMP`, which say who made the change.
+    `stamp` has the values of the columns `_STAMP`, which say who made the change.
     """
 
     us: int
@@ -86,7 +86,7 @@ class _Row:
 
 
 class Rendered(NamedTuple):
-    """What a message is made of. `source_name` is the name of the row's source."""
+    """The key and the value of a message, not yet encoded. `source_name` is the name of the change's source."""
 
     key: dict[str, Any] | None
     value: Any
@@ -117,12 +117,15 @@ class Rendering:
     def flat(self, rows: pa.RecordBatch) -> list[Rendered]:
         """Renders only the table's row after each change; a delete has no value. `rows` must not contain a truncate.
 
-        Raises ChangelogError (STOP), as `events` does, if Debezium's types cannot represent a key.
+        Raises ChangelogError (STOP) if Debezium's types cannot represent a key.
         """
         return [Rendered(key=row.key, value=self._after(row), source_name=row.source.name) for row in self._rows(rows)]
 
     def events(self, rows: pa.RecordBatch) -> list[Rendered]:
-        """Renders each row as an event of Debezium; a truncate has no key."""
+        """Renders each change as an event of Debezium; a truncate has no key.
+
+        Raises ChangelogError (STOP) if Debezium's types cannot represent a key.
+        """
         return [Rendered(key=row.key, value=self._event(row), source_name=row.source.name) for row in self._rows(rows)]
 
     def _rows(self, rows: pa.RecordBatch) -> Iterator[_Row]:
@@ -191,8 +194,8 @@ class Rendering:
         *,
         is_after: bool = True,
     ) -> Any:
-        """Renders a state. A key column that the state lacks gets its value from the key. Any other missing column
-        is null, except that in `after`, a value that the log did not send gets a placeholder.
+        """Renders a state. If the state lacks a key column, the value comes from the key. If it lacks any other column,
+        the result has null, or in `after` a placeholder if the log did not send the value.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

@@ -1,4 +1,5 @@
-"""Defines deltas. A delta is a JSON Patch, from a key's state before a change to its state after the change.
+"""Defines deltas. A delta is a JSON Patch that turns the state of a row before a change (the original) into the state
+after the change.
 
 `changelog.envelope.delta.patch` defines the operations of patches. This module defines the patch of each kind of change
 (in the table below), and folds deltas into states, forwards and backwards. `changelog.envelope.delta.patch_text` makes
@@ -7,7 +8,7 @@ the same patches faster, from JSON text. A column is *unavailable* if the databa
 | change | patch |
 |---|---|
 | create | `add` at the root |
-| update | from the original to the current state, without columns that are unavailable on either side |
+| update | the changes from the original to the current state, without columns that are unavailable in either of them |
 | delete | `test` and `remove` at the root; only `remove` if the original is not fully known |
 | read, or an update whose original is unknown | `add` at the root with `"reset": true` |
 | truncate | empty: the `op` of the provenance is enough |
@@ -128,7 +129,7 @@ def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
     stepped = apply(_fitted(patch, state), state)
     if not (isinstance(stepped, dict) and isinstance(state, dict)):
         return stepped
-    if any(operation.get("reset") for operation in patch):  # The database's log leaves out some unchanged values.
+    if any(operation.get("reset") for operation in patch):  # The new state may lack values that did not change.
         unchanged = {name: state[name] for name in source.unavailable if name in state}
         return {**unchanged, **stepped}
     return _without(stepped, set(source.unavailable_original) - set(source.unavailable))

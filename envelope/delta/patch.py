@@ -1,8 +1,8 @@
-"""Makes, applies and inverts JSON Patches (RFC 6902) that contain both sides of every change.
+"""Makes, applies and inverts JSON Patches (RFC 6902) that contain the old and the new value of every change.
 
 The only operations are `test`, `add`, `replace` and `remove`. Before each `replace` and `remove` there is
 a `test` of the value that the operation removes. So a patch verifies the document to which it is applied,
-and can be inverted. Values are those of `changelog.envelope.canonical`, with its `parse` and `dumps`.
+and can be inverted. `changelog.envelope.canonical` defines how JSON values are parsed, compared and written.
 Numbers are equal only if they are written alike, which is stricter than the RFC. Patches and results share
 parts with the arguments: do not change any of them in place.
 """
@@ -30,7 +30,7 @@ _NESTING_MAX = 100
 """The most levels of nesting that are compared. A changed value that is nested deeper is replaced as a whole."""
 
 _PLAIN = frozenset({str, Raw, int, bool, type(None)})
-"""Types whose values are equal in JSON exactly if `==` says so, as long as both values have the same type."""
+"""Types for which `==` tells whether two values of the same type are equal in JSON."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _POINTER = re.compile(r"(/([^/~]|~[01])*)*")
@@ -132,7 +132,7 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
 
 
 def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
-    """Compares two arrays element by element. Replaces the whole array instead if that patch is shorter."""
+    """Returns a patch that changes the elements that differ, or one that replaces the whole array if it is shorter."""
     operations: list[Operation] = []
     for i1, i2, j1, j2 in _differences([text_of(value) for value in a], [text_of(value) for value in b]):
         paired = min(i2 - i1, j2 - j1)

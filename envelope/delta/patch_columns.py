@@ -1,8 +1,9 @@
-"""Makes the patches of `changelog.envelope.delta.patch_text` for many updates at once.
+"""Makes the JSON Patches of many updates at once, from the rows before and after each update.
 
-The states of an update are flat JSON objects, which are cut into *pieces*, one for each member. All states whose
-members have the same names, in the same order, have the same *form* (`changelog.envelope.columnar.flat_json`). Arrow
-compares the pieces of all updates of a form at once. Only pieces that differ are processed further.
+`changelog.envelope.delta.patch_text` makes the same patches, but one at a time. Here, each row is a flat JSON object,
+which is cut into *pieces*, one for each member. All rows whose members have the same names, in the same order, have
+the same *form* (`changelog.envelope.columnar.flat_json`). Arrow compares the pieces of all updates of a form at once.
+Only pieces that differ are processed further.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,8 @@ def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.Strin
     """Compares pairs of states, none of them null. Returns patches for as many pairs as possible, and a mask of these
     pairs.
 
-    A pair gets no patch if its states have different forms or are not plain (see `Form.of`), or if other pairs have
-    used up the `FORMS_MAX` forms. The patches are the same bytes as those of
+    A pair may get no patch if its states have different forms or are not plain (see `Form.of`), or if the batch has
+    more than `FORMS_MAX` forms. The patches are the same bytes as those of
     `changelog.envelope.delta.patch_text.changes`.
     """
     remaining = np.arange(len(original))

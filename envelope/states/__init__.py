@@ -1,1 +1,1 @@
-"""Makes typed Arrow columns from the changes of keys: the last state of each key, with values of the columns' types."""
+"""Finds the last state of each key from the key's changes, and makes typed Arrow columns of these states."""

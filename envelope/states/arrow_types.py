@@ -1,4 +1,4 @@
-"""Converts column types to Arrow's types, and gives the schema of typed states."""
+"""Converts column types to Arrow's types, and makes the Arrow schema of an entity's states."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -28,7 +28,7 @@ _PRIMITIVES: Final[Mapping[Primitive, pa.DataType]] = {
 
 
 def to_arrow(type_: ColumnType) -> pa.DataType:
-    """Converts a column type to the Arrow type into which Spark converts `changelog.schemas.spark.to_spark(type_)`."""
+    """Returns the Arrow type of a column. Spark converts `changelog.schemas.spark.to_spark(type_)` to the same type."""
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]

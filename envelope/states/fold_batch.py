@@ -1,5 +1,5 @@
-"""Reads a batch of states at once, as columns. `changelog.envelope.states.fold` reads them row by row, with the same
-result, but much more slowly.
+"""Reads a batch of states (rows as JSON text) at once into Arrow columns. `changelog.envelope.states.fold` reads them
+row by row, with the same result, but much more slowly.
 
 Values are read here only if they have the usual form of their type. Rows with any other value are reported, and `fold`
 reads them one by one. A property test checks that both give the same result. Every number is read exactly: msgspec
@@ -54,7 +54,7 @@ _PARSED: Final[dict[ColumnType, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchReader:
-    """Reads states with these columns; `types` are their Arrow types."""
+    """Reads states with these columns; `types` are their Arrow types. With `raw`, all values are read as text."""
 
     columns: Sequence[Column]
     types: Sequence[pa.DataType]
@@ -142,7 +142,7 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
         if pc.all(usual).as_py() is not False:
             try:
                 return texts.cast(to), None
-            except pa.ArrowInvalid:  # the 30th of February
+            except pa.ArrowInvalid:  # a day that does not exist, such as the 30th of February
                 return pa.nulls(len(texts), to), texts.is_valid().to_numpy(zero_copy_only=False)
         unusual = pc.invert(usual).fill_null(False).to_numpy(zero_copy_only=False)
         usual_values = [None if is_unusual else value for value, is_unusual in zip(values, unusual, strict=True)]

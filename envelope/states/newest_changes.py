@@ -1,8 +1,8 @@
-"""Selects from an entity's changes those that determine the last state of each key, in the form in which
-`changelog.envelope.states.fold` reads them.
+"""Selects from an entity's changes those that determine the last state of each key. `changelog.envelope.states.fold`
+then computes the states.
 
-The changes may come in any order and more than once. What is kept in memory is bounded by the number of keys, not by
-the number of changes: see `NewestChanges`.
+The changes may come in any order and more than once. The memory that they need depends on the number of keys rather
+than of changes: see `NewestChanges`.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,8 @@ class NewestChanges:
 
     A change lacks a value if the database's log did not send the value, so that an earlier change must supply it.
     Deletes are kept as well, because an earlier change of the key may be added later. Changes after the position
-    `until` are ignored. Between two calls, at most twice as many changes are in memory as are kept, plus `ROWS_MIN`.
+    `until` are ignored. Outdated changes are removed from time to time, so memory holds at most about twice as many
+    changes as are needed, plus `ROWS_MIN`.
     """
 
     def __init__(self, *, until: Position | None = None) -> None:
@@ -123,7 +124,7 @@ class NewestChanges:
         return np.concatenate([batch.column(_LACKS).to_numpy(zero_copy_only=False) for batch in self._batches])
 
     def _with_parts(self, mask: Mask) -> Iterator[tuple[pa.RecordBatch, Mask]]:
-        """Yields each batch with its part of a mask of all changes."""
+        """Yields each batch with its own part of `mask`, which is a mask of the changes of all batches."""
         begin = 0
         for batch in self._batches:
             yield batch, mask[begin : begin + batch.num_rows]
@@ -145,7 +146,8 @@ def _of_keys(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
     """Returns which provenances may name unavailable values or JSON nulls.
 
-    A provenance that ends with the commit time names none. Nearly all provenances end so, and are not searched.
+    A provenance that ends with the commit time names none. Nearly all provenances end in this way. If all provenances
+    of the batch do, none is searched.
     """
     end = pc.binary_slice(provenance.cast(pa.binary()), start=-TAIL_BYTES, stop=len(COMMITTED_AT) - TAIL_BYTES)
     has_more = pc.not_equal(end, COMMITTED_AT)

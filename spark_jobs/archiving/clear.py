@@ -14,10 +14,11 @@ from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, number_of, pa
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest is deleted when the manifest after it is older than `grace`: readers begin with the newest manifest, so
-    readers of the deleted manifest have had at least this time to finish. A file that no remaining manifest lists, such
-    as the file of a killed run, is deleted if it is older than `grace`. With `log`, a file of this file log is deleted
-    if every remaining manifest says that the archive has the file's rows.
+    A manifest lists the files of the archive, and readers begin with the newest one. A manifest is deleted when the
+    manifest after it is older than `grace`: all readers of the deleted manifest began before that, so they had at least
+    this time to finish. A file that no remaining manifest lists, such as the file of a killed run, is deleted if it is
+    older than `grace`. With `log`, a file of this file log is deleted if every remaining manifest says that the archive
+    has the file's rows.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
@@ -35,7 +36,7 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     ]
     paths_to_delete += [file.path for file in other_files if file.modified_s < expired_before_s]
     if log is not None:
-        # Readers that began before the oldest manifest was written may still read all files of the log.
+        # Readers that began before the oldest remaining manifest was written may still read all files of the log.
         is_old = written_s[min(numbers_in_use)] < expired_before_s
         archived = min(readable[number].log.last for number in numbers_in_use) if is_old else 0
         paths_to_delete += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]

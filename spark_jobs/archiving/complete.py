@@ -22,7 +22,7 @@ from changelog.spark_jobs.reading.read import reached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A position up to which an archive is to become complete.
+    """The position up to which a run tries to make the archive complete.
 
     `ends` has an offset for each entity and partition: before this offset, the partition has every row up to the
     position.

@@ -59,8 +59,8 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
 def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
     """Records the position of `goal` if some entity has reached the goal but has no position in the manifest yet.
 
-    A run that finds no new messages needs this, for example if an older version wrote the manifest: that version
-    recorded no positions.
+    This is for a run that finds no new messages. The manifest may lack positions, for example because an older version
+    of this job wrote it: that version recorded none.
     """
 
     def add(manifest: Manifest) -> Manifest:
@@ -169,7 +169,7 @@ def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]
 
 
 def listed(old_files: Sequence[ArchiveFile], written_files: Iterable[WrittenFile]) -> list[ArchiveFile]:
-    """Returns the manifest's entries of files that replace old ones.
+    """Returns the manifest's entries for new files that replace old ones.
 
     An entry has, for each partition, the lowest and the highest offset of those old files that share days with the new
     file.

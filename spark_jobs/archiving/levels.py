@@ -1,7 +1,7 @@
 """Merges the files of days into levels, and removes dropped days from levels (docs/how-to/archive.md).
 
 A level has the rows of one entity and many days, in files with disjoint ranges of keys. So a reader of one key opens
-one file of each level, where it would open a file of each day.
+only one file of each level. Without levels, it would open a file of each day.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

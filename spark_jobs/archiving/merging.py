@@ -1,8 +1,8 @@
 """Decides which files of an archive are merged.
 
-Files are merged whenever there are a few new ones, and yet each row is rewritten only a few times. This is because a
-merge takes the newest files, but takes an older file only if it is not much larger than all newer files together. So
-the remaining files grow in size from the newest to the oldest, and their number grows with the logarithm of the rows.
+Files should be merged soon, so that there are few, and yet each row should be rewritten only a few times. So a merge
+takes the newest files, and an older file only if it is not much larger than all newer files together. The remaining
+files are then larger the older they are, so their number grows only with the logarithm of the number of rows.
 """
 
 from collections import defaultdict

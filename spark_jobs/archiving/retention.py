@@ -1,4 +1,4 @@
-"""Decides which days of a changelog are closed, and which are dropped.
+"""Decides which days of a changelog are closed, so that they can be archived, and which are old enough to be dropped.
 
 A row's day is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour after
 the day's end. Changes that arrive even later go into another file of the day.

@@ -1,4 +1,4 @@
-"""Writes the files of an archive: sorted, and of a bounded size. They are in place before a manifest lists them.
+"""Writes the files of an archive, sorted and of a bounded size, into their folders. A manifest lists them only later.
 
 The files of a day have the rows of one entity and day. The files of a level have rows of many days, and each of these
 files has its own range of keys.
@@ -34,7 +34,7 @@ _WITH_STATISTICS = frozenset({"entity", "key", "position", "committed_at"})
 
 _WITH_BLOOM_FILTER = ("key", "identifier")
 """The columns by whose values readers search. They have no dictionary, because Parquet's writer leaves out the Bloom
-filter of a column that has one."""
+filter of a column that has a dictionary."""
 
 WRITING = {
     "compression": "zstd",
@@ -49,12 +49,12 @@ WRITING = {
 }
 """The options for Parquet.
 
-A row group is the least that a reader decodes, so it is small: 4 MiB. That is about 12,000 rows of 1.1 kB, because full
-pages count with their compressed size. (This version of Parquet's Java writer has no limit in rows.) Only the columns
-in `_WITH_STATISTICS`, by which readers skip, have statistics in a file's footer. Statistics of the other columns would
-be of no use to readers. They would also copy the least and the greatest value of a column into the footer, for example
-whole states of rows. Compression level 9 makes files a ninth smaller than Spark's default level does. Writing takes
-longer, but the files are read for years.
+A row group is the least that a reader decodes, so it is small: 4 MiB. That is about 12,000 rows of 1.1 kB, because the
+writer counts full pages with their compressed size. (This version of Parquet's Java writer has no limit in rows.) Only
+the columns in `_WITH_STATISTICS`, by which readers skip row groups, have statistics in a file's footer. Statistics of
+the other columns would be of no use to readers. They would also copy the least and the greatest value of a column into
+the footer, for example whole states of rows. Compression level 9 makes files a ninth smaller than Spark's default level
+does. Writing takes longer, but the files are read for years.
 """
 
 

@@ -1,1 +1,1 @@
-"""Names, for each attribute of each row, the change that set it, and counts how many changes have a stamp."""
+"""Finds, for each attribute of each row, the change that set it, and counts the changes that say who made them."""

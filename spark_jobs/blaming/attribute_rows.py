@@ -1,8 +1,7 @@
-"""Folds the changes of each row into its attributes, each with the change that set it, in an Arrow function that runs
-on executors.
+"""Finds, for each attribute of each row, the change that set it. Spark's executors run this on batches of changes.
 
-The changes of a row are adjacent and in the order of their positions. The function holds one row at a time, so a row
-may have any number of changes. `changelog.envelope.blame` defines the result.
+The changes of a row are adjacent and in the order of their positions. They are read one by one, and none is kept, so a
+row may have any number of changes. `changelog.envelope.blame` defines the result.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,8 +63,8 @@ def attribute_rows(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps
     """Turns changes into batches of `ATTRIBUTES`.
 
     The changes have the columns of `changelog.envelope.columnar.batch.SCHEMA`, and then those of an origin. They are
-    sorted by entity, origin and position; repeated changes are ignored. A change without a provenance is one that a
-    truncate of its entity followed: it only says that its row is gone.
+    sorted by entity, origin and position; repeated changes are ignored. A change has no provenance if a truncate of its
+    entity followed. Such a change only says that its row is gone.
 
     Raises ChangelogError (MALFORMED), with entity and position, for a change that cannot be read.
     """
@@ -81,7 +80,7 @@ def attribute_rows(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps
 
 
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Row, Record | None]]:
-    """Yields all changes, each with the row that it belongs to. A change that a truncate followed is None."""
+    """Yields all changes, each with the row that it belongs to. None stands for a change that a truncate followed."""
     for batch in batches:
         stands = batch.column("provenance").is_valid()
         changes = records(batch.filter(stands).select(SCHEMA.names))

@@ -4,7 +4,8 @@ Two rows can have the same key, one after the other: a row moves away, and later
 alone does not say which row a change belongs to. A row is identified by its *origin*: the first key that the row had,
 and the position at which an earlier row moved away from this key. The position is empty if no earlier row did so.
 
-Moves to another key are rare, so the driver reads all of them, and finds the origin of each key from move to move.
+Moves to another key are rare. So the driver reads all of them, goes through them in order, and notes which row has each
+key at each time.
 """
 
 from collections.abc import Iterable

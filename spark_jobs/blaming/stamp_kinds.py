@@ -1,4 +1,4 @@
-"""Says who stamped each change, in an Arrow function that runs on executors."""
+"""Finds who stamped each change: its application, the database's trigger, or nobody. Spark's executors run this."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

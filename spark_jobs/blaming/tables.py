@@ -1,7 +1,7 @@
 """Makes the tables of the job `blame` from changes.
 
 Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes
-immediately, on the driver. Otherwise they map DataFrames to DataFrames, and read no rows.
+immediately, on the driver. Apart from that, they read no rows, but only make DataFrames from DataFrames.
 """
 
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ def attributes(
     """Returns the attributes (`ATTRIBUTES`) of all rows that exist after these changes, each with the change that set
     it.
 
-    It reads the moves to another key at once, and all other changes when the result is read. `truncates` is the result
-    of `truncates_of`. Raises ChangelogError (LIMIT) if there are too many moves.
+    The moves to another key are read at once; all other changes are read only when the result is read. `truncates` is
+    the result of `truncates_of`. Raises ChangelogError (LIMIT) if there are too many moves.
     """
     spans = spans_of(moves_of(changes))
     by_row = with_origins(_without_truncated(changes, truncates).select(*SCHEMA.names), spans, spark)

@@ -1,8 +1,8 @@
 """Writes the tables of the job `blame` as Parquet files. Each run replaces the tables of the run before.
 
 A run writes a new folder `<output>/tables/<run>/` with the tables `attributes` and `coverage`, and then a record,
-`<output>/manifest/<n>.json`, that makes this folder valid. The newest complete record is valid. On a local file system,
-the link `<output>/current` also leads to the folder.
+`<output>/manifest/<n>.json`, that names this folder. Readers use the folder that the newest complete record names. On a
+local file system, the link `<output>/current` also leads to the folder.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class BlameRun:
     """The result of one run: the position up to which it read the changelog, the entities that it read (None if all),
     and the folder of its tables (`path`), relative to the output. `before` is the folder of the previous run.
 
-    `attributes` and `changes` count by kind of stamp.
+    `attributes` and `changes` are the numbers of attributes and of changes, by kind of stamp.
     """
 
     format: int = FORMAT
@@ -71,7 +71,7 @@ def write(
     path = f"{_TABLES}/{run_name(at)}"
     folder = f"{store.root}/{path}"
     spark = rows.sparkSession
-    # Spark's own default is a form of timestamps without a zone, which only Spark and a few others know.
+    # By default, Spark writes timestamps as INT96, an old form without a time zone, which few other readers know.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     ordered = rows.sortWithinPartitions("entity", "key", "path")
     ordered.write.option("compression", "zstd").partitionBy("entity").parquet(f"{folder}/{ATTRIBUTES_TABLE}")  # 1

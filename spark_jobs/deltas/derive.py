@@ -1,7 +1,8 @@
-"""Derives deltas from changes: functions over Arrow batches, and their use in Spark.
+"""Derives deltas from changes, with functions for Arrow batches and for Spark's DataFrames.
 
-`derive` makes a delta from each change. `messages` makes messages for Spark's Kafka sink from deltas. A message goes to
-the partition from which its change was read, under the same key. A tombstone follows each delete.
+A delta is a JSON Patch that says what a change altered in its row. `derive` makes a delta from each change. `messages`
+makes messages for Spark's Kafka sink from deltas. A message goes to the partition from which its change was read, under
+the same key. A tombstone follows each delete.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -134,7 +135,7 @@ def avro_values(ids: Mapping[str, int]) -> Values:
 
 def deltas_of(changes: "DataFrame") -> "DataFrame":
     """Returns the deltas of a DataFrame of changes, as `derive` makes them."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors do not need it
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors do not need it
 
     return changes.select(*_NEEDED).mapInArrow(_derived, from_arrow_schema(SCHEMA))
 
@@ -146,7 +147,7 @@ def messages_of(
 
     `count` is called for each batch, with the number of messages of each kind, including tombstones.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors do not need it
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors do not need it
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for deltas in _derived(batches):

@@ -59,8 +59,8 @@ class DeltaRun:
 class DeltaRuns:
     """The content of an output, as a manifest lists it.
 
-    The output has the deltas of each partition up to the partition's position in `through`. It also has the deltas of
-    all partitions up to `floor`.
+    For each partition, the output has all deltas up to the partition's position in `through`. `floor` is a position up
+    to which the output has the deltas of all partitions.
     """
 
     format: int = FORMAT
@@ -145,8 +145,8 @@ def read_deltas(spark: SparkSession, output: str) -> DataFrame:
 
 
 def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
-    """Returns the changes that no run has written. It compares each partition on its own, because one partition of an
-    archive can be ahead of another.
+    """Returns the changes that no run has written. Each partition is compared with its own last position, because one
+    partition of an archive can be ahead of another.
     """
     if not through:
         return changes

@@ -1,4 +1,4 @@
-"""Streams deltas from the changelog's topics to `<prefix>.<entity>.delta`.
+"""Derives deltas from the messages in the changelog's topics, and writes them to the topics `<prefix>.<entity>.delta`.
 
 A micro-batch is written to the topics before Spark's checkpoint records it. If a run is killed between these two steps,
 the next run writes the micro-batch again. So each delta is delivered at least once, in order, and a repeated delta has
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECK_EVERY_S: Final = 60.0
-"""A continuous job checks this often, in seconds, whether Kafka may have compacted its next messages."""
+"""How often, in seconds, a continuous job checks whether Kafka may have removed messages that the job has not read."""
 
 FAIL_POINTS: Final = ("deltas:sent",)
 """The boundary between steps at which tests make a run crash: deltas are sent, but the checkpoint lacks them."""
@@ -130,7 +130,7 @@ def stream(
     """
     where = where_of(config)
     assert isinstance(where, Kafka)
-    topics.ensure()  # errors come before anything is read
+    topics.ensure()  # raises its errors before anything is read
     batches = _Batches(spark, config, topics, where, reach)
     options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not topics.lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)

@@ -1,4 +1,4 @@
-"""`python -m changelog.spark_jobs.demo`: see `changelog.spark_jobs.demo.story`."""
+"""Runs the demo (`changelog.spark_jobs.demo.story`) as `python -m changelog.spark_jobs.demo`."""
 
 import sys
 

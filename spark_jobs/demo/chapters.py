@@ -1,5 +1,5 @@
-"""Runs the demo's chapters on Spark. Each runs a job, compares the result with the changelog as plain Python reads it,
-and shows the result.
+"""Runs those chapters of the demo that use Spark. Each runs a job, compares the result with the changelog as plain
+Python reads it, and shows the result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ def _archive(scene: Scene) -> Mapping[str, str]:
 
 
 def _deltas(scene: Scene) -> Mapping[str, str]:
-    """Derives a JSON Patch from each change. Folding the patches gives the rows again."""
+    """Derives a JSON Patch from each change. Applying all patches of a row one after another gives the row again."""
     from changelog.spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
     story = scene.story

@@ -1,4 +1,6 @@
-"""The demo's chapter on drift: alters rows in the changelog's files, finds them by a comparison, and repairs them."""
+"""Runs the demo's chapter on drift: alters rows in the changelog's files, finds them by a comparison with the table,
+and repairs them.
+"""
 
 import io
 import json

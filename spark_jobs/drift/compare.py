@@ -1,10 +1,9 @@
-"""Compares a source with its changelog under a fence. A *fence* is a snapshot of the database; the rows of both sides
-are taken as of this snapshot.
+"""Compares the tables of a source with its changelog, both as of one snapshot of the database, which is the *fence*.
 
-Each side is read once, and most keys turn out to be the same. Every other key is *judged*: its two rows are compared
-column by column. For some keys, the changelog does not show the state at the fence: a change of the key was already in
-the database's log when the snapshot was taken, but the snapshot does not show this change, and the change's original is
-unknown. Such a key is *undecided*, and is compared again under a later fence.
+Each side is read once, and most keys turn out to have the same row on both sides. Every other key is *judged*: its two
+rows are compared column by column. For some keys, the changelog does not show the state at the fence: a change of the
+key was already in the database's log when the snapshot was taken, but the snapshot does not show this change, and the
+change's original is unknown. Such a key is *undecided*, and is compared again under a later fence.
 """
 
 from collections import Counter, defaultdict
@@ -58,7 +57,8 @@ class Scope:
 @dataclass(slots=True, kw_only=True)
 class Counts:
     """Counts of one entity: its rows on each side, its undecided keys, and, for each column, the keys in which the
-    column differs but this is not drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema changed*.
+    column differs for a reason that is not drift. `changelog.spark_jobs.drift.row_diff` defines the two reasons,
+    *unknown* and *schema changed*.
     """
 
     source_rows: int = 0

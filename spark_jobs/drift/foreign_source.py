@@ -99,7 +99,7 @@ def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping
 
 
 def _remedy(type_: ColumnType, *, masked: bool) -> str:
-    """Returns how Spark would have to read a column, so that its type holds every value of `type_`."""
+    """Returns a hint that says which Spark type the column would need to hold every value of `type_`."""
     spark_type = to_spark(type_)
     if not isinstance(spark_type, str) or (isinstance(type_, Decimal) and type_.precision > DIGITS_MAX):
         return "no type of Spark can; leave out --source to compare with the service's own database"
@@ -110,7 +110,7 @@ def _remedy(type_: ColumnType, *, masked: bool) -> str:
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:
-    """Returns the type of values before hashing, from their Spark type."""
+    """Returns the type that a masked column's values have before they are hashed. It follows from their Spark type."""
     if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
     return Primitive.LONG if isinstance(spark_type, _INTEGERS) else Primitive.STRING
@@ -142,8 +142,8 @@ def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
 
 
 def _token(value: Column, type_: ColumnType) -> Column:
-    """Returns the JSON of a value, null for null. Floats have the text that Spark prints, which differs from the
-    database's text, so they have to be compared as numbers.
+    """Returns the JSON of a value, null for null. A float gets the text that Spark prints, which can differ from the
+    text that the database prints, so floats have to be compared as numbers.
     """
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:

@@ -1,4 +1,4 @@
-"""Judges keys that are not clearly the same on both sides, in Spark's tasks: compares full rows column by column."""
+"""Compares the rows of those keys that may differ between source and changelog, column by column, in Spark's tasks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,9 +1,10 @@
 """Joins the two sides of a comparison by key, and finds the keys that must be judged (compared column by column).
 
-Rows are compared by a 64-bit hash and the length of their text. If both are equal, the key is the same on both sides;
-nearly all other keys are judged. To sort and join cheaply, rows are first reduced to a *narrow* form, with the hash in
-place of the text. A *fence* shows some transactions of the changelog and hides others: rows of shown transactions are
-*visible*. Every function here maps DataFrames to DataFrames; no function reads, writes or counts rows.
+Rows are compared by a 64-bit hash and the length of their text. If both are equal, the key has the same row on both
+sides; nearly all other keys are judged. To sort and join cheaply, rows are first reduced to a *narrow* form, with the
+hash in place of the text. A *fence* is a snapshot of the database. It shows some of the transactions that the changelog
+has, and hides others; rows of the shown transactions are *visible*. Every function here maps DataFrames to DataFrames;
+no function reads, writes or counts rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -218,7 +219,7 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """Returns the keys to judge, each with its row in the source. Needed for sources whose rows cannot be read again,
+    """Returns the keys to judge, each with its row in the source. This is for sources whose rows cannot be read again,
     because they have no locators.
     """
     rows = source.select(

@@ -1,4 +1,4 @@
-"""Masks a column's values on Spark's workers, as the service masks them before it publishes."""
+"""Masks a column's values on Spark's executors, in the same way as the service does before it publishes them."""
 
 from changelog.envelope import mask
 

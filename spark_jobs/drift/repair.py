@@ -1,4 +1,4 @@
-"""Asks the running service for the repairs that a report's policy demands, by signals in the database's own log."""
+"""Asks the running service to repair drift as a report's policy demands, by signals in the database's own log."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

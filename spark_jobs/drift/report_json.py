@@ -1,4 +1,6 @@
-"""Makes the JSON of a comparison's report (docs/drift-report.schema.json), before any policy is applied to it."""
+"""Makes the JSON of a comparison's report (docs/drift-report.schema.json). It does not yet say what to do about drift,
+which a policy decides later.
+"""
 
 import secrets
 import time

@@ -3,7 +3,8 @@
 Two values are equal if their canonical forms are equal (docs/reference/types.md): members of objects are compared by
 name, JSON by its value, and numbers by their text. Two differences are not drift. A column is *unknown* if the
 changelog has no value for it, because the database's log did not send the value (`unavailable`). A column is *schema
-changed* if the table's columns changed after the row was written, and this altered the value without a row event.
+changed* if the table's columns changed after the row was written, and this altered the value although the database's
+log has no change of the row.
 """
 
 import struct
@@ -30,8 +31,8 @@ SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
 """Other states that a comparison of the two rows gives a key. SAME: the key is equal on both sides. GONE: it is on
-neither side. PENDING: it may be drift, because the fence shows no change of the key in the changelog; the key is judged
-by the original of its first change."""
+neither side. PENDING: the fence shows none of the key's changes in the changelog, so the key is judged by the original
+of its first change."""
 
 NULL: Final = b"null"
 

@@ -1,4 +1,4 @@
-"""Compares the changelog with its own source: takes fences (snapshots of the database), waits, compares and reports."""
+"""Compares the changelog with the database that it is made from, under a snapshot of this database (a *fence*)."""
 
 import sys
 import time
@@ -143,7 +143,7 @@ class _Compare:
                 progress.fence, progress.caught_up = self._fence(attempt, self.entities, deadline, progress)
                 if catch_up.unread(progress.caught_up.checkpoint, names) is None:
                     fences.enter_context(attempt.pop_all())
-                    break  # If a repair was requested before the fence, a later fence shows its result.
+                    break  # Otherwise, a repair was requested before the fence. A later fence shows its result.
         say(f"comparing {', '.join(names)} as of {progress.fence.place}")
         return self._under(progress.fence, progress.caught_up, None)
 
@@ -179,7 +179,7 @@ def _until_archived(
     if not isinstance(sink, KafkaConfig):
         raise ChangelogError(Kind.USAGE, "a file log and its archive are read together", hint="leave out --archive")
     with kafka_needed():
-        from changelog.connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
+        from changelog.connectors.wiring import kafka  # noqa: PLC0415 - comparing files needs no Kafka client
 
         end_offsets = kafka.open_log(request.config, sink).complete_ends(names)
     store = store_of(where.path, spark)

@@ -27,7 +27,7 @@ WRITERS_MAX = 50
 
 @dataclass(slots=True)
 class Tally:
-    """The drifted keys of one entity."""
+    """Counts of the drifted keys of one entity, and samples of them."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     columns: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Finds the position that a time refers to."""
+"""Finds the position up to which a job reads the changelog, from a time, from a position, or without either."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -21,8 +21,8 @@ def resolve(
     """Converts `as_of` to the position of the last change to read.
 
     A position is returned as it is. None gives the end of the changelog for these entities (`end_of`). A time gives the
-    position of the last change before the first transaction that committed later. If no transaction committed later,
-    the time gives the end of the changelog, too.
+    position of the last change before the first transaction that committed after this time. If there is no such
+    transaction, the time gives the end of the changelog, too.
 
     Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
     PRECONDITION if the changelog is empty.

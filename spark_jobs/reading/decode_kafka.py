@@ -1,10 +1,10 @@
-"""Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`, in an Arrow function that runs on
-executors.
+"""Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`. Spark's executors run this on Arrow
+batches.
 
 The first byte of a message's value is 0 if the value is in Avro, and never 0 if it is in JSON. A JSON value has the
 members `provenance`, `current` and `original`. Their JSON is copied as it is; only members of the provenance that have
 a column of their own are decoded. `changelog.envelope.codec.json_codec` decodes a JSON value of any other form. It is
-slower, reads every valid message, and raises the error for an invalid message.
+slower, but it reads every valid message, and raises the error for an invalid one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -160,7 +160,7 @@ class _ValueDecoder:
 def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
     """Returns the row of a decoded message.
 
-    An event that a service published itself, without a position, gets a position from its partition and offset.
+    An event that an application published itself has no position. It gets one from its partition and offset.
     """
     provenance = envelope.provenance
     if provenance.source.position == UNPLACED:

@@ -1,4 +1,4 @@
-"""Looks up schemas by id in a schema registry, on executors, with the standard library alone.
+"""Looks up schemas by id in a schema registry. Executors run this, so it needs only the standard library.
 
 API: https://docs.confluent.io/platform/current/schema-registry/develop/api.html#get--schemas-ids-int-%20id
 """

@@ -1,10 +1,10 @@
 """Runs a job: parses its arguments, opens the Spark session, prints a summary on stdout, and prints an error as one
 line on stderr.
 
-The exit codes are those of the `changelog` command: 0 done, 1 found something, 2 bad usage or configuration, 3 failed,
-4 severe drift, 5 could not compare. Where a cluster hides exit codes, read `verdict` in the summary: `done`, `found`,
-`planned` (a dry run) or `failed`. For `detect_drift` it is `clean`, `drift`, `severe`, `not caught up`, `refused`,
-`planned` or `failed`.
+The exit codes 0 to 3 mean the same as those of the `changelog` command: 0 done, 1 found something, 2 bad usage or
+configuration, 3 failed. There are two more: 4 severe drift, 5 could not compare. If a cluster hides exit codes, read
+`verdict` in the summary: `done`, `found`, `planned` (a dry run) or `failed`. For `detect_drift` it is `clean`, `drift`,
+`severe`, `not caught up`, `refused`, `planned` or `failed`.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
             print(f"{job.name}: {summary['verdict']}: {summary['why']}", file=sys.stderr)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001, the top level: errors of Spark and bugs become one line, too
+    except Exception as error:  # noqa: BLE001 - errors of Spark and bugs must become one line, too
         explained = explain(error)
         if arguments.verbose:
             traceback.print_exception(error, file=sys.stderr)
@@ -110,7 +110,7 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
     Raises ChangelogError (USAGE) if pyspark is not installed.
     """
     try:
-        from pyspark.logger import PySparkLogger  # noqa: PLC0415, a job's --help and its dry run need no Spark
+        from pyspark.logger import PySparkLogger  # noqa: PLC0415 - a job's --help and its dry run need no Spark
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ChangelogError(Kind.USAGE, f"{error.name} is not installed", hint=installation("spark")) from error

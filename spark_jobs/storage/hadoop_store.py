@@ -1,4 +1,4 @@
-"""Implements a store on any file system that Hadoop supports: HDFS, S3, Azure and others."""
+"""Implements a store (a folder of a job's files) on any file system of Hadoop: HDFS, S3, Azure and others."""
 
 import secrets
 from collections.abc import Iterator

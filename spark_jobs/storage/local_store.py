@@ -1,4 +1,4 @@
-"""Implements a store in a folder on this machine."""
+"""Implements a store (a folder of a job's files) on this machine."""
 
 import os
 import secrets

@@ -1,7 +1,7 @@
-"""The manifest of an archive lists its files. Each change is committed as a new manifest (docs/how-to/archive.md).
+"""Reads the manifests of an archive, which list its files, and commits each change of the archive as a new manifest.
 
 Readers read the files that the newest complete manifest lists, and no others. A commit creates the manifest of the next
-number, and fails if another run created it first. No manifest is ever replaced.
+number, and fails if another run created it first. No manifest is ever replaced (docs/how-to/archive.md).
 """
 
 import secrets
@@ -27,10 +27,10 @@ FOLDER = "manifest"
 ARCHIVE = "archive"
 
 TRIES = 20
-"""How many times a commit is tried, while other runs commit first."""
+"""How many times a commit is tried if other runs commit first each time."""
 
 NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=())
-"""The manifest of a store without manifests."""
+"""An empty manifest, for a store that has no manifest yet."""
 
 
 def newest(store: FolderStore) -> Manifest | None:

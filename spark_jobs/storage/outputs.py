@@ -1,6 +1,7 @@
-"""Replaces the content of an output: each run writes a new folder, and the newest record says which folder is valid.
+"""Replaces the content of a job's output: each run writes a new folder, and the newest record names the valid one.
 
-On a file system of this machine, the link `<output>/current` also leads to the valid folder.
+On a file system of this machine, the link `<output>/current` also leads to the valid folder. The functions here set
+this link, and delete the folders of earlier runs.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Reads and adds numbered records, in which jobs note what they wrote to a store. An archive has manifests instead."""
+"""Reads and adds numbered records, in which the runs of jobs note what they wrote to a store.
+
+For an archive, `changelog.spark_jobs.storage.manifest` does the same with manifests.
+"""
 
 import secrets
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A store is one folder that Spark can reach, on this machine or on any other file system."""
+"""Defines the interface of a store: one folder that Spark can reach, on this machine or on any other file system."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Copies a task's rows of a view into a table of PostgreSQL. Arrow batches are sent as CSV, with exact values.
+"""Copies the rows of a view into a table of PostgreSQL. Each task of Spark copies its own rows.
 
-Columns get the matching PostgreSQL type; `json` keeps its text. Arrays, maps, composites and nested documents become
-`jsonb`, with the JSON that is published (docs/reference/types.md).
+Arrow batches are sent as CSV, with exact values. Columns get the matching PostgreSQL type; `json` keeps its text.
+Arrays, maps, composites and nested documents become `jsonb`, with the JSON that is published (docs/reference/types.md).
 """
 
 import base64
@@ -103,7 +103,7 @@ def copier(
     finish = [_finish(column.type) for column in shape.columns]
 
     def copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415, only executors need it
+        from pyspark import TaskContext  # noqa: PLC0415 - only executors need it
 
         context = TaskContext.get()
         part = context.partitionId() if context else 0

@@ -84,7 +84,7 @@ def write(store: FolderStore, rows: "DataFrame", view: View, *, at: datetime) ->
 
 def counted(rows: "DataFrame", view: View) -> View:
     """Returns the view with its counts. They are computed from two small columns of the stored rows."""
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812, a job's --help and its dry run need no Spark
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - a job's --help and its dry run need no Spark
 
     sums = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
     count, out_of_range, unavailable = rows.agg(F.count("*"), *sums).collect()[0]

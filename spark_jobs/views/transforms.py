@@ -81,8 +81,10 @@ def live(states: DataFrame) -> DataFrame:
 
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """Returns the same as `live(latest(…))` of all changes, from an earlier `view` and the `changes` after it."""
-    if fold.CONTEXT not in view.columns:  # an older version made the view, when changes had no context
+    """Returns the view that `live(latest(…))` of all changes would give, but computes it from an earlier `view` and the
+    `changes` after it.
+    """
+    if fold.CONTEXT not in view.columns:  # an older version of the job made the view; changes had no context then
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
     remaining = _without_truncated(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
     old_states = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
@@ -168,8 +170,8 @@ def _newest(changes: DataFrame) -> DataFrame:
 def _gaps(provenance: Expression) -> Expression:
     """Returns the provenance if it names unavailable values or JSON nulls, otherwise null.
 
-    A provenance that ends with the commit time names no such values. Nearly all provenances end so. Therefore the last
-    bytes are compared first, and only the other provenances are searched.
+    A provenance that ends with the commit time names no such values. Nearly all provenances end in this way. So the
+    last bytes are compared first, and only the other provenances are searched.
     """
     tail = F.substring(provenance.cast("binary"), -TAIL_BYTES, len(COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)

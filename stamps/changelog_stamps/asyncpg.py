@@ -27,10 +27,10 @@ async def stamped(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> AsyncIterator[None]:
-    """Runs the block as `connection.transaction()` does, and stamps its changes.
+    """Runs the block in a transaction, like `connection.transaction()`, and stamps the block's changes.
 
-    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the message is
-    written at once, for tables without the trigger of `changelog init --stamps`.
+    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the stamp is
+    written to the database's log at once. Tables without the trigger that `changelog init --stamps` creates need this.
     """
 
     async def write(text: str) -> str | None:

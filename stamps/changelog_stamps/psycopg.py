@@ -31,10 +31,10 @@ def stamped(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> Iterator[psycopg.Transaction]:
-    """Runs the block as `connection.transaction()` does, and stamps its changes.
+    """Runs the block in a transaction, like `connection.transaction()`, and stamps the block's changes.
 
-    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the message is
-    written at once, for tables without the trigger of `changelog init --stamps`.
+    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the stamp is
+    written to the database's log at once. Tables without the trigger that `changelog init --stamps` creates need this.
     """
 
     def write(text: str) -> str | None:
@@ -59,7 +59,7 @@ async def stamped_async(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> AsyncIterator[psycopg.AsyncTransaction]:
-    """Runs the block as `connection.transaction()` does, and stamps its changes as `stamped` does."""
+    """Does for an async connection what `stamped` does for a sync one."""
 
     async def write(text: str) -> str | None:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
@@ -88,6 +88,6 @@ def pooled(pool: ConnectionPool[Any], *, emit: bool = False, **members: Any) -> 
 async def pooled_async(
     pool: AsyncConnectionPool[Any], *, emit: bool = False, **members: Any
 ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Runs the block as `pooled` does."""
+    """Does for an async pool what `pooled` does for a sync one."""
     async with pool.connection() as connection, stamped_async(connection, emit=emit, **members):
         yield connection

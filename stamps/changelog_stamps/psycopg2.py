@@ -30,8 +30,9 @@ def stamped(
     """Runs the block in a transaction, and stamps its changes.
 
     The block is committed at its end, or rolled back after an exception. If a transaction has already begun, the block
-    is a savepoint of it. Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With
-    `emit`, the message is written at once, for tables without the trigger of `changelog init --stamps`.
+    runs in a savepoint of it. Members that are not given are taken from the current stamp (`changelog_stamps.stamp`).
+    With `emit`, the stamp is written to the database's log at once. Tables without the trigger that `changelog init
+    --stamps` creates need this.
     """
 
     def write(text: str) -> str | None:

@@ -24,8 +24,9 @@ def install(engine: Engine | AsyncEngine, *, emit: bool = False) -> None:
     """Stamps every transaction of the engine with the stamp that is current when the transaction begins.
 
     On PostgreSQL, each transaction that has a stamp gets one more statement, unless the engine is in autocommit mode.
-    With `emit`, this statement writes the message at once, for tables without the trigger of `changelog init --stamps`.
-    Two-phase transactions are not stamped. On MySQL and MariaDB, each statement gets a comment.
+    With `emit`, this statement writes the stamp to the database's log at once. Tables without the trigger that
+    `changelog init --stamps` creates need this. Two-phase transactions are not stamped. On MySQL and MariaDB, each
+    statement gets a comment with the stamp.
     """
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if sync_engine.dialect.name == "postgresql":
@@ -68,8 +69,9 @@ def stamped(
 ) -> Iterator[None]:
     """Runs the block in a transaction on PostgreSQL, and stamps its changes.
 
-    If a transaction has already begun, the block is a savepoint of it. Members that are not given are taken from the
-    current stamp (`changelog_stamps.stamp`). `emit` means the same as in `install`, which need not have been called.
+    If a transaction has already begun, the block runs in a savepoint of it. Members that are not given are taken from
+    the current stamp (`changelog_stamps.stamp`). `emit` means the same as in `install`, but this function also works
+    without `install`.
     """
 
     def write(stamp: str) -> str | None:
@@ -93,7 +95,7 @@ async def stamped_async(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> AsyncIterator[None]:
-    """Runs the block as `stamped` does."""
+    """Does for an async connection or session what `stamped` does for a sync one."""
 
     async def write(stamp: str) -> str | None:
         result = await target.execute(_STATEMENTS[emit and stamp != ""], {"stamp": stamp})

@@ -1,7 +1,7 @@
 """Writes stamps as comments at the beginning of statements, for MySQL and MariaDB.
 
-Their logs can contain the statements. PostgreSQL's log cannot. The form of the comments is that of
-https://google.github.io/sqlcommenter/spec.
+The logs of these databases can contain the text of each statement, which PostgreSQL's log cannot. The form of the
+comments is that of https://google.github.io/sqlcommenter/spec.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NBYTES_MAX = 4096
 
 
 def comment(stamp: Stamp) -> str:
-    """Returns a stamp as a comment, which ends with a blank; an empty string if it names no service.
+    """Returns a stamp as a comment with a space after it; an empty string if the stamp names no service.
 
     Values are percent-encoded, so that they cannot end the comment. The stamp's context is left out. If the comment
     would still be too long, the identifier is left out as well, and then the version.

@@ -1,4 +1,4 @@
-"""Makes the statements that adapters run on PostgreSQL, and tells which errors mean that the server refuses a stamp."""
+"""Makes the statements that write stamps on PostgreSQL, and says which errors mean that the server refused a stamp."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ async def stamped_transaction_async(
     begin: Callable[[], AbstractAsyncContextManager[T]],
     write: Callable[[str], Awaitable[str | None]],
 ) -> AsyncIterator[T]:
-    """Runs the block as `stamped_transaction` does."""
+    """Does for an async driver what `stamped_transaction` does for a sync one."""
     async with AsyncExitStack() as stack:
         transaction, previous = await stack.enter_async_context(begin()), None
         if text is not None:

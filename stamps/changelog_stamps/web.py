@@ -1,4 +1,4 @@
-"""Middleware for WSGI and ASGI that stamps the changes of a request with the service, its version and the request.
+"""Defines middleware for WSGI and ASGI that stamps a request's changes with service, version and request identifier.
 
 The identifier of a request is the value of the header `X-Request-ID`, or of the header that `identifier_header` names.
 If a request has no such header, its identifier is the trace id in the header `traceparent`

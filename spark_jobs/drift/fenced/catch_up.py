@@ -50,10 +50,10 @@ class CaughtUp:
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
     """Waits until the service has read the whole tables of these entities and is not repairing any of them.
 
-    Returns the checkpoint that says so. We say that a fence shows a row of the changelog if the transaction that the
-    row names is visible in the fence's snapshot. Every row that the service read from these tables names a transaction
-    that has ended by now, so a fence that is taken afterwards shows all these rows. Therefore, if such a fence shows
-    none of the changelog's rows of a key, the changelog lacked this key at the time of the fence. Raises
+    Returns the checkpoint that says so. The fence is taken after this wait. Each row of the changelog names a
+    transaction, and the fence shows the row if this transaction is visible in the fence's snapshot. The rows that the
+    service read from these tables name transactions that have ended by now, so the fence shows all these rows.
+    Therefore, if the fence shows no row of a key, the changelog lacked this key at the time of the fence. Raises
     NotComparedError (NOT_CAUGHT_UP) when the deadline, a time of `time.monotonic`, has passed.
     """
     while True:

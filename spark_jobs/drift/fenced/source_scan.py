@@ -1,4 +1,6 @@
-"""Reads rows of tables under a fence, in Spark's tasks. A task is given the numbers of the parts that it reads."""
+"""Reads rows of tables under a fence, in Spark's tasks. A task is given the numbers of the parts that it reads; a part
+is a list of page ranges.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,5 +1,5 @@
-"""Makes the report of `detect_drift`: it decides what to do, follows earlier drift, and writes a page for people and
-metrics.
+"""Makes the report of `detect_drift`: decides what to do about drift, follows drift from run to run, and writes a page
+for people, and metrics for Prometheus.
 
 This code uses neither Spark nor the network. It reads only reports and, beside them, the files of drifted keys.
 """

@@ -20,8 +20,8 @@ VERDICTS = ("clean", "drift", "severe", "not caught up", "refused")
 
 
 def prometheus(report: Mapping[str, Any]) -> str:
-    """Returns the report's metrics as text. A run that could not compare omits the time of the last success. Prometheus
-    still has the time's earlier value, so an alert must query `max_over_time(…[7d])`, as docs/alerts.yml does.
+    """Returns the report's metrics as text. If the run could not compare anything, the text lacks the time of the last
+    success. So an alert must find the time's last value: it must query `max_over_time(…[7d])`, as docs/alerts.yml does.
     """
     registry = CollectorRegistry()
     name = report["run"]["name"]

@@ -24,7 +24,8 @@ def finish(
     `policy` has the policies by entity; the default policy applies to all other entities. `earlier` has the reports of
     earlier runs, the oldest first. `folder` is the folder of all reports. It already has the drifted keys of this run,
     in RUN_ID/keys.jsonl, and of earlier runs. The history is computed from these files. `config` is the path of the
-    configuration, for the commands. Raises ChangelogError (MALFORMED) if a file of keys is damaged.
+    configuration, for the commands that the report shows. Raises ChangelogError (MALFORMED) if a file of keys is
+    damaged.
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
     entities: dict[str, JSON] = {}

@@ -1,4 +1,6 @@
-"""Follows drifted keys over runs. A key is first *open*, then *republished* (sent again), then *verified* (equal)."""
+"""Follows drifted keys from run to run. A key is first *open*, then *republished* (sent again), and then *verified*
+(found equal again).
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ BYTES_MAX = 1 << 30
 """At most this many bytes of the runs' files are read. If the files are larger, the oldest ones are not read."""
 
 CHUNK_KEYS = 200_000
-"""At most this many keys of an unsorted file are in memory, where they are sorted together."""
+"""An unsorted file is sorted in memory in chunks of at most this many keys."""
 
 
 class _Line(msgspec.Struct):
@@ -83,7 +83,7 @@ def _sorted(file: Path) -> Iterator[EntityKey]:
         return read(file)
     keys, chunks = read(file), []
     while chunk := sorted(islice(keys, CHUNK_KEYS)):
-        spill = tempfile.TemporaryFile()  # noqa: SIM115, closed when it has been read
+        spill = tempfile.TemporaryFile()  # noqa: SIM115 - `_spilled` closes it
         spill.writelines(msgspec.json.encode(key) + b"\n" for key in chunk)
         chunks.append(spill)
     return heapq.merge(*map(_spilled, chunks))

@@ -1,4 +1,6 @@
-"""Decides what to do about drift. The options are in `[drift]`; those in `[entities.X.drift]` take precedence."""
+"""Decides what to do about drift, by the options in `[drift]` of the configuration. Options in `[entities.X.drift]`
+take precedence.
+"""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -71,7 +73,9 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
-    """Returns whether the table's columns changed without row events, a change that the changelog does not show."""
+    """Returns whether a change of the table's columns altered values although the database's log has no change of these
+    rows.
+    """
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 
 
@@ -91,7 +95,7 @@ def command(
 
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
-    """Returns the verdict that the entity's policy gives it. Drift that a republish repairs is never severe."""
+    """Returns the entity's verdict under its policy. Drift that a republish repairs is never severe."""
     verdict = str(entity["verdict"])
     if entity["drifted"] is None or verdict == "skipped":
         return verdict

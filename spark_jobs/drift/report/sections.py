@@ -1,4 +1,6 @@
-"""Renders an entity's section: what to do, its figures, where the drift is, the keys, the state of earlier drift."""
+"""Renders the section of one entity on the report's page: what to do, its figures, where the drift is, the drifted
+keys, and what became of earlier drift.
+"""
 
 from collections.abc import Mapping
 from typing import Any

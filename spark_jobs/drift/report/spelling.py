@@ -83,14 +83,14 @@ def key(text: str) -> Markup:
 
 
 def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Markup, Markup]:
-    """Shows both values, with the difference marked.
+    """Shows the values of one column on both sides, with the difference marked.
 
     Null, an empty string, a missing value and the string `null` all look different.
     """
     if source is None or changelog is None:
         return _value(source), _value(changelog)
     left, right = _shown(source), _shown(changelog)
-    if _alike(left, right):  # for example composed and decomposed letters, which differ only as codes
+    if _alike(left, right):  # for example composed and decomposed letters: only their codes show the difference
         left, right = [_code(character) for character in left], [_code(character) for character in right]
     head = _common(left, right)
     tail = _common(left[head:][::-1], right[head:][::-1])

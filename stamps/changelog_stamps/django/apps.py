@@ -1,4 +1,4 @@
-"""The Django application `changelog_stamps.django`, which stamps what each connection of the process does."""
+"""Defines the Django application `changelog_stamps.django`, which stamps the statements of every connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Middleware of Django that stamps the changes of a request with the request's identifier."""
+"""Defines a middleware for Django that stamps the changes of a request with the request's identifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the setting `CHANGELOG_STAMPS`."""
+"""Reads Django's setting `CHANGELOG_STAMPS`, and adds its service and version to the current stamp."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def options() -> dict[str, Any]:
 
 
 def chosen() -> Stamp:
-    """Returns the current stamp. If it names no service, adds the service and version of the setting.
+    """Returns the current stamp. If it names no service, the service and version of the setting are added.
 
-    With this, changes outside of requests are stamped, too.
+    So changes outside of requests are stamped, too.
     """
     stamp = current()
     if stamp.service:
