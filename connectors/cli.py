@@ -148,7 +148,7 @@ class _Completion(argparse.Action):
         value: str | Sequence[object] | None,
         _option: str | None = None,
     ) -> None:
-        from changelog.connectors import completion  # noqa: PLC0415, nothing else should wait for this import
+        from changelog.connectors import completion  # noqa: PLC0415 - nothing else should wait for this import
 
         if value not in completion.SHELLS:
             parser.error(
@@ -169,7 +169,7 @@ def _loadable() -> dict[str, Command]:
 
 def execute(command: Command, arguments: argparse.Namespace) -> int:
     """Runs a command, turns an error into one line on stderr, and returns the exit code."""
-    from changelog.connectors import logs  # noqa: PLC0415, help and completion should not wait for these imports
+    from changelog.connectors import logs  # noqa: PLC0415 - help and completion should not wait for these imports
     from changelog.envelope.errors import EXIT_CODES, ChangelogError  # noqa: PLC0415
 
     logs.configure(sys.stderr, verbose=arguments.verbose)
@@ -187,7 +187,7 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _report(error, f"{where}{error.strerror or type(error).__name__}", arguments)
         return FAILED
-    except Exception as error:  # noqa: BLE001, a bug of ours; only its type is shown: the message may hold row values
+    except Exception as error:  # noqa: BLE001 - a bug of ours; only its type is shown: the message may hold row values
         text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
         _report(error, text, arguments)
         return FAILED
@@ -200,7 +200,7 @@ def _report(error: BaseException, text: str, arguments: argparse.Namespace) -> N
     collector of JSON lines finds it.
     """
     if arguments.command == SERVICE and not sys.stderr.isatty():
-        import structlog  # noqa: PLC0415, loaded late like our own packages above
+        import structlog  # noqa: PLC0415 - loaded late like our own packages above
 
         log = structlog.get_logger("service")
         log.error("service failed", error=text, **({"exc_info": error} if arguments.verbose else {}))

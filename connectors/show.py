@@ -219,7 +219,7 @@ def cut(*texts: str) -> list[str]:
     """
     if all(len(text) <= VALUE_CHARS for text in texts):
         return list(texts)
-    common = len(os.path.commonprefix(texts)) if len(texts) > 1 else 0  # noqa: RUF071, characters are what is meant
+    common = len(os.path.commonprefix(texts)) if len(texts) > 1 else 0  # noqa: RUF071 - characters are what is meant
     start = max(common - CONTEXT_CHARS, 0)
     lead = "…" if start else ""
     return [

@@ -122,7 +122,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Archives the new changes, then compacts, drops and deletes as the arguments say."""
-    from changelog.spark_jobs.archiving import clear, files, levels  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.archiving import clear, files, levels  # noqa: PLC0415 - --help and a dry run need no Spark
     from changelog.spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
 
     store = _store(arguments, config, spark)

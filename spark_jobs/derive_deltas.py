@@ -142,8 +142,8 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
 
 
 def _run_files(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    from changelog.spark_jobs.deltas import files  # noqa: PLC0415, --help and most of a dry run need no Spark
-    from changelog.spark_jobs.reading.read import refuse_beyond  # noqa: PLC0415, --help and most of a dry run need no Spark
+    from changelog.spark_jobs.deltas import files  # noqa: PLC0415 - --help and most of a dry run need no Spark
+    from changelog.spark_jobs.reading.read import refuse_beyond  # noqa: PLC0415 - --help and most of a dry run need no Spark
     from changelog.spark_jobs.reading.where import Archive, Files  # noqa: PLC0415
 
     where: Files | Archive

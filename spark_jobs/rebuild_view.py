@@ -124,7 +124,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     from changelog.spark_jobs.reading.as_of import resolve  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Archive, where_of  # noqa: PLC0415
-    from changelog.spark_jobs.views import plan  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
     from changelog.spark_jobs.views.transforms import Chosen  # noqa: PLC0415
 
     _refuse_mixed(arguments, config)

@@ -156,7 +156,7 @@ def sink_findings(
 
 def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
     """Tests whether the registry has the schemas of the live tables, or would accept them."""
-    from changelog.connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
+    from changelog.connectors.commands.schemas import register  # noqa: PLC0415 - it needs the extra
     from changelog.connectors.kafka.registry import Registry  # noqa: PLC0415
 
     assert sink.registry is not None

@@ -84,7 +84,7 @@ class _Form:
 def _form(arguments: argparse.Namespace) -> _Form:
     if not arguments.patch:
         return _Form(message=as_json.message, render=show.record)
-    from changelog.connectors.history.patch_json import patch_message  # noqa: PLC0415, only --patch needs them
+    from changelog.connectors.history.patch_json import patch_message  # noqa: PLC0415 - only --patch needs them
     from changelog.connectors.rendering.show_patch import patch  # noqa: PLC0415
 
     return _Form(message=patch_message, render=patch)

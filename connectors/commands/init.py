@@ -169,7 +169,7 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
         include=tuple(arguments.debezium),
         registry=arguments.registry,
     )
-    from changelog.connectors.wiring import debezium  # noqa: PLC0415, few services need its many modules
+    from changelog.connectors.wiring import debezium  # noqa: PLC0415 - few services need its many modules
 
     source = debezium.candidate(topics)
     patterns = arguments.tables or [source.usual_tables]

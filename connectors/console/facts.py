@@ -58,7 +58,7 @@ class Fact(Generic[T]):
             answer = Answer(value=self._read())
         except ChangelogError as error:
             answer = Answer(problem=str(error))
-        except Exception as error:  # noqa: BLE001, the message may hold row values; the page must not wait for ever
+        except Exception as error:  # noqa: BLE001 - the message may hold row values; the page must not wait for ever
             _log.error("internal error", error=type(error).__name__, page="facts")
             answer = Answer(problem=f"internal error ({type(error).__name__})")
         with self._lock:

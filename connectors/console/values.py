@@ -66,7 +66,7 @@ def pair(before: Content, after: Content) -> tuple[Value, Value]:
     """Returns two values for a page. If one is long, both are cut around their first difference."""
     start = 0
     if isinstance(before, str) and isinstance(after, str) and max(len(before), len(after)) > TEXT_CHARS:
-        common = len(os.path.commonprefix([before, after]))  # noqa: RUF071, compares characters, not paths
+        common = len(os.path.commonprefix([before, after]))  # noqa: RUF071 - compares characters, not paths
         start = max(common - CONTEXT_CHARS, 0)
     return _value(before, start), _value(after, start)
 

@@ -77,7 +77,7 @@ class KafkaStage:
         console.print(_table(partition[max(end - SHOWN, 0) : end], console.width - BESIDE_VALUES))
         console.print(f"\n   (partition {last.partition}, up to {'its last tombstone' if tombstones else 'its end'})\n")
 
-    def ending(self, console: Console, folder: Path) -> bool:  # noqa: ARG002, the changelog is not in the folder
+    def ending(self, console: Console, folder: Path) -> bool:  # noqa: ARG002 - the changelog is not in the folder
         if self._external is None:
             console.print(
                 "   (the broker is stopped and its topics are deleted; to keep them, run `make kafka` in another"

@@ -36,7 +36,7 @@ class DemoStage(Protocol):
 class FileStage:
     """Keeps the changelog as files in the demo's folder."""
 
-    def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:  # noqa: ARG002, nothing is started
+    def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:  # noqa: ARG002 - nothing is started
         return nullcontext(SINK)
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:

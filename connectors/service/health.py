@@ -63,7 +63,7 @@ class _Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
-    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002, the base class has it
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base class has it
         """See `socketserver.BaseServer`. Probes may break connections at any time, which is not logged as an error."""
         if isinstance(sys.exception(), OSError):
             _log.debug("a probe broke its connection", client=str(client_address), exc_info=True)
@@ -139,7 +139,7 @@ def _handler(state: HealthState, metrics: Callable[[], bytes]) -> type[BaseHTTPR
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class names it
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it
             """Logs nothing, because a probe comes every few seconds."""
 
     return Handler

@@ -34,7 +34,7 @@ NULL: Final = b"\x00"
 """The union branch of null. In a union with null, null is always the first branch."""
 
 DAY_US: Final = 86_400_000_000
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001, used for columns without a zone
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - used for columns without a zone
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]*")

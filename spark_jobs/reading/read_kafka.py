@@ -101,7 +101,7 @@ def refuse_missing(where: Kafka, entities: Sequence[str]) -> None:
 
 
 def _client(where: Kafka) -> Any:
-    from changelog.connectors.kafka.client import Client  # noqa: PLC0415, jobs over files need no Kafka client
+    from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - jobs over files need no Kafka client
 
     return Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
 

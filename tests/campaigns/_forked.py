@@ -175,7 +175,7 @@ def main() -> Any:
         arguments = serve(requests)
     if arguments is None:
         return 0
-    from changelog.connectors import cli  # noqa: PLC0415, it has been imported by `serve`
+    from changelog.connectors import cli  # noqa: PLC0415 - it has been imported by `serve`
 
     sys.argv = ["changelog", *arguments]
     return cli.main(arguments)

@@ -149,7 +149,7 @@ class _Stream:
         return _event("change", fragment("live_change.html", {"change": described}), id=described.position)
 
 
-def _event(name: str, data: str, *, id: str | None = None) -> str:  # noqa: A002, the field has this name
+def _event(name: str, data: str, *, id: str | None = None) -> str:  # noqa: A002 - the field has this name
     # A carriage return ends a line of the stream, too. In HTML and between the tokens of JSON, it is a mere blank.
     lines = "".join(f"data: {line}\n" for line in data.replace("\r", "\n").split("\n"))
     return f"event: {name}\n{'' if id is None else f'id: {id}{chr(10)}'}{lines}\n"

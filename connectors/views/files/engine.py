@@ -105,7 +105,7 @@ class FileMoment:
     def _move_on(self) -> None:
         """Moves to the present moment if the archive replaced files; otherwise, raises the error that is handled."""
         if self._engine.files.manifest_number() == self._contents.number:
-            raise  # noqa: PLE0704, the caller handles an error
+            raise  # noqa: PLE0704 - the caller handles an error
         self._contents = self._engine.files.now()
 
     def _folded(self, key: str) -> StateRow | None:

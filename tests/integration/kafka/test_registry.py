@@ -192,7 +192,7 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class has this name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class has this name
         pass
 
 

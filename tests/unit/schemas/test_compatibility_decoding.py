@@ -60,7 +60,7 @@ def decoding_error(reader: Schema, writer: Schema) -> Exception | None:
         data = _written(value, writer)
         try:
             _read(data, writer, reader)
-        except Exception as error:  # noqa: BLE001, because fastavro raises errors of many types
+        except Exception as error:  # noqa: BLE001 - because fastavro raises errors of many types
             return error
     return None
 

@@ -42,7 +42,7 @@ class Payload(msgspec.Struct, gc=False):
     data_collections: Sequence[Count] | None = None
     ts_ms: int | None = None
     ddl: Raw | UnsetType = UNSET
-    tableChanges: Raw | UnsetType = UNSET  # noqa: N815, as Debezium spells it
+    tableChanges: Raw | UnsetType = UNSET  # noqa: N815 - as Debezium spells it
     updateDescription: Raw = NULL  # noqa: N815
 
 

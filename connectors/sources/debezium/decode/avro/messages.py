@@ -86,7 +86,7 @@ class AvroReader:
             if len(number) < max(self._start - 1, 1):
                 raise ChangelogError(Kind.MALFORMED, "it ends inside the id of its schema")
             schema = self._schema_of(int.from_bytes(number))
-            from changelog.connectors.sources.debezium.decode.avro import fastavro_reader  # noqa: PLC0415, optional
+            from changelog.connectors.sources.debezium.decode.avro import fastavro_reader  # noqa: PLC0415 - optional
 
             try:
                 layout, plain = Layout.of(from_avro(schema)), fastavro_reader.plain_schema(schema)
