@@ -133,7 +133,7 @@ def _states() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def _next_state(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
-    """Changes some columns, adds or drops one, or changes nothing. A column may change only in some parts."""
+    """Changes some columns, adds or drops one, or changes nothing. In an object, some members may keep their values."""
     changed = draw(_states())
     parts = {
         name: value | changed[name]
@@ -166,7 +166,7 @@ def _text(value: Any) -> str:
 
 
 def folded(records: Sequence[Record]) -> dict[str, Blame]:
-    """The blame of every key, from the records of all keys in order."""
+    """Returns the blame of every key, from the records of all keys in order."""
     folds = {item.place.key: BlameFold() for item in records if item.place.key != TRUNCATE_KEY}
     for item in records:
         if item.place.key == TRUNCATE_KEY:

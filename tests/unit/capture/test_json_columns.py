@@ -1,5 +1,5 @@
-"""A `Template` must make the same JSON texts as the `to_json` of each column's codec. It can also do this for selected
-rows only.
+"""A `Template` must make the same JSON texts as the `to_json` of each column's codec. Selected rows of its result must
+keep their keys and states.
 """
 
 from dataclasses import replace

@@ -26,7 +26,7 @@ PATIENCE_S = 30
 
 
 class UnforeseenError(Exception):
-    """An error that nobody expects."""
+    """An error that the code under test does not know."""
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
