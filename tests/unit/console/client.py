@@ -37,7 +37,10 @@ class Received:
 
 
 class Client:
-    """Sends requests as a browser on this machine does. `access` checks tokens; by default, nobody needs one."""
+    """Sends requests as a browser on this machine does.
+
+    `access` checks tokens. By default, requests need the token of the settings, if there is one.
+    """
 
     def __init__(self, settings: Config, access: Access | None = None, *, now_s: float = 0.0) -> None:
         self.access = access or Access(settings.console.token, secret=SECRET, clock=lambda: now_s, cookie=COOKIE)

@@ -1,4 +1,4 @@
-"""Who may read the console: hosts, tokens, cookies, limits, and what the log says about requests."""
+"""Tests who may read the console: host names, tokens, cookies, limits. Also tests what the console logs of requests."""
 
 from pathlib import Path
 from urllib.parse import quote
