@@ -1,5 +1,5 @@
-"""Tests the decoder of the Debezium process's output. The input is whole, byte by byte, with trailing bytes, or
-malformed.
+"""Tests the decoder that reads the output of the Debezium process. The output arrives in one piece or in many, ends in
+the middle of a frame, or is malformed.
 """
 
 import json

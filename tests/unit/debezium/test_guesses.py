@@ -1,4 +1,4 @@
-"""The types that `changelog init` declares for columns of events without schemas."""
+"""If events have no schemas, `changelog init` declares the types of columns that it guesses from the values."""
 
 import json
 from typing import Any
