@@ -1,5 +1,5 @@
-"""Rows become events of Debezium or flat rows, in JSON and Avro. Simple readers of both encodings must read the
-expected values.
+"""Tests how rows are encoded as Debezium's events or as flat rows, in JSON and Avro. Simple readers of both encodings
+must read the expected values.
 
 The readers follow the schemas in the messages, like the converters of Kafka Connect.
 """
@@ -70,7 +70,7 @@ VALUES: Mapping[ColumnType, st.SearchStrategy[tuple[Any, Any]]] = {
 
 
 class Text:
-    """Equals each text that is the JSON of `value`, however it is formatted."""
+    """Equals every text that is `value` as JSON, however the JSON is formatted."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -62,8 +62,8 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*shapes: Struct, **accepted: Position) -> Versions:
-    """Returns the versions of a changelog whose entity had each of these columns in turn. Every version was published,
-    even if it was incompatible.
+    """Returns the versions of a changelog whose entity had these sets of columns, one after the other. Every version
+    was published, even if it was incompatible.
     """
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in shapes]
