@@ -1,5 +1,5 @@
-"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory). It uses only the capture
-core.
+"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory), with the code that all
+sources share.
 """
 
 from collections.abc import Callable, Sequence

@@ -80,8 +80,8 @@ class FileChangelog:
 class Shop:
     """A world, and a service that runs until everything is published. The service starts again after each crash.
 
-    Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, the
-    log has only the keys of old rows, and each start of the service opens its state.
+    Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, each
+    start of the service opens its state with it, and the log has only the keys of old rows.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, Any]]:
-    """The last state of each key, without nulls."""
+    """Returns the last state of each key, without nulls."""
     last = {row["key"]: row["current"] for row in rows if row["entity"] == entity}
     states = [json.loads(current) for current in last.values() if current is not None]
     return {state["id"]: {name: value for name, value in state.items() if value is not None} for state in states}
