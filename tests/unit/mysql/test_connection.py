@@ -1,4 +1,4 @@
-"""Tests servers that fail while a session connects, and the errors that the session raises."""
+"""Tests the error that a session raises if the server fails while the session connects."""
 
 import socket
 import struct
