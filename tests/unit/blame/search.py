@@ -76,7 +76,7 @@ class TrueAttribute:
 
 
 def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
-    """Returns the attributes of a row by pointer, from all its versions."""
+    """Returns the attributes of a row, by JSON pointer, from all versions of the row."""
     life = list(last_life(versions))
     result = {}
     for pointer in [] if not life else leaf_pointers(life[-1].state, ""):
@@ -102,7 +102,7 @@ def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
 
 
 def at(value: Any, pointer: str) -> str | Missing:
-    """Returns the JSON at a pointer, with sorted members; MISSING if there is nothing."""
+    """Returns the JSON at a JSON pointer, with sorted members; MISSING if there is nothing."""
     for token in pointer.split("/")[1:]:
         name: Any = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):
@@ -114,5 +114,5 @@ def at(value: Any, pointer: str) -> str | Missing:
 
 
 def sorted_text(raw: Raw | Missing | None) -> str | Missing | None:
-    """Returns JSON with sorted members, in the form of `at`."""
+    """Returns JSON with sorted members, as `at` returns it."""
     return raw if isinstance(raw, Missing | None) else json.dumps(json.loads(bytes(raw)), sort_keys=True)

@@ -88,7 +88,7 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """For each pointer: the value, the value before, the change, and whether its writer is known."""
+    """Returns, for each pointer, the value, the value before, the change, and whether the change's writer is known."""
     return {
         pointer: (
             sorted_text(attribute.value),

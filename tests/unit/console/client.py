@@ -52,7 +52,7 @@ class Client:
         return self.send("GET", target, headers)
 
     def json(self, target: str) -> Any:
-        """Returns the data of a page, after redirections."""
+        """Returns the data of a page. Follows redirections."""
         answer = self.get(target, accept="application/json")
         while answer.status == 303:
             answer = self.get(answer.headers["location"], accept="application/json")
@@ -67,7 +67,7 @@ class Client:
         body: bytes = b"",
         client: str = "127.0.0.1",
     ) -> Received:
-        """Sends a request. The names of headers have underscores in place of hyphens."""
+        """Sends a request. The names in `headers` have underscores in place of hyphens."""
         parts = urlsplit(target)
         headers = {"host": "127.0.0.1:9465", **(headers or {})}
         scope = {

@@ -176,7 +176,7 @@ ONLY: dict[str, dict[str, str]] = {
     "mariadb.other": {**_OTHER, **_JSON},
     "mariadb.iso": {**_ISO, **_JSON},
 }
-"""For each recording, those of its differences that not every recording of the same database has."""
+"""For each recording, further differences, which some other recordings of the same database do not have."""
 
 EQUAL = {
     "postgres.connect": {"c_interval"},
@@ -184,7 +184,7 @@ EQUAL = {
     "mysql.other": {"c_bigint_unsigned"},
     "mariadb.other": {"c_bigint_unsigned"},
 }
-"""For each recording, columns that are published as our reader publishes them, although `ALWAYS` lists them."""
+"""For each recording, columns without a difference, although `ALWAYS` lists them."""
 
 NAMES = sorted(path.stem for path in captured.FOLDER.glob("*.jsonl"))
 
@@ -194,7 +194,9 @@ def expected(name: str) -> set[str]:
 
 
 def different(name: str) -> set[str]:
-    """Returns the columns of `types` that have a value which our reader publishes differently."""
+    """Returns the columns of the table `types` that have a value which the service publishes differently if it reads
+    the database itself.
+    """
     published = captured.published(name.partition(".")[0])
     columns, rows = set(), 0
     for of in changes(name, "types", "r"):

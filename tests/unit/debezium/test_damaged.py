@@ -192,7 +192,7 @@ def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any]
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_two_rows_are_read_together_as_each_is_read_alone(data: st.DataObject) -> None:
-    """Values that both rows have are converted once."""
+    """The reader converts a value only once if both rows have it."""
 
     def row() -> bytes:
         return text({name: data.draw(st.just(ROW[name]) | OTHERS[name]) for name in COLUMNS})

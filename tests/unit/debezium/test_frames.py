@@ -36,7 +36,7 @@ def texts(column: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def records(last: int, rows: Sequence[tuple[bytes, bytes, bytes, bytes]], *, topic: int = 1) -> bytes:
-    """A frame of records with these offsets, keys, values and headers."""
+    """Returns a frame of records with these offsets, keys, values and headers."""
     count = len(rows)
     body = struct.pack("<qII", last, count, 1)
     body += struct.pack(f"<{count}q", *range(count))

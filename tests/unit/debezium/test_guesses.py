@@ -1,4 +1,4 @@
-"""If events have no schemas, `changelog init` declares the types of columns that it guesses from the values."""
+"""If events have no schemas, `changelog init` guesses the types of columns from the values, and declares them."""
 
 import json
 from typing import Any

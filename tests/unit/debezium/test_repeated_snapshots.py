@@ -1,4 +1,4 @@
-"""Rows that were deleted between an aborted snapshot and the one after it are deleted from the changelog."""
+"""If Debezium repeats an aborted snapshot, rows that were deleted in between must be deleted from the changelog."""
 
 from pathlib import Path
 from random import Random

@@ -13,7 +13,7 @@ PARTITIONS = 3
 KEYS = 20
 
 Expected = tuple[str, str, str, Any, Any]
-"""The part of a change, its op, its key, and the states after and before it."""
+"""A change: its part (the partition of a topic), its op, its key, and the states after and before it."""
 
 
 class Writer:

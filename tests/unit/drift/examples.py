@@ -107,7 +107,9 @@ def clean() -> JSON:
 
 
 def drift() -> JSON:
-    """A night with drift. The drifted keys were republished at once; 41 keys of earlier nights were found repaired."""
+    """Returns the report of a night with drift. The drifted keys were republished at once; 41 keys of earlier nights
+    were found repaired.
+    """
     night_report = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
     night_report = repaired(night_report, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")
     night_report["entities"]["order"]["history"] |= {"verified": 41}
@@ -115,7 +117,7 @@ def drift() -> JSON:
 
 
 def severe() -> JSON:
-    """A night in which a whole column of one table drifted and the schema of another table changed."""
+    """Returns the report of a night in which a column of one table drifted, and another table's schema changed."""
     rows = ORDER_ROWS + 13_020
     wide = {
         "changed": 391_208,

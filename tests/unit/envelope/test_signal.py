@@ -1,4 +1,4 @@
-"""An encoded signal can be parsed again. Everything else is refused."""
+"""Tests signals, which are operators' requests to a running service. Only encoded signals may be parsed."""
 
 import hmac
 from collections.abc import Callable

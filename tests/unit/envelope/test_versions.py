@@ -49,7 +49,7 @@ def _entity(
 
 
 def _first(commit: int = 1, ordinal: int = 2, op: Op = Op.UPDATE) -> Provenance:
-    """The provenance of the first row of a version."""
+    """Returns the provenance of the first row of a version."""
     return record(op, "{}", "{}", commit=commit, ordinal=ordinal, unavailable=("amount",)).envelope.provenance
 
 

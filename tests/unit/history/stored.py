@@ -21,7 +21,7 @@ COMMITS = 3
 
 
 def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLog:
-    """Stores the records in `COMMITS` commits. Each has several whole transactions, as if a service had read a backlog.
+    """Stores the records in at most `COMMITS` commits of whole transactions, as if a service had read a backlog.
     The first `archived` commits are also in an archive, which replaces them. In the archive, each entity has one file,
     which is sorted by key.
     """

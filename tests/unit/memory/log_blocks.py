@@ -1,5 +1,5 @@
-"""Reads the log of a `World` (a database in memory) from the last confirmed position. Assembles what it reads with the
-code that all sources share.
+"""Reads the log of a `World` (a database in memory) from the last confirmed position. Makes rows of the changelog from
+it, with the code that all sources share.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ The number 0 means that the log has no more events at the moment.
 
 
 class LogBlocks:
-    """Assembles the log in blocks of random sizes, and begins after the position `end`.
+    """Makes rows of the changelog from blocks of the log. The blocks have random sizes; the first begins after `end`.
 
     `due` is called with the position where a transaction ends. It returns the nonces (ids) of the table reads whose
     rows must be published before the next transaction. `ordinal` is the first free ordinal at the position `end`. If

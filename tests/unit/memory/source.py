@@ -240,8 +240,7 @@ class MemorySource:
             return "", ()
         return chunk.entity, tuple(map(int, chunk.part.ghosts))
 
-    # Source
-
+    # The interface `ChangeSource`
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """See `ChangeSource.read`."""
         if self._fresh is not None:

@@ -1,4 +1,7 @@
-"""Makes assemblers that read simulated logs of MySQL, and computes what a service stores between two assemblers."""
+"""Makes assemblers that read simulated logs of MySQL, and computes what a service stores between two assemblers.
+
+An assembler makes rows of the changelog from events of the binary log.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

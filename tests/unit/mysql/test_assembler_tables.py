@@ -1,4 +1,4 @@
-"""A table that takes the name of a published table is read, even if CREATE TABLE IF NOT EXISTS created it."""
+"""A table that takes the name of a published table must be read, even if CREATE TABLE IF NOT EXISTS created it."""
 
 from dataclasses import replace
 from random import Random
@@ -35,7 +35,7 @@ CREATE = "CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(40))"
 def test_a_table_that_was_created_because_it_was_missing_is_read(
     statements: list[str], unlogged: list[tuple[str, str]], seed: int, *, restarts: bool
 ) -> None:
-    """The statements are in one block. If `restarts` is true, the service is started again after each statement."""
+    """All statements are in one block, unless the service restarts after each statement (if `restarts` is true)."""
     world, stored, reported = World(Random(seed)), NEW, list[tuple[str, str]]()
     for statement in statements:
         world.execute(statement)
