@@ -137,7 +137,7 @@ def test_with_tls_the_cookie_is_secure_and_clients_may_need_a_certificate(folder
         cookie = get(address, context, body=f"token={TOKEN.replace(' ', '+')}").headers["set-cookie"]
         assert "Secure" in cookie.split("; ")
     with running(settings(folder, console=f'{files}, tls_client_ca = "{tmp_path / CA}"')) as address:
-        with pytest.raises(OSError):  # noqa: PT011, the server may end the connection in several ways
+        with pytest.raises(OSError):  # noqa: PT011 - the server may end the connection in several ways
             get(address, context)
         context.load_cert_chain(tmp_path / CERTIFICATE, tmp_path / KEY)
         assert get(address, context).status == 200

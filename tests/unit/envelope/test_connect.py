@@ -66,7 +66,7 @@ VALUES: Mapping[ColumnType, st.SearchStrategy[tuple[Any, Any]]] = {
     Map(value=P.STRING): st.dictionaries(_texts, _texts, max_size=2).map(lambda value: (value, Text(value))),
     Struct(fields=(("lower", P.INT),)): st.integers(0, 9).map(lambda value: ({"lower": value}, Text({"lower": value}))),
 }
-"""For each type, draws a published JSON value, together with the value that the readers must return for it."""
+"""For each type, a strategy that draws a published JSON value and the value that the readers must return for it."""
 
 
 class Text:
