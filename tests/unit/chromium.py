@@ -14,8 +14,7 @@ CHROMIUM: Final = Path("/usr/bin/chromium")
 PATIENCE_MS: Final = PATIENCE_S * 1000
 SCRIPTS: Final = Path(__file__).parent / "drift"
 CONTRAST: Final = (SCRIPTS / "contrast.js").read_text("utf-8")
-"""A script that returns those texts of a page that have too little contrast, and the number of texts it has measured.
-"""
+"""A script that returns the texts of a page that have too little contrast, and how many texts it has measured."""
 
 OUTSIDE: Final = (SCRIPTS / "outside.js").read_text("utf-8")
 """A script that returns the elements of a page that are partly outside the screen."""

@@ -1,7 +1,5 @@
-"""Draws random changes of rows as messages of a changelog, with all versions of each row and the changes that made
-them.
-
-From the versions, tests compute the blame (which change set each value) that the messages must give.
+"""Draws random changes of rows as messages of a changelog, and all versions of each row with the changes that made
+them. From the versions, tests compute the blame (which change set each value) that the messages must give.
 """
 
 import json

@@ -67,7 +67,7 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
     """Draws JSON values of a column type, including values that the corresponding Avro type cannot hold.
 
-    One of these is NaN as the value of a decimal.
+    An example is NaN as the value of a decimal.
     """
     match type_:
         case Primitive():

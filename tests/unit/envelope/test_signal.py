@@ -1,4 +1,7 @@
-"""Tests signals, which are operators' requests to a running service. Only encoded signals may be parsed."""
+"""Tests signals, which are operators' requests to a running service.
+
+`parse` must accept what `encode` returns, and refuse everything else.
+"""
 
 import hmac
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tests how `stamp_shares` counts the stamps of the newest changes. It must equal a simple count of these changes."""
+"""Tests how `stamp_shares` counts the stamps of the newest changes. A simple count must give the same numbers."""
 
 import tempfile
 from collections import Counter

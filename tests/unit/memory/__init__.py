@@ -1,1 +1,1 @@
-"""A source whose database is in memory. With it, tests run the code that all sources share without a real database."""
+"""A source whose database is in memory. With it, tests need no real database to run the code that all sources share."""

@@ -1,5 +1,5 @@
-"""If a failover happens when only a part of a transaction is published, the assembler must continue the transaction
-exactly, from the log of the other server.
+"""If a failover happens when only a part of a transaction is published, the assembler must find the rest in the log of
+the other server, and continue exactly there.
 """
 
 from dataclasses import replace

@@ -20,7 +20,7 @@ EVENTS = st.lists(st.binary(max_size=20), max_size=12)
 
 
 def cut_up(events: list[bytes], random: Random) -> EventBlock:
-    """Returns a block with these events, which consists of slices of several blocks."""
+    """Builds a block of these events from slices of several other blocks."""
     block = EventBlock.of([])
     while events:
         count = random.randint(1, len(events))
