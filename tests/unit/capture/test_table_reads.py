@@ -49,7 +49,7 @@ def start(reads: TableReads, sessions: object) -> None:
 
 
 def _refuse() -> NoReturn:
-    raise AssertionError("nothing is to be read")
+    raise AssertionError("no table has to be read")
 
 
 def _check_until_ended(reads: TableReads, state: Checkpointing) -> None:
