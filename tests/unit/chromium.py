@@ -1,4 +1,4 @@
-"""Chromium for tests of pages, and a page that records what no page may do."""
+"""Starts Chromium for tests of pages, and checks that the pages under test log nothing and raise no errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ CHROMIUM: Final = Path("/usr/bin/chromium")
 PATIENCE_MS: Final = PATIENCE_S * 1000
 SCRIPTS: Final = Path(__file__).parent / "drift"
 CONTRAST: Final = (SCRIPTS / "contrast.js").read_text("utf-8")
-"""A script that returns the texts of a page whose contrast is too low, and how many texts it has measured."""
+"""A script that returns the texts of a page that have too little contrast, and how many texts it has measured."""
 
 OUTSIDE: Final = (SCRIPTS / "outside.js").read_text("utf-8")
 """A script that returns the elements of a page that are partly outside the screen."""
@@ -26,8 +26,8 @@ Scheme = Literal["light", "dark"]
 def chromium() -> Iterator[Browser]:
     """Yields a browser. Skips or fails the test if Chromium is missing.
 
-    While it runs, its thread has a running event loop, so no other test of this thread can use `asyncio.run`. Fixtures
-    close the browser at the end of their module.
+    While the browser runs, its thread has a running event loop, so no other test of this thread can use `asyncio.run`.
+    Fixtures therefore close the browser at the end of their module.
     """
     if not CHROMIUM.exists():
         missing("Chromium is missing: apt-get install chromium")
@@ -38,7 +38,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def watched_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """Yields a new page, and the list to which it adds each address that it requests.
+    """Yields a new page, and a list of all addresses that the page requests.
 
     At the end, closes the page and checks that it logged nothing, raised no error and opened no dialog.
     """

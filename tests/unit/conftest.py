@@ -8,8 +8,10 @@ import structlog
 
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
-    """A command that runs in this process directs the log to the standard error of its test, which is closed after the
-    test. So each test begins with structlog's defaults.
+    """Resets structlog before and after each test.
+
+    A command that runs in this process directs the log to the standard error of its test, which is closed after the
+    test.
     """
     structlog.reset_defaults()
     yield

@@ -1,7 +1,7 @@
-"""Looks for the writers of attributes in all versions of a row, one version after the other.
+"""Finds the change that set each attribute of a row, by comparing all versions of the row one after the other.
 
-A *version* is a whole state of a row, and the change that made it. The search is slow and simple, and shares no code
-with `changelog.envelope.blame`.
+A *version* is a whole state of a row, and the change that made it. Tests compare the result with that of
+`changelog.envelope.blame`, so the search is simple and shares no code with it.
 """
 
 import json
@@ -46,7 +46,7 @@ def versions_in(records: Sequence[Record]) -> Mapping[str, list[Version]]:
                 rows.append(Version(None, number))
             continue
         rows = versions[record.place.key]
-        if record.moved_from is not None:  # The last version of the other key says that the row left that key.
+        if record.moved_from is not None:  # The other key's last version only says that the row left it.
             rows += last_life(versions[record.moved_from.key][:-1])
         state: Any = None if record.envelope.current is None else json.loads(bytes(record.envelope.current))
         op, original = record.envelope.provenance.source.op, record.envelope.original
@@ -64,7 +64,10 @@ def versions_in(records: Sequence[Record]) -> Mapping[str, list[Version]]:
 
 @dataclass(frozen=True, slots=True)
 class TrueAttribute:
-    """What `true_blame` finds. Values are JSON text with sorted members; `before` is MISSING if there was no value."""
+    """An attribute as `true_blame` finds it. Its values are JSON texts with sorted members.
+
+    `before` is MISSING if the attribute had no value before.
+    """
 
     value: str
     before: str | Missing
@@ -73,7 +76,7 @@ class TrueAttribute:
 
 
 def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
-    """Returns the attributes of a row by pointer, from all its versions."""
+    """Returns the attributes of a row, by JSON pointer, from all versions of the row."""
     life = list(last_life(versions))
     result = {}
     for pointer in [] if not life else leaf_pointers(life[-1].state, ""):
@@ -99,7 +102,7 @@ def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
 
 
 def at(value: Any, pointer: str) -> str | Missing:
-    """Returns the JSON at a pointer, with sorted members; MISSING if there is nothing."""
+    """Returns the JSON at a JSON pointer, with sorted members; MISSING if there is nothing."""
     for token in pointer.split("/")[1:]:
         name: Any = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):
@@ -111,5 +114,5 @@ def at(value: Any, pointer: str) -> str | Missing:
 
 
 def sorted_text(raw: Raw | Missing | None) -> str | Missing | None:
-    """Returns JSON with sorted members, in the form of `at`."""
+    """Returns JSON with sorted members, as `at` returns it."""
     return raw if isinstance(raw, Missing | None) else json.dumps(json.loads(bytes(raw)), sort_keys=True)

@@ -1,4 +1,4 @@
-"""For every attribute, the fold must name the same change as a search through all versions of the row."""
+"""For every attribute of a row, `BlameFold` must name the same change as a search through all versions of the row."""
 
 import json
 from collections.abc import Sequence
@@ -49,9 +49,9 @@ def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
 
 @st.composite
 def broken_logs(draw: st.DrawFn) -> tuple[list[Record], dict[str, int]]:
-    """A changelog that lost updates, and the writer of each column.
+    """Draws a changelog that has lost some changes. Returns it, and the number of the change that set each column.
 
-    Each change writes values that were never there before, and each update has its original.
+    Each change writes values that no change wrote before, and each update has the row before it.
     """
     names = ("a", "b", "c")
     writers, state, records = dict.fromkeys(names, 0), dict.fromkeys(names, 0), []
@@ -88,7 +88,7 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """For each pointer: the value, the value before, the change, and whether its writer is known."""
+    """Returns, for each pointer, the value, the value before, the change, and whether the change's writer is known."""
     return {
         pointer: (
             sorted_text(attribute.value),

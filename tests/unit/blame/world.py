@@ -1,5 +1,5 @@
-"""Draws random changes of rows. Returns the changes as messages of a changelog. Also returns all versions of each row,
-with the changes that made them. From these versions, tests compute the blame that the messages must give.
+"""Draws random changes of rows as messages of a changelog, and all versions of each row with the changes that made
+them. From the versions, tests compute the blame (which change set each value) that the messages must give.
 """
 
 import json
@@ -133,7 +133,10 @@ def _states() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def _next_state(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
-    """Changes some columns, adds or drops one, or changes nothing. A column may change only in some parts."""
+    """Draws the next state of a row: some columns change, a column is added or dropped, or nothing changes.
+
+    If an object changes, some of its members may keep their values.
+    """
     changed = draw(_states())
     parts = {
         name: value | changed[name]
@@ -166,7 +169,7 @@ def _text(value: Any) -> str:
 
 
 def folded(records: Sequence[Record]) -> dict[str, Blame]:
-    """The blame of every key, from the records of all keys in order."""
+    """Returns the blame of every key, from the records of all keys in order."""
     folds = {item.place.key: BlameFold() for item in records if item.place.key != TRUNCATE_KEY}
     for item in records:
         if item.place.key == TRUNCATE_KEY:

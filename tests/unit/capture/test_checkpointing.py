@@ -1,5 +1,5 @@
-"""While a source is open, signals and progress change its checkpoint. After some of these changes, the source must open
-again.
+"""Tests how signals (requests of operators) and progress change the checkpoint of an open source. After some of these
+changes, the source must open again.
 """
 
 from dataclasses import replace

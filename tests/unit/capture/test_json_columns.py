@@ -1,5 +1,5 @@
-"""A `Template` must make the same JSON texts as the `to_json` of each column's codec. It can also do this for selected
-rows only.
+"""Tests `Template`, which makes the JSON texts of many rows at once. The texts must equal those that each column's
+codec makes for single values, and selected rows must keep their keys and states.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Tests the table reads of one opening (a start of the source): how they start and end, what ends them early, and when
-they record their progress.
+"""Tests the table reads of an opened source: how they start and end, what ends them early, and when they record their
+progress.
 """
 
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ PATIENCE_S = 30
 
 
 class UnforeseenError(Exception):
-    """An error that nobody expects."""
+    """An error that the code under test does not know."""
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """The table reads of an opening. Only the table of guests is still to be read; that of orders is complete. The
-    names of the reached fail points are added to `passed`.
+    """Returns the table reads of an opened source. Only the table of guests is still to be read; that of orders is
+    complete. The names of the reached fail points are added to `passed`.
     """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())
@@ -49,7 +49,7 @@ def start(reads: TableReads, sessions: object) -> None:
 
 
 def _refuse() -> NoReturn:
-    raise AssertionError("nothing is to be read")
+    raise AssertionError("no table has to be read")
 
 
 def _check_until_ended(reads: TableReads, state: Checkpointing) -> None:

@@ -37,7 +37,10 @@ class Received:
 
 
 class Client:
-    """Sends requests as a browser on this machine does. `access` checks tokens; by default, nobody needs one."""
+    """Sends requests as a browser on this machine does.
+
+    `access` checks tokens. By default, requests need the token of the settings, if there is one.
+    """
 
     def __init__(self, settings: Config, access: Access | None = None, *, now_s: float = 0.0) -> None:
         self.access = access or Access(settings.console.token, secret=SECRET, clock=lambda: now_s, cookie=COOKIE)
@@ -49,7 +52,7 @@ class Client:
         return self.send("GET", target, headers)
 
     def json(self, target: str) -> Any:
-        """Returns the data of a page, after redirections."""
+        """Returns the data of a page. Follows redirections."""
         answer = self.get(target, accept="application/json")
         while answer.status == 303:
             answer = self.get(answer.headers["location"], accept="application/json")
@@ -64,7 +67,7 @@ class Client:
         body: bytes = b"",
         client: str = "127.0.0.1",
     ) -> Received:
-        """Sends a request. The names of headers have underscores in place of hyphens."""
+        """Sends a request. The names in `headers` have underscores in place of hyphens."""
         parts = urlsplit(target)
         headers = {"host": "127.0.0.1:9465", **(headers or {})}
         scope = {

@@ -1,4 +1,4 @@
-"""A changelog, and a client of its console."""
+"""Fixtures of the tests of the console: a changelog, and a client of its console."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.unit.console.story import settings, story, versions, write
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a configuration and the changelog of the story. Tests do not change it."""
+    """A folder with a configuration and the changelog of the module `story`. Tests do not change it."""
     folder = tmp_path_factory.mktemp("console")
     write(folder / "log", [*story(), *versions()])
     return folder

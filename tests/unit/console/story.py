@@ -1,4 +1,7 @@
-"""A changelog for tests of the console: the lives of a few rows, some of them with values that want to do harm."""
+"""Makes a changelog for tests of the console: the changes of a few rows, some of which have hostile values.
+
+A hostile value is, for example, a script, or a text that is too long for a page.
+"""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -64,7 +67,7 @@ def _arrived(status: str = "NEW") -> str:
 
 
 def story() -> list[Record]:
-    """Returns the changes in the order of their positions. The number of each is its commit."""
+    """Returns the changes in the order of their commits, which are numbered from 1."""
     first = record(Op.CREATE, NEW, commit=1)
     return [
         _by(first, "web-booking", "v3", "req-71c2", '{"channel":"app"}'),
@@ -91,7 +94,7 @@ LAST = 15
 
 
 def hotel_changes() -> list[Record]:
-    """Returns changes that harm nobody, for pictures: the first ten of the story, and two more."""
+    """Returns changes without hostile values, for screenshots: the first ten of the story, and two more."""
     paid = record(Op.UPDATE, _arrived("PAID"), _arrived(), commit=10, key="45")
     renamed = record(
         Op.UPDATE, _json(id=7, name="Zoë Keller"), _json(id=7, name="Zoë"), commit=11, key="7", entity="guest"

@@ -1,4 +1,4 @@
-"""The address of a row leads to its key, whatever characters the key has."""
+"""The console finds the key of a row in the address of the row's page, whatever characters the key has."""
 
 import re
 from urllib.parse import quote, urljoin

@@ -50,14 +50,14 @@ def address(hotel: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def hostile(folder: Path) -> Iterator[str]:
-    """The address of a console whose rows want to do harm."""
+    """The address of a console whose rows have hostile values, such as scripts."""
     with running(settings(folder)) as address:
         yield address
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """Opens a page in the browser. At the end, checks that it requested nothing from elsewhere, and logged nothing."""
+    """Opens a page in the browser. At the end, checks that it sent requests to one server only, and logged nothing."""
     with watched_page(browser) as (page, requested):
         yield page
     assert len({url.split("/")[2] for url in requested}) == 1

@@ -1,4 +1,4 @@
-"""`changelog console`: its options, what it refuses, TLS, and how it ends."""
+"""Tests `changelog console`: its options, what it refuses, TLS, and how it ends."""
 
 import http.client
 import json
@@ -183,7 +183,9 @@ def test_a_client_that_does_not_read_loses_its_connection(folder: Path, monkeypa
 
 
 def send_again_and_again(connection: socket.socket, requests: bytes) -> NoReturn:
-    """Sends until the connection fails. The network's buffers can take dozens of megabytes before answers fill them."""
+    """Sends requests until the connection fails. It fails only after the answers, which nobody reads, have filled the
+    network's buffers; that can take dozens of megabytes.
+    """
     while True:
         connection.sendall(requests)
 

@@ -1,4 +1,4 @@
-"""New changes as server-sent events, as a program reads them."""
+"""Tests the server-sent events by which the console reports new changes, as a program reads them."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""The pages of the console, as HTML and as JSON: rows, searches, columns, drift, and errors."""
+"""Tests the pages of the console, as HTML and as JSON: rows, searches, columns, drift, and errors."""
 
 import html
 import json

@@ -1,4 +1,4 @@
-"""Who may read the console: hosts, tokens, cookies, limits, and what the log says about requests."""
+"""Tests who may read the console: host names, tokens, cookies, limits. Also tests what the console logs of requests."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -24,7 +24,7 @@ def locked(folder: Path) -> Client:
 
 
 def login(client: Client, token: str, following: str = "/", *, peer: str = "127.0.0.1") -> tuple[int, str, str]:
-    """Sends the form; returns the status, the cookie's header, and the address to which the answer redirects."""
+    """Sends the login form. Returns the status, the cookie's header, and the address to which the answer redirects."""
     body = f"token={quote(token)}&next={quote(following)}".encode()
     answer = client.send("POST", "/login", body=body, client=peer)
     return answer.status, answer.headers.get("set-cookie", ""), answer.headers.get("location", "")

@@ -1,4 +1,6 @@
-"""The messages that `tests/servers/debezium_events.py` captured, and what our readers publish for the same rows."""
+"""Reads the messages of Debezium that `tests/servers/debezium_events.py` captured. Also reads what the service
+publishes for the same rows if it reads the database itself.
+"""
 
 import json
 from base64 import b64decode
@@ -46,7 +48,10 @@ def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[st
 
 
 def published(name: str) -> dict[str, dict[str, str | None]]:
-    """Returns what our reader of the database publishes for the table `types`: each column's JSON, by the row's id."""
+    """Returns what the service publishes for the table `types` if it reads the database itself.
+
+    The result has the JSON of each column, by the row's id.
+    """
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows
 

@@ -65,7 +65,9 @@ def event(
 
 
 def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> SourceRecord:
-    """Returns the begin of a transaction, or the end of one that had so many events in each table."""
+    """Returns the event that begins a transaction. With `counts`, returns the event that ends it, which says how many
+    events each table had.
+    """
     ends = counts is not None
     payload = {
         "status": "END" if ends else "BEGIN",
@@ -99,7 +101,7 @@ def key_header(name: str, key: Row) -> tuple[str, bytes]:
 def stamp(
     content: bytes, *, transaction: int, at: int, prefix: str = "provenance", order: int | None = None
 ) -> SourceRecord:
-    """Returns the event of a logical message."""
+    """Returns the event of a logical message, by which an application stamps its transaction."""
     payload = {
         "op": "m",
         "ts_ms": STARTED_MS + at,

@@ -8,7 +8,11 @@ import structlog
 
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
-    """Undoes what a command has configured, because the log would go to a stream that is closed."""
+    """Resets structlog before and after each test.
+
+    A command that runs in this process directs the log to the standard error of its test, which is closed after the
+    test.
+    """
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()

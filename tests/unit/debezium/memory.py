@@ -1,4 +1,4 @@
-"""Topics in memory, as an input of the Debezium source, and a service that reads them into a file log."""
+"""Implements topics in memory for the Debezium source, and runs a service that publishes them to a file log."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -155,7 +155,7 @@ class TopicsReader:
 
 
 class App:
-    """Topics, and a service that publishes them, and that starts again after each crash.
+    """Runs a service that publishes topics, and starts it again after each crash.
 
     At each start, `open_state` opens the service's state, if it has one.
     """

@@ -1,4 +1,4 @@
-"""Makes messages in JSON, with and without a schema."""
+"""Makes Debezium's messages in JSON, with and without a schema."""
 
 import json
 from typing import Any

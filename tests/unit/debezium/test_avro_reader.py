@@ -1,4 +1,7 @@
-"""Generated readers of Avro must give the same as fastavro and the plain path, also for damaged messages."""
+"""The generated Avro readers must return the same values as fastavro, also for damaged messages.
+
+From these values, the translator must make the same events as without the generated readers (the plain path).
+"""
 
 import io
 import struct
@@ -29,7 +32,7 @@ DOUBLES = st.floats(width=64) | st.sampled_from([0.0, -0.0, 1e23, 5.0, 0.1])
 PLACEHOLDER = "__debezium_unavailable_value"
 
 Typed = tuple[Any, st.SearchStrategy[Any]]
-"""An Avro type, and its values."""
+"""An Avro type, and a strategy that draws its values."""
 
 SCALARS: list[Typed] = [
     ("boolean", st.booleans()),
@@ -270,7 +273,9 @@ def test_events_are_those_of_the_plain_path(data: st.DataObject, row: list[Typed
 
 
 def test_zeros_keep_their_signs() -> None:
-    """Equal floats of the old and the new row, and of consecutive messages, may be printed differently."""
+    """0.0 and -0.0 are equal, but their texts differ. So a reader must not reuse the text of an equal float of the old
+    row or of the message before.
+    """
     row: list[Typed] = [("double", DOUBLES), (["null", "float"], DOUBLES)]
     schema = envelope(row)
     translator = Translator(TranslationSettings(schema_of=lambda _: schema))

@@ -1,4 +1,6 @@
-"""Events that a real Debezium wrote are published as our own readers publish the same rows, with listed differences."""
+"""Events that a real Debezium wrote must be published like the same rows read without Debezium, except for the
+differences listed here.
+"""
 
 import json
 from collections import Counter
@@ -131,9 +133,9 @@ POSTGRES_DIFFERENCES = {
     "c_money": "a number, without the sign of the currency",
     "c_timetz": "in UTC",
     "c_bit": "a bit(1) is a boolean",
-    "c_varbit": "zeros before it, because only the longest length is known",
-    "c_varbit_any": "no zeros before it",
-    "c_interval": "months and days are an average number of microseconds",
+    "c_varbit": "zeros in front, because only the greatest length is known",
+    "c_varbit_any": "no zeros in front",
+    "c_interval": "months and days become an average number of microseconds",
     "c_range": "a text",
     "c_tstzrange": "a text",
     "c_date": "a year before 1 loses its era",
@@ -144,7 +146,7 @@ MYSQL_DIFFERENCES = {
     "c_date": "a date with a part that is 0 is null",
     "c_datetime": "a date with a part that is 0 is null",
     "c_timestamp": "a date with a part that is 0 is null",
-    "c_time3": "the event does not have the number of digits",
+    "c_time3": "the event does not say how many digits the column has",
     "c_year": "the year 0 is 2000",
 }
 MARIADB_DIFFERENCES = {column: why for column, why in MYSQL_DIFFERENCES.items() if column != "c_year"}
@@ -167,14 +169,14 @@ ONLY: dict[str, dict[str, str]] = {
         "c_numerics": "floats",
     },
     "postgres.iso": {"c_time": "24:00:00 is 00:00:00"},
-    "postgres.nano": {"c_timestamp": "64 bits of nanoseconds do not reach the year"},
+    "postgres.nano": {"c_timestamp": "64 bits of nanoseconds do not reach the year of a value"},
     "mysql.other": _OTHER,
     "mysql.iso": _ISO,
     "mariadb.schema": _JSON,
     "mariadb.other": {**_OTHER, **_JSON},
     "mariadb.iso": {**_ISO, **_JSON},
 }
-"""For each recording, the differences that are only in some recordings of the database."""
+"""For each recording, further differences, which some other recordings of the same database do not have."""
 
 EQUAL = {
     "postgres.connect": {"c_interval"},
@@ -182,7 +184,7 @@ EQUAL = {
     "mysql.other": {"c_bigint_unsigned"},
     "mariadb.other": {"c_bigint_unsigned"},
 }
-"""For each recording, columns that are published as our reader publishes them, although `ALWAYS` lists them."""
+"""For each recording, columns without a difference, although `ALWAYS` lists them."""
 
 NAMES = sorted(path.stem for path in captured.FOLDER.glob("*.jsonl"))
 
@@ -192,7 +194,9 @@ def expected(name: str) -> set[str]:
 
 
 def different(name: str) -> set[str]:
-    """Returns the columns of `types` that have a value which our reader publishes differently."""
+    """Returns the columns of the table `types` that have a value which the service publishes differently if it reads
+    the database itself.
+    """
     published = captured.published(name.partition(".")[0])
     columns, rows = set(), 0
     for of in changes(name, "types", "r"):
@@ -264,7 +268,7 @@ def test_values_that_were_not_sent(name: str) -> None:
     assert updated.after is not None
     row = {column.name: value for column, value in zip(updated.table.columns, updated.after, strict=True)}
     unknown = {column for column, value in row.items() if value is UNCHANGED}
-    # Debezium writes null for bytes in base64.
+    # If Debezium writes bytes in base64, it writes null for bytes that it does not have.
     lost = {"bin"} if name in ("postgres.iso", "postgres.nano") else set()
     assert unknown == {"body", "bin", "tags", "ints", "ids", "bag", "doc"} - lost
     assert row["n"] == b"2"
@@ -296,7 +300,7 @@ def test_logical_messages(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".schema")])
 def test_a_schema_may_arrive_apart_from_its_message(name: str) -> None:
-    """A Debezium in process sends each schema once."""
+    """If the service runs Debezium itself, Debezium sends each schema only once."""
     translator = Translator(TranslationSettings())
     apart = [translator.translate([_apart(message)]) for message in captured.messages(name)]
     together = [translator.translate([message]) for message in captured.messages(name)]

@@ -1,4 +1,6 @@
-"""The error of a damaged message names its topic. Generated readers read the same rows as the plain reader."""
+"""A damaged message must be read, or refused with an error that names its topic. The generated reader must read the
+same rows as the converters.
+"""
 
 import json
 from typing import Any
@@ -104,7 +106,7 @@ def refuses(translator: Translator, message: SourceRecord, value: Damage, key: D
     try:
         translator.translate([wrong])
     except ChangelogError as error:
-        # A damaged name of a column or a table makes a column that has no declared type.
+        # If the damage changes the name of a column or table, the column has no declared type.
         assert error.kind in (Kind.MALFORMED, Kind.PRECONDITION)  # noqa: PT017
         assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
 
@@ -190,7 +192,7 @@ def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any]
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_two_rows_are_read_together_as_each_is_read_alone(data: st.DataObject) -> None:
-    """Values that both rows have are converted once."""
+    """The reader converts a value only once if both rows have it."""
 
     def row() -> bytes:
         return text({name: data.draw(st.just(ROW[name]) | OTHERS[name]) for name in COLUMNS})

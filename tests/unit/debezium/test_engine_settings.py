@@ -1,4 +1,4 @@
-"""Tests the properties with which Debezium runs in process, and who makes PostgreSQL's publication."""
+"""Tests the properties with which the service runs Debezium, and who creates the publication in PostgreSQL."""
 
 import pytest
 

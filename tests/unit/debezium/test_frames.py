@@ -1,5 +1,5 @@
-"""Tests the decoder of the Debezium process's output. The input is whole, byte by byte, with trailing bytes, or
-malformed.
+"""Tests the decoder that reads the output of the Debezium process. The output arrives in one piece or in many, ends in
+the middle of a frame, or is malformed.
 """
 
 import json
@@ -36,7 +36,7 @@ def texts(column: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def records(last: int, rows: Sequence[tuple[bytes, bytes, bytes, bytes]], *, topic: int = 1) -> bytes:
-    """A frame of records with these offsets, keys, values and headers."""
+    """Returns a frame of records with these offsets, keys, values and headers."""
     count = len(rows)
     body = struct.pack("<qII", last, count, 1)
     body += struct.pack(f"<{count}q", *range(count))

@@ -1,4 +1,4 @@
-"""The types that `changelog init` declares for columns of events without schemas."""
+"""If events have no schemas, `changelog init` guesses the types of columns from the values, and declares them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests where the jars are searched for, the errors if jars are missing, and the artifacts that Maven must fetch."""
+"""Tests where the service looks for Debezium's jars, the errors if jars are missing, and what Maven must fetch."""
 
 import json
 import stat
@@ -26,7 +26,7 @@ esac; done
 mkdir "$folder"
 for jar in $JARS; do echo "$jar" >"$folder/$jar"; done
 """
-"""Replaces Maven. It has the same effect on the folder, without a network. Integration tests use Maven itself."""
+"""A script that replaces Maven: it puts jars into the folder, without a network. Integration tests use Maven itself."""
 
 SET = "debezium-embedded-3.6.1.Final.jar debezium-connector-postgres-3.6.1.Final.jar slf4j-jdk14-1.7.36.jar"
 

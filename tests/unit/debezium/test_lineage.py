@@ -1,4 +1,4 @@
-"""Tests whether topics continue a changelog, and the offsets from which the topics are read."""
+"""Tests how the service notices that topics no longer continue a changelog, and from which offsets it reads them."""
 
 import zlib
 from base64 import b64encode

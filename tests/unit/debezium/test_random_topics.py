@@ -1,7 +1,6 @@
-"""Random events in several parts (partitions of topics) are published through the real loop, with crashes at every
-step.
+"""Tests the publish loop with random events in several parts (partitions of topics), and with crashes at every step.
 
-The parts themselves are the oracle: each event is published exactly once, and the events of a part are in their order.
+Each event must be published exactly once, and the events of a part must keep their order.
 """
 
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Rows that were deleted between an aborted snapshot and the one after it are deleted from the changelog."""
+"""If Debezium repeats an aborted snapshot, rows that were deleted in between must be deleted from the changelog."""
 
 from pathlib import Path
 from random import Random
@@ -103,7 +103,10 @@ def test_an_entity_that_keeps_deleted_rows(tmp_path: Path) -> None:
 
 
 class Connector(Topics):
-    """A connector that begins its snapshot again if it is stopped within it, as Debezium's relational ones do."""
+    """A connector that begins its snapshot again if it was stopped before the snapshot was complete.
+
+    Debezium's connectors for relational databases do the same.
+    """
 
     def __init__(self, first: list[SourceRecord], second: list[SourceRecord], random: Random) -> None:
         super().__init__({PART: first}, random)

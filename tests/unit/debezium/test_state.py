@@ -40,7 +40,7 @@ def without_old_rows(message: SourceRecord) -> SourceRecord:
 
 
 def check(app: App) -> int:
-    """Checks that originals are the last states of their keys, and returns how many there are."""
+    """Checks that each original is the last state of its key, and returns the number of originals."""
     last: dict[tuple[str, str], Any] = {}
     count = 0
     for message in app.messages():
@@ -161,7 +161,7 @@ def cassandra(op: str, **cells: Any) -> SourceRecord:
 
 
 def test_cells_of_cassandra(tmp_path: Path) -> None:
-    """A write has only the cells that it sets."""
+    """An event has only the cells that the write has set."""
     types = {("shop", "guest"): {"id": "int", "status": "string", "note": "string"}}
     messages = [
         cassandra("i", id=1, status="a", note="x"),

@@ -1,4 +1,4 @@
-"""Events in memory are published by the real publish loop to a file log. The published rows must be right."""
+"""Tests what the publish loop publishes for Debezium's events. The events are in memory; the rows go to a file log."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def commits(app: App) -> list[tuple[str, str]]:
 
 
 def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
-    """The old row in the delete is complete without the column, so nothing is unavailable."""
+    """The old row in the delete no longer has the column, but it is complete, so nothing is unavailable."""
     wide = {"id": "int32", "status": "string", "note": "string"}
     of_item = app(
         tmp_path,
@@ -249,7 +249,7 @@ def edit(of_item: App, **changes: Any) -> None:
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter", "default"])
 def test_a_decision_on_a_stop_applies_to_the_same_event(tmp_path: Path, decision: str) -> None:
-    """The events of two parts arrive in another order after the restart, but the order is stored with the stop."""
+    """After the restart, the events of two parts arrive in another order, but the old order is stored with the stop."""
     parts = {
         "item/0": [event("c", ITEM, None, A, transaction=5), truncate(ITEM, transaction=6, at=6)],
         "item/1": [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=6, at=6) for n in (7, 8)],
@@ -314,7 +314,7 @@ def test_events_of_tables_that_are_not_configured_are_counted(tmp_path: Path) ->
 @pytest.mark.parametrize("prefix", ["provenance", "provenance-session"])
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_a_half_published_transaction_continues_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
-    """Its events arrive with pauses, so they are published in several commits. The first stamp applies to all rows."""
+    """The events arrive with pauses, so they are published in several commits. The first stamp applies to all rows."""
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
     till = stamp(b'{"serviceName":"till"}', transaction=5, at=0, prefix=prefix)
     topics = Topics({"item/0": [till, *rows]}, Random(seed))

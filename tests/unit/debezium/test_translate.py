@@ -1,4 +1,4 @@
-"""Tests the translation of each kind of message. Events have the forms in the documentation of their connector."""
+"""Tests how each kind of message is translated. Events have the forms that their connector's documentation shows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tests the published form of each semantic type."""
+"""Tests how values of each of Debezium's semantic types are published."""
 
 import base64
 import struct as binary

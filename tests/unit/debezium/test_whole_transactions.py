@@ -1,4 +1,6 @@
-"""With a topic of transactions, each transaction is published as a whole, in the order of the database."""
+"""If Debezium writes a topic with the begins and ends of transactions, the service must publish each transaction as a
+whole, in the order of the database.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -13,13 +13,13 @@ PARTITIONS = 3
 KEYS = 20
 
 Expected = tuple[str, str, str, Any, Any]
-"""The part of a change, its op, its key, and the states after and before it."""
+"""A change: its part (the partition of a topic), its op, its key, and the states after and before it."""
 
 
 class Writer:
     """Writes random transactions, as Debezium does: an event for each row, in the partition of its key.
 
-    The first transaction is `begun_ms` after the start of all events. With `boundaries`, the topic app.transaction has
+    The times of the transactions begin `begun_ms` after STARTED_MS. With `boundaries`, the topic app.transaction has
     the begins and ends of transactions.
     """
 

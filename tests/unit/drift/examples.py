@@ -1,4 +1,4 @@
-"""Reports of four nights: no drift, drift, severe drift, and a changelog that did not reach the fence in time."""
+"""Makes the drift reports of four nights: no drift, drift, severe drift, and a changelog that did not catch up."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +20,7 @@ HARD = "<script>alert(\"x\")</script> & 'quotes'"
 
 
 def others(run: int) -> JSON:
-    """The entities that never drift."""
+    """Returns the reports of the entities that never drift."""
     grown = run * 1_803
     return {
         "guest": _rows(GUEST_ROWS + run * 41, table="public.guests"),
@@ -40,7 +40,7 @@ def orders(run: int, **fields: Any) -> JSON:
 
 
 def earlier(nights: int) -> list[JSON]:
-    """The reports of the earlier nights, some with a little drift."""
+    """Returns the reports of the earlier nights, some with a little drift."""
     runs: list[JSON] = []
     for run in range(1, nights + 1):
         night_report = report(run, {"order": orders(run, changed=DRIFT_BY_NIGHT.get(run, 0)), **others(run)})
@@ -54,7 +54,7 @@ def sample(key: str, kind: str, columns: JSON, **changed: Any) -> JSON:
 
 
 def both(source: str, changelog: str) -> JSON:
-    """The source's value and the changelog's value of the same column, as JSON text."""
+    """Returns the two values of a column, in the source and in the changelog, from their JSON texts."""
     return {"source": msgspec.Raw(source.encode()), "changelog": msgspec.Raw(changelog.encode())}
 
 
@@ -107,7 +107,9 @@ def clean() -> JSON:
 
 
 def drift() -> JSON:
-    """A night with drift. The drifted keys were republished at once; 41 keys of earlier nights were found repaired."""
+    """Returns the report of a night with drift. The drifted keys were republished at once; 41 keys of earlier nights
+    were found repaired.
+    """
     night_report = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
     night_report = repaired(night_report, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")
     night_report["entities"]["order"]["history"] |= {"verified": 41}
@@ -115,7 +117,7 @@ def drift() -> JSON:
 
 
 def severe() -> JSON:
-    """A night in which a whole column of one table drifted and the schema of another table changed."""
+    """Returns the report of a night in which a column of one table drifted, and another table's schema changed."""
     rows = ORDER_ROWS + 13_020
     wide = {
         "changed": 391_208,

@@ -1,4 +1,4 @@
-"""Compares the table's row and the changelog's row of a key, column by column.
+"""Tests how the table's row and the changelog's row of a key are compared, column by column.
 
 A column with different values is drift, unless a value is unknown or a change of the schema explains the difference.
 """
@@ -79,7 +79,7 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         ([step("5", added={"b"})], "4", '"b":1', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "5", '"b":null', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "6", '"b":null', "", Compared(kind="changed", columns=("b",))),
-        # an added column may also have its default in earlier rows, although the changelog got no rows with it
+        # if a column was added with a default, earlier rows of the table have it, but the changelog never got it
         ([step("5", added={"b"}, restated={"b"})], "4", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("5", added={"b"}, restated={"b"})], "5", '"b":1', "", Compared(kind="changed", columns=("b",))),
         # a retyped column's values are written differently

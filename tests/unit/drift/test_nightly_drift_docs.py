@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from changelog.connectors import cli
@@ -143,8 +144,6 @@ def test_a_run_that_could_not_compare_is_no_success() -> None:
 
 
 def test_the_figures_are_in_the_text_format() -> None:
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - untyped
-
     families = list(text_string_to_metric_families(prometheus(NIGHTS["severe"]())))
     assert {family.type for family in families} == {"gauge"}
     assert all(family.documentation for family in families)

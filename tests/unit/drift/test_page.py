@@ -40,7 +40,7 @@ ALLOWED = {
 
 
 class Read(HTMLParser):
-    """Parses a page into its elements and its text. Fails if elements do not nest."""
+    """Parses a page into its elements and its text. Fails if an end tag does not match its start tag."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""The format of reports: its schema in docs/, malformed reports, and reports of earlier versions."""
+"""Tests the format of drift reports: its schema in docs/, malformed reports, and reports of earlier versions."""
 
 import json
 import os

@@ -65,7 +65,7 @@ def test_samples_are_bounded() -> None:
 
 def test_incidents_are_distinguished_by_when_their_keys_were_written() -> None:
     tally = Tally()
-    for number in range(20):  # between any two keys is a short time, and between the first and the last a long time
+    for number in range(20):  # each key was written shortly after the one before; the first and the last are far apart
         tally.add(row(number, at=AT + timedelta(seconds=number * BUCKET_S)))
     incidents = tally.to_json()["incidents"]
     assert (incidents["count"], incidents["shape"]) == (1, "one")

@@ -1,5 +1,6 @@
-"""Draws random JSON states with the columns of a shape, in the form in which sources write them: compact, and with the
-columns in order.
+"""Draws random rows as JSON objects, and messages with them. A *shape* gives the names and types of a row's columns.
+
+The JSON has the form in which sources write it: compact, and with the columns in order.
 """
 
 import base64
@@ -64,8 +65,9 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 
 
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
-    """JSON values of a column type, including values that the corresponding Avro type cannot hold, such as NaN for a
-    decimal.
+    """Draws JSON values of a column type, including values that the corresponding Avro type cannot hold.
+
+    An example is NaN as the value of a decimal.
     """
     match type_:
         case Primitive():
@@ -88,7 +90,7 @@ def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def states(draw: st.DrawFn, shape: Struct, key: str) -> tuple[bytes, tuple[str, ...]]:
-    """The JSON of a state, and the names of the columns that are unavailable in it."""
+    """Draws the JSON of a row, and the names of the columns that are unavailable in it."""
     members, unavailable = [], []
     for name, type_ in shape.fields:
         if name != key and draw(st.integers(0, 9)) == 0:
@@ -139,7 +141,7 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
 
 
 def before_contexts(schema: Schema) -> Schema:
-    """The entity's schema as it was before stamps had a context."""
+    """Returns the entity's schema as it was before stamps had a context."""
     old = copy.deepcopy(schema)
     provenance = old["fields"][0]["type"]
     fields = [field for field in provenance["fields"] if field["name"] != "context"]
@@ -149,7 +151,7 @@ def before_contexts(schema: Schema) -> Schema:
 
 
 def written_before_contexts(body: bytes, schema: Schema) -> bytes:
-    """Encodes the content of a message again, in the form that it had before stamps had a context."""
+    """Encodes the content of a message again, in the form that messages had before stamps had a context."""
     out = io.BytesIO()
     datum: Any = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(schema), None)
     fastavro.schemaless_writer(out, fastavro.parse_schema(before_contexts(schema)), datum)

@@ -1,4 +1,4 @@
-"""Loads the old module that read checkpoints in the last version that knew only format 1."""
+"""Loads the module that read checkpoints in an old version of the service: the last that knew only format 1."""
 
 from pathlib import Path
 from types import ModuleType

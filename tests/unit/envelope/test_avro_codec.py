@@ -1,5 +1,5 @@
-"""A value that is encoded in Avro and decoded again has the same canonical text. Encoding by rows and by columns gives
-the same bytes.
+"""A value that is encoded in Avro and decoded again must have the same canonical text. Encoding by rows and by columns
+must give the same bytes.
 """
 
 import io

@@ -1,5 +1,5 @@
-"""Rows become events of Debezium or flat rows, in JSON and Avro. Simple readers of both encodings must read the
-expected values.
+"""Tests how rows are encoded as Debezium's events or as flat rows, in JSON and Avro. Simple readers of both encodings
+must read the expected values.
 
 The readers follow the schemas in the messages, like the converters of Kafka Connect.
 """
@@ -66,11 +66,11 @@ VALUES: Mapping[ColumnType, st.SearchStrategy[tuple[Any, Any]]] = {
     Map(value=P.STRING): st.dictionaries(_texts, _texts, max_size=2).map(lambda value: (value, Text(value))),
     Struct(fields=(("lower", P.INT),)): st.integers(0, 9).map(lambda value: ({"lower": value}, Text({"lower": value}))),
 }
-"""For each type, pairs of a published JSON value and the value that the readers must return for it."""
+"""For each type, a strategy that draws a published JSON value and the value that the readers must return for it."""
 
 
 class Text:
-    """Equals each text that is the JSON of `value`, however it is formatted."""
+    """Equals every text that is `value` as JSON, however the JSON is formatted."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -163,7 +163,7 @@ plain = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([1.5, "
 
 @st.composite
 def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """The states of a row before and after a change, as sources write them. A few values have characters to escape."""
+    """Draws a row before and after a change, as sources write it. A few values have characters to escape."""
     table = draw(st.sampled_from([("a", "b~", "a longer name"), ("a", "é/"), ("%d",)]))
     before, after = ({name: draw(plain | tricky) for name in table} for _ in range(2))
     unchanged = draw(st.sets(st.sampled_from(table)))

@@ -1,4 +1,7 @@
-"""An encoded signal can be parsed again. Everything else is refused."""
+"""Tests signals, which are operators' requests to a running service.
+
+`parse` must accept what `encode` returns, and refuse everything else.
+"""
 
 import hmac
 from collections.abc import Callable

@@ -49,7 +49,7 @@ def _entity(
 
 
 def _first(commit: int = 1, ordinal: int = 2, op: Op = Op.UPDATE) -> Provenance:
-    """The provenance of the first row of a version."""
+    """Returns the provenance of the first row of a version."""
     return record(op, "{}", "{}", commit=commit, ordinal=ordinal, unavailable=("amount",)).envelope.provenance
 
 
@@ -62,8 +62,8 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*shapes: Struct, **accepted: Position) -> Versions:
-    """Returns the versions of a changelog whose entity had each of these columns in turn. Every version was published,
-    even if it was incompatible.
+    """Returns the versions of a changelog whose entity had these sets of columns, one after the other. Every version
+    was published, even if it was incompatible.
     """
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in shapes]

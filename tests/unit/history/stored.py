@@ -1,4 +1,4 @@
-"""Stores records as a file log, with or without an archive, for tests of what is read from it."""
+"""Stores records as a file log, with or without an archive, for tests that read them back."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -21,8 +21,7 @@ COMMITS = 3
 
 
 def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLog:
-    """Stores the records in `COMMITS` commits of whole transactions, as a service that reads a backlog does.
-
+    """Stores the records in at most `COMMITS` commits of whole transactions, as if a service had read a backlog.
     The first `archived` commits are also in an archive, which replaces them. In the archive, each entity has one file,
     which is sorted by key.
     """

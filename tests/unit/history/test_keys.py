@@ -1,4 +1,7 @@
-"""The history and the blame of one key, read from a file log and an archive, are those of the whole changelog."""
+"""Tests the history and the blame of one row, which are read from a file log and an archive.
+
+The blame must equal the blame that is computed from all messages of the changelog.
+"""
 
 import tempfile
 from datetime import timedelta

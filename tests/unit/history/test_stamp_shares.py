@@ -1,4 +1,4 @@
-"""The shares of stamps must equal those that a simple count gives. Only the newest rows may be read."""
+"""Tests how `stamp_shares` counts the stamps of the newest changes. A simple count must give the same numbers."""
 
 import tempfile
 from collections import Counter
@@ -47,7 +47,7 @@ def test_the_shares_are_those_of_the_newest_changes(drawn: list[tuple[str, str |
         log = store(Path(folder), records)
         shares = stamp_shares(log, newest=newest)
         rows = sorted(position.as_py() for rows in log.recent(newest) for position in rows.column("position"))
-    assert rows == [str(position_of(item)) for item in records][-len(rows) :]  # whole files, the newest ones
+    assert rows == [str(position_of(item)) for item in records][-len(rows) :]  # only the newest files, each as a whole
     assert len(rows) >= min(newest, len(records))
     counts = Counter[tuple[str, str, str]]()
     for item in records[-len(rows) :]:

@@ -1,4 +1,4 @@
-"""What a service or a request wrote is counted by entity, from files and an archive in any order."""
+"""`writes` counts what a service or a request wrote, by entity. A search through all records must count the same."""
 
 import tempfile
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Batches become messages in Debezium's envelope, or flat messages. The headers hold what the service must read back
-later.
+"""Tests how rows become Kafka messages in Debezium's envelope, or flat messages. The headers have what the service must
+read back later.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints are read from a topic that other services write to all the time."""
+"""Reading checkpoints from a topic must end, even if other services write to the topic all the time."""
 
 from typing import Any, cast
 

@@ -1,1 +1,1 @@
-"""A source whose database is in memory. With it, tests run the capture core without PostgreSQL."""
+"""A source whose database is in memory. With it, tests need no real database to run the code that all sources share."""

@@ -84,8 +84,8 @@ class MemoryDatabase:
     def __init__(self, world: World) -> None:
         self.world = world
         self.at_fence: Callable[[], None] = lambda: None
-        """Does nothing. Tests replace this function. It is called after a fence was taken, and before the fence's
-        message is logged.
+        """Called after a fence was taken, and before the fence's message is logged. Does nothing unless a test replaces
+        it.
         """
         self._source: MemorySource | None = None
 

@@ -1,4 +1,7 @@
-"""Implements `changelog.connectors.sources.fences.Fence`, a consistent cut, for a `World` (a database in memory)."""
+"""Implements `changelog.connectors.sources.fences.Fence` for a `World` (a database in memory).
+
+A fence is the snapshot at which a drift comparison reads the tables.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

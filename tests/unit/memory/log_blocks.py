@@ -1,5 +1,5 @@
-"""Reads the log of a `World` (a database in memory) from the last confirmed position, and assembles it with the capture
-core.
+"""Reads the log of a `World` (a database in memory) from the last confirmed position. Makes rows of the changelog from
+it, with the code that all sources share.
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ The number 0 means that the log has no more events at the moment.
 
 
 class LogBlocks:
-    """Assembles the log in blocks of random sizes, and begins after the position `end`.
+    """Makes rows of the changelog from blocks of the log. The blocks have random sizes; the first begins after `end`.
 
     `due` is called with the position where a transaction ends. It returns the nonces (ids) of the table reads whose
-    rows must be published before the next transaction. `ordinal` is the first free ordinal at the position `end`.
-    Without `whole`, the log has only the keys of old rows.
+    rows must be published before the next transaction. `ordinal` is the first free ordinal at the position `end`. If
+    `whole` is false, the log has only the keys of old rows.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LogBlocks:
         """Publishes the rows of table reads at the position `end`. There, one transaction has ended and the next has
         not begun.
         """
-        if end > self._end:  # After a crash, the log may send again what is published already.
+        if end > self._end:  # After a crash, transactions that end before `_end` may be read again.
             self._end, self._ordinal = end, 0
         transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
         for nonce in self._due(end):
@@ -152,7 +152,7 @@ class LogBlocks:
 
 
 def _transaction_of(logged: Logged) -> Transaction:
-    """The transaction as the rows of the changelog name it."""
+    """Returns the transaction in the form in which the rows of the changelog name it."""
     committed_at = 1_795_000_000_000_000 + logged.commit
     return Transaction(
         xid=logged.commit, name=str(logged.commit), epoch=EPOCH, commit=logged.commit, committed_at=committed_at

@@ -1,5 +1,5 @@
-"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory). It uses only the capture
-core.
+"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory), with the code that all
+sources share.
 """
 
 from collections.abc import Callable, Sequence
@@ -240,8 +240,7 @@ class MemorySource:
             return "", ()
         return chunk.entity, tuple(map(int, chunk.part.ghosts))
 
-    # Source
-
+    # The interface `ChangeSource`
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """See `ChangeSource.read`."""
         if self._fresh is not None:

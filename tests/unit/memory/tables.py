@@ -26,7 +26,7 @@ _TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
 
 
 def bind(entity: Entity, columns: Sequence[str]) -> Binding:
-    """Returns the binding of a table that has these columns to its entity."""
+    """Returns the binding of an entity to a table with these columns."""
     table = ".".join(entity.table)
     fields = tuple(
         Field(

@@ -1,8 +1,8 @@
 """Tests the publish loop, windows, lookups, sweeps and repairs with a source in memory and the real file log.
 
-The source imports nothing of PostgreSQL, so these tests show that the shared capture core suits a second database. The
-changes are random, and the process crashes at random failpoints of the loop, the source and the sink. Two oracles check
-the resulting changelog: the tables at the end, and the world's own log of transactions.
+The source imports nothing of PostgreSQL, so these tests show that the code that all sources share suits a second
+database. The changes are random, and the process crashes at random failpoints of the loop, the source and the sink. The
+resulting changelog is compared with the tables at the end, and with the world's own log of transactions.
 """
 
 import json
@@ -80,8 +80,8 @@ class FileChangelog:
 class Shop:
     """A world, and a service that runs until everything is published. The service starts again after each crash.
 
-    Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, the
-    log has only the keys of old rows, and each start of the service opens its state.
+    Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, each
+    start of the service opens its state with it, and the log has only the keys of old rows.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, Any]]:
-    """The last state of each key, without nulls."""
+    """Returns the last state of each key, without nulls."""
     last = {row["key"]: row["current"] for row in rows if row["entity"] == entity}
     states = [json.loads(current) for current in last.values() if current is not None]
     return {state["id"]: {name: value for name, value in state.items() if value is not None} for state in states}
@@ -303,8 +303,8 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, messages: bool, tmp_
 def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_place(
     seed: int, messages: bool, tmp_path: Path
 ) -> None:
-    """A sweep looks up rows that were lost without a trace in the log. Some of these rows come back before the position
-    of their deletion.
+    """A sweep deletes keys that the changelog still has and the table lacks. Here, the table lost them without a trace
+    in the log, and some of them come back before the position of their deletion.
     """
     shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6, messages=messages)
     shop.run()

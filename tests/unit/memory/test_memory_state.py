@@ -1,4 +1,4 @@
-"""Tests the state through the publish loop, with a source in memory whose log has only the keys of old rows.
+"""Tests the state (the store of current rows) in the publish loop. The source's log has only the keys of old rows.
 
 The process crashes at random fail points, and the store then sometimes loses its last writes, or everything. Every
 original must be the row as the changelog last published it.
@@ -18,7 +18,7 @@ from tests.unit.state.memory_store import MemoryStore
 
 
 def original_errors(rows: list[dict[str, Any]]) -> tuple[list[str], int]:
-    """Describes the originals that are not the last state of their key. Returns also how many are the last state."""
+    """Describes each original that is not the last state of its key. Also returns how many rows had a last state."""
     last: dict[tuple[str, str], Any] = {}
     errors, good = [], 0
     for row in rows:

@@ -1,4 +1,7 @@
-"""Makes assemblers that read simulated logs, and says what a service stores between two assemblers."""
+"""Makes assemblers that read simulated logs of MySQL, and computes what a service stores between two assemblers.
+
+An assembler makes rows of the changelog from events of the binary log.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -162,7 +165,7 @@ def assembler(
 
 
 def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
-    """What is stored after a block."""
+    """Returns what a service stores after a block."""
     rows = [row for rows in assembled.rows for row in rows.column("position").to_pylist()]
     through = stored.through if assembled.through is None else max(stored.through, int(assembled.through, 16))
     partial = assembled.partial if rows or assembled.through is not None else stored.partial
@@ -178,7 +181,7 @@ def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
 
 
 def published(rows: Sequence[pa.RecordBatch]) -> list[Expected]:
-    """The changes among the rows, in the form in which the world describes them. Rows of table reads are left out."""
+    """Returns the changes in the form in which the world describes them. Leaves out the rows of table reads."""
     return [
         Expected(
             record.envelope.provenance.source.position.commit,
@@ -235,7 +238,7 @@ def read(
         assembled = reader.feed(EventBlock.of(taken))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # so that no prepared transaction is forgotten
+        assert not reader.state.unlogged  # otherwise, the rows of a prepared transaction were forgotten
         if crashes(stored):
             break
     return stored

@@ -1,4 +1,7 @@
-"""Encodes events as a server would. It shares no code with `changelog.connectors.sources.mysql.decode`."""
+"""Encodes events of a binary log as a server would.
+
+It uses the event classes of `changelog.connectors.sources.mysql.decode`, but no code that decodes events.
+"""
 
 import struct
 import zlib
@@ -67,7 +70,7 @@ def payload_of(header: Header, content: bytes) -> bytes:
 
 
 def number(value: int) -> bytes:
-    """A length-encoded integer."""
+    """Returns a length-encoded integer."""
     if value < 251:
         return bytes([value])
     for first, width in ((0xFC, 2), (0xFD, 3)):
@@ -82,7 +85,7 @@ def text(content: bytes) -> bytes:
 
 
 def body(event: Event) -> bytes:
-    """The bytes of an event between its header and its checksum."""
+    """Returns the bytes of an event between its header and its checksum."""
     match event:
         case Rotate():
             return struct.pack("<Q", event.position) + event.file.encode()
@@ -141,7 +144,7 @@ def query(event: Query) -> bytes:
 
 
 def compressed(content: bytes) -> bytes:
-    """A compressed record of MariaDB."""
+    """Returns the content in the form in which MariaDB compresses it."""
     width = max(1, (len(content).bit_length() + 7) // 8)
     return bytes([0x80 | width]) + len(content).to_bytes(width, "big") + zlib.compress(content)
 

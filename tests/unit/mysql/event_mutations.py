@@ -80,7 +80,7 @@ def _read(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event] |
 
 
 def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]:
-    """Decodes an event completely, including the columns of a table map, and the rows by the last table map."""
+    """Decodes an event completely: also the columns of a table map, and rows by the table map before them."""
     reader = EventReader()
     table_map = None
     events: list[Event] = []
@@ -98,7 +98,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
 
 
 def _changed(original: RecordedEvent, rng: random.Random) -> bytes:
-    """Changes the content of an event, and sometimes its type. Adapts its size and its checksum."""
+    """Changes the content of an event, and sometimes its type. The size and the checksum fit the new content."""
     header = original.header
     if rng.random() < 0.1:
         header = _with_type(header, rng.choice(list(EventType)))

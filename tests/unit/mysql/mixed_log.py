@@ -1,4 +1,4 @@
-"""A random log of MySQL or MariaDB. Most transactions in it are small and have the usual form, and some are unusual."""
+"""Makes a random log of MySQL or MariaDB. Most transactions are small and have the usual form, and some are unusual."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +103,9 @@ class MixedLog:
             yield packet if had_checksums == self._has_checksums else self._first_packet(packet, had_checksums)
 
     def _first_packet(self, packet: bytes, had_checksums: bool) -> bytes:
-        """Returns the event before a format description. It still has the form of the previous format description."""
+        """Returns the packet. If it is the rotation before a format description, encodes it with or without a checksum,
+        as the previous format description says.
+        """
         if packet[4] == EventType.FORMAT_DESCRIPTION:
             return packet
         rotate = Rotate(
@@ -231,7 +233,7 @@ class MixedLog:
         return self._alone("TRUNCATE TABLE item")
 
     def _stamped(self) -> Sequence[Event]:
-        """A transaction that inserts stamps and deletes them again. Usually it has a single stamp before all
+        """Returns a transaction that inserts stamps and deletes them again. Usually it has a single stamp before all
         changes.
         """
         random = self._random
@@ -262,15 +264,18 @@ class MixedLog:
         return self._whole([])
 
     def _foreign(self) -> Sequence[Event]:
-        """A transaction that comes from another server, or that was tagged or committed there at another time."""
+        """Returns a transaction with an unusual GTID event, such as that of a transaction from another server."""
         if self._mariadb:
             self._number += 5
             return self._whole(self._statement())
-        other: dict[str, Any] = self._random.choice([
- {"original_commit_us": 3}, {"transaction_bytes": None},
+        other: dict[str, Any] = self._random.choice(
+            [
+                {"original_commit_us": 3},
+                {"transaction_bytes": None},
                 {"transaction_bytes": 70_000},
-            {"header": header(EventType.GTID_TAGGED), "tag": "till"},
-        ])  # fmt: skip
+                {"header": header(EventType.GTID_TAGGED), "tag": "till"},
+            ]
+        )
         return [*self._head(**other), *self._statement(), Xid(header=header(EventType.XID), number=1)]
 
     def _strange_flags(self) -> Sequence[Event]:
@@ -300,7 +305,7 @@ class MixedLog:
         return [*self._head(), *self._statement(), _query("ROLLBACK")]
 
     def _lacking(self) -> Sequence[Event]:
-        """A transaction whose rows have too few bytes or lack a column, or whose last event has another size."""
+        """Returns a transaction whose rows lack bytes or a column, or whose last event has a wrong size."""
         whole = self._rows(self._item, Operation.INSERT, [self._row(self._item)])
         updated = self._rows(self._item, Operation.UPDATE, [])
         broken = [replace(whole, body=whole.body[:-1]), replace(whole, after=b"\1"), replace(updated, body=whole.body)]

@@ -1,4 +1,4 @@
-"""Random events of every kind that servers write."""
+"""Draws random events of every kind that servers write to a binary log."""
 
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ short_bytes = st.binary(max_size=12)
 def headers(
     *kinds: EventType, end_log_pos: st.SearchStrategy[int] = uint32, flags: st.SearchStrategy[int] = uint16
 ) -> st.SearchStrategy[Header]:
-    """Headers of events of these types. The size in them is 0."""
+    """Draws headers of events of these types. The size in each header is 0."""
     return st.builds(
         Header,
         timestamp_s=uint32,

@@ -1,4 +1,4 @@
-"""Reads single events. The reader has already read a format description."""
+"""Reads single events of a binary log, with a reader that has already read a format description."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -29,7 +29,7 @@ def format_description(*, has_checksums: bool = True) -> FormatDescription:
 
 
 def reader(*, has_checksums: bool = True) -> EventReader:
-    """A reader that has read a format description."""
+    """Returns a reader that has read a format description."""
     prepared = EventReader()
     assert list(prepared.read(encode(format_description(has_checksums=has_checksums))))
     return prepared

@@ -1,4 +1,5 @@
-"""Records the events that the unit tests decode. Each line of a recording's file is one event in hexadecimal.
+"""Records events of real servers for the unit tests, which decode them. A recording has one event in each line, in
+hexadecimal.
 
 `python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording NAME,
 which is one of `RECORDINGS`. Without a name, it rewrites all recordings.

@@ -159,7 +159,7 @@ def complete_kinds(draw: st.DrawFn, kind: Kind, dialect: Dialect) -> Kind:
 
 
 def table_body(table: Table) -> bytes:
-    """The bytes of a table map after its flags."""
+    """Returns the bytes of a table map after its flags."""
     columns = table.columns
     codes = bytes(TypeCode.STRING if column.type in (ENUM, SET) else column.type for column in columns)
     nullable = bits((column.nullable for column in columns), low_first=True)
@@ -237,14 +237,14 @@ Row = tuple[bytes | UnchangedType | None, ...]
 
 
 def values(kind: Kind) -> st.SearchStrategy[bytes]:
-    """Random values of a column."""
+    """Draws values of a column."""
     if kind.prefix:
         return st.binary(max_size=min(300, 256**kind.prefix - 1))
     return st.binary(min_size=kind.size, max_size=kind.size)
 
 
 def rows(table: Table, present: frozenset[int]) -> st.SearchStrategy[Row]:
-    """Random rows with the columns `present`."""
+    """Draws rows that have only the columns `present`."""
     return st.tuples(
         *(
             st.none() | values(kind) if index in present else st.just(UNCHANGED)
@@ -265,7 +265,7 @@ def encode_row(table: Table, row: Row) -> bytes:
 
 
 def table_map(content: bytes, dialect: Dialect = MYSQL_8) -> TableMap:
-    """A table map with these bytes after its flags."""
+    """Returns a table map with these bytes after its flags."""
     return TableMap(
         header=header(EventType.TABLE_MAP),
         table_id=7,
@@ -278,7 +278,7 @@ def table_map(content: bytes, dialect: Dialect = MYSQL_8) -> TableMap:
 
 
 def table_of(*codes: tuple[TypeCode, bytes]) -> bytes:
-    """A table map of columns with these types and this metadata, without optional fields."""
+    """Returns a table map of columns with these types and metadata, without optional fields."""
     types = bytes(code for code, _ in codes)
     metadata = b"".join(content for _, content in codes)
     return b"\1d\0\1t\0" + text(types) + text(metadata) + bytes((len(codes) + 7) // 8)

@@ -1,4 +1,4 @@
-"""The URL of a MySQL server is parsed. The error for a wrong URL does not show its password."""
+"""Tests how the URL of a MySQL server is parsed. The error for a wrong URL must not show the password in it."""
 
 import pytest
 

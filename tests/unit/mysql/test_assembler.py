@@ -1,5 +1,7 @@
-"""The assembler delivers each committed change once and in order, wherever the log is cut and whenever the assembler
-starts again.
+"""Tests the assembler, which makes rows of the changelog from events of the binary log.
+
+It must deliver each committed change once and in order, wherever the log is cut and whenever the assembler starts
+again.
 """
 
 from dataclasses import replace

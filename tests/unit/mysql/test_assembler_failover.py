@@ -1,5 +1,5 @@
-"""If only a part of a transaction is published, another server must continue it exactly, whatever happens on that
-server.
+"""If a failover happens when only a part of a transaction is published, the assembler must find the rest in the log of
+the other server, and continue exactly there.
 """
 
 from dataclasses import replace

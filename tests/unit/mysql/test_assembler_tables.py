@@ -1,4 +1,4 @@
-"""A table that takes the name of a published table is read, even if CREATE TABLE IF NOT EXISTS created it."""
+"""A table that takes the name of a published table must be read, even if CREATE TABLE IF NOT EXISTS created it."""
 
 from dataclasses import replace
 from random import Random
@@ -35,7 +35,7 @@ CREATE = "CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(40))"
 def test_a_table_that_was_created_because_it_was_missing_is_read(
     statements: list[str], unlogged: list[tuple[str, str]], seed: int, *, restarts: bool
 ) -> None:
-    """The statements are in one block. If `restarts` is true, the service is started again after each statement."""
+    """All statements are in one block, unless the service restarts after each statement (if `restarts` is true)."""
     world, stored, reported = World(Random(seed)), NEW, list[tuple[str, str]]()
     for statement in statements:
         world.execute(statement)
@@ -47,8 +47,8 @@ def test_a_table_that_was_created_because_it_was_missing_is_read(
 
 
 def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:
-    """A row's policy stops the service at the end of the block. By then, the assembler has already read the statement
-    after the row.
+    """The service stops because the row has no stamp. It stops only at the end of the block, when the assembler has
+    already read the statement after the row.
     """
     world = World(Random(seed))
     world.execute("DROP TABLE item")
@@ -62,7 +62,7 @@ def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:
 
 
 def test_the_policy_stops_at_the_statement_and_not_before_it(seed: int) -> None:
-    """Everything is in one block. The transactions before the statement must be published, although the block stops."""
+    """All transactions are in one block. Those before the statement must be published, although the service stops."""
     world = World(Random(seed))
     world.commit(5)
     world.execute("DROP TABLE item")

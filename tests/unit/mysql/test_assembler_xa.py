@@ -1,4 +1,4 @@
-"""Tests statements inside XA transactions. The rows of an XA transaction are held until it is committed."""
+"""Tests statements inside XA transactions. The rows of an XA transaction wait in memory until it is committed."""
 
 from dataclasses import replace
 from random import Random

@@ -1,5 +1,5 @@
-"""A column that a query returns is converted at once. The texts and refusals must be the same as for its single
-values.
+"""Tests the conversion of whole columns that a query returned. It must give the same texts and errors as the conversion
+of single values.
 """
 
 import struct

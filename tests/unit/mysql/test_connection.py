@@ -1,4 +1,4 @@
-"""Tests servers that fail while a session connects, and the errors that the session raises."""
+"""Tests the error that a session raises if the server fails while the session connects."""
 
 import socket
 import struct
@@ -17,7 +17,7 @@ PLUGIN_AUTH = 0x0008_0000
 
 
 def greeting() -> bytes:
-    """The first packet of a server that offers TLS (see the page *Protocol::HandshakeV10* of MySQL's documentation)."""
+    """Returns the first packet of a server that offers TLS (see *Protocol::HandshakeV10* in MySQL's documentation)."""
     capabilities = TLS | PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH
     content = b"\x0a8.0.15\0" + struct.pack("<I", 1) + b"12345678\0" + struct.pack("<H", capabilities & 0xFFFF)
     content += b"\x2d" + struct.pack("<HH", 2, capabilities >> 16) + b"\x15" + bytes(10)
@@ -26,8 +26,8 @@ def greeting() -> bytes:
 
 
 def test_the_service_connects_again_if_the_server_goes_away_while_tls_begins() -> None:
-    """The error has the kind CONNECTION, so the service tries again. If the server refused TLS, the service would end
-    instead.
+    """The error must have the kind CONNECTION, so that the service tries again. An error that says that the server
+    refuses TLS would end the service.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

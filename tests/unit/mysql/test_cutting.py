@@ -1,4 +1,4 @@
-"""Each read of the stream is decoded in portions. Their number of events and their size are bounded."""
+"""Tests how a block of events from the stream is divided into portions with a limited number of events and bytes."""
 
 import pytest
 from hypothesis import given
@@ -24,8 +24,8 @@ def test_a_portion_exceeds_the_limit_by_less_than_its_last_event(sizes: list[byt
 
 
 def large(event: bytes) -> int:
-    """Returns the number of bytes of the event to which the limit applies. 96 bytes of each event are left out, because
-    they can hardly be rows.
+    """Returns how many bytes of the event count towards the limit. 96 bytes of each event do not count, because about
+    as many bytes are not rows but a header and names.
     """
     return len(event) - 96 if event is LARGE else 0
 

@@ -1,4 +1,4 @@
-"""A block has the events that it was made of, however they are divided into pieces."""
+"""A block of events must have the events that it was made of, however they are divided into pieces."""
 
 from random import Random
 from zlib import crc32
@@ -20,7 +20,7 @@ EVENTS = st.lists(st.binary(max_size=20), max_size=12)
 
 
 def cut_up(events: list[bytes], random: Random) -> EventBlock:
-    """A block of parts of several blocks."""
+    """Builds a block of these events from slices of several other blocks."""
     block = EventBlock.of([])
     while events:
         count = random.randint(1, len(events))
@@ -59,8 +59,8 @@ def test_there_is_no_event_after_the_last() -> None:
 
 @given(wrong=st.sets(st.integers(0, 19), max_size=3), byte=st.integers(0, 15), bit=st.integers(0, 7))
 def test_each_wrong_checksum_is_found(wrong: set[int], byte: int, bit: int) -> None:
-    """One call computes the checksum of all events. Only if this checksum is wrong, each event is checked alone to find
-    the wrong events.
+    """One call computes the checksum of all events together. If this checksum is wrong, each event is checked alone, to
+    find the wrong events.
     """
     events = []
     for number in range(20):

@@ -28,7 +28,7 @@ kinds = st.sampled_from(sorted(frequent_events.DECODERS))
 
 
 def outcome(content: bytes | memoryview, *, has_checksums: bool) -> list[Event] | str:
-    """The events of a packet, or the message of the refusal."""
+    """Returns the events of a packet, or the message of the refusal."""
     try:
         return list(reader(has_checksums=has_checksums).read(content))
     except ChangelogError as error:

@@ -1,4 +1,4 @@
-"""Tests MariaDB's positions, which have a GTID for each domain."""
+"""Tests MariaDB's positions, which have the last GTID of each replication domain."""
 
 import numpy as np
 import pytest
