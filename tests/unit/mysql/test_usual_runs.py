@@ -34,7 +34,7 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """The catalogue of a database whose tables are altered. The assembler then calls `forget`."""
+    """A catalogue of tables that may be altered. After an alteration, the assembler calls `forget`."""
 
     def forget(self, entity: Entity) -> None:
         pass

@@ -63,8 +63,8 @@ def test_transactions_are_kept_while_a_snapshot_in_use_lacks_them() -> None:
 
 
 class Reading:
-    """A session of MySQL. A transaction is delivered while the session's snapshot begins. Another session sees the
-    transaction.
+    """A session of MySQL. While its snapshot begins, a transaction is delivered, and another session takes a snapshot
+    that sees this transaction.
     """
 
     flavour = Flavour.MYSQL

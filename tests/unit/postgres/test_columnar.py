@@ -178,7 +178,7 @@ def _plain_rows(case: Case) -> pa.Table:
 @given(st.data())
 @settings(max_examples=8, deadline=None)
 def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
-    """A row has every type, and a block has many rows. So each type can be next to any other type."""
+    """Each row has a value of every type, in a random order of the types, so that any two types can be neighbours."""
     oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
     sent = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
     row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))

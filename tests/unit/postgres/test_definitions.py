@@ -1,7 +1,7 @@
-"""If `Definitions` says that the type of a row is certain, the type must be the one that was valid when the row was
-written.
+"""Tests `Definitions`, which finds out how the composite type of a row was defined when the row was written.
 
-One reading of the catalogue takes several queries. Anything may happen between these queries.
+If `Definitions` says that it is certain of a type, the type must be right. One reading of the catalogue takes several
+queries, and anything may happen between these queries.
 """
 
 import random

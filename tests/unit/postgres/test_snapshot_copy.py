@@ -1,4 +1,6 @@
-"""`parse_copy` returns each value that COPY prints. A chunk must have the same records as the plain path makes."""
+"""Tests how the output of COPY becomes records. `parse_copy` must find each value, and the records must be the same as
+if the rows were converted one by one (`row_records`).
+"""
 
 from collections.abc import Sequence
 from unittest.mock import patch

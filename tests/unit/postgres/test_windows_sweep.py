@@ -305,7 +305,7 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Uses the rule for rows that are read. So it repeats deletes that the changelog already has."""
+    """Decides on deletes by the rule that decides on rows. So it repeats deletes that the changelog already has."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None
