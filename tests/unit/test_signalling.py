@@ -1,7 +1,7 @@
-"""Commands find out whether a service reads the slot.
+"""Tests how commands find out whether a service reads the replication slot.
 
-While a service opens its source again, it does not read the slot for some seconds. It still counts as the slot's reader
-during that time.
+While a service opens its source again, it does not read the slot for some seconds. It must still count as the slot's
+reader during that time.
 """
 
 from collections.abc import Sequence
