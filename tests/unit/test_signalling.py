@@ -18,9 +18,7 @@ READ = replace(FREE, reader=7)
 
 
 class Slot:
-    """A database with a slot. Each call of `hold` returns the next one of these states of the slot. After the last
-    state, `hold` returns the last state again.
-    """
+    """A database with a slot. The calls of `hold` return `states` in order, and after that always the last state."""
 
     def __init__(self, *states: Hold | None) -> None:
         self._states: Sequence[Hold | None] = states

@@ -1,6 +1,6 @@
 """Tests the record of which ranges of a table's keys are still to be published.
 
-Each key that is not published is in exactly one of these ranges, whatever happens to the chunks.
+Each key that is not published must be in one of these ranges, whatever happens to the chunks.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""Rows of random tables are encoded and read back. Rows that no server writes are refused."""
+"""Tests how rows in events of the binary log are read. Rows of random tables are encoded and read back, and rows that
+no server writes are refused.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

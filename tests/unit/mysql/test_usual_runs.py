@@ -1,5 +1,5 @@
-"""Transactions that are read together, in runs, must give exactly the same result as if each of their events were read
-alone.
+"""Tests runs: usual transactions of the log that are read together. They must give exactly the same result as if each
+of their events were read alone.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""A stream announces each version of a table's columns once, before the first row of the version. If the version is
-incompatible, the stream stops.
+"""Tests that the assembler announces each version of a table's columns once, before the first row of the version. If
+the version is incompatible, the stream must stop.
 """
 
 import json

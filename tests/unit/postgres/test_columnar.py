@@ -1,6 +1,5 @@
-"""The fast path (`columnar`) must return the same rows as the plain path (`row_records`), and refuse the same bytes.
-
-It must not matter how the stream is divided among calls of `feed`.
+"""Tests that the fast path (`columnar`) returns the same rows as the plain path (`row_records`), and refuses the same
+bytes. It must not matter how the stream is divided among calls of `feed`.
 """
 
 import json

@@ -126,7 +126,7 @@ def test_a_certain_type_is_the_right_one(seed: int, part: int) -> None:
 
 
 def _round(chance: random.Random, label: str) -> int:
-    """Does random steps of a database and of `Definitions`. Returns how many transactions had a certain type."""
+    """Does random steps of a database and of `Definitions`. Returns for how many transactions the type was certain."""
 
     def happen(database: Database) -> None:
         for _ in range(chance.choice([0, 0, 1, 3, 5])):

@@ -1,5 +1,5 @@
-"""Tests the plan of repairs, which says what is to be read again from tables. Signals change the plan, and the progress
-of the source completes it.
+"""Tests the plan of repairs, which says which rows must be read from the tables again. Signals change the plan, and the
+progress of the source completes it.
 """
 
 from typing import Any

@@ -40,8 +40,8 @@ class _KeepsEverything(Windows):
 
 
 class _ByLogPosition(Windows):
-    """The rule of DBLog: drops a row if its key was delivered after the chunk was read, even if the snapshot saw that
-    change.
+    """Uses the rule of DBLog: drops a row if a change of its key was delivered after the chunk was read, even if the
+    snapshot saw that change.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:

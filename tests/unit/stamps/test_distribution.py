@@ -1,4 +1,4 @@
-"""Tests that `changelog_stamps` is a distribution of its own, which imports no other room and runs on old Pythons."""
+"""Tests that `changelog_stamps` imports nothing else of this project, and is valid in old versions of Python."""
 
 import ast
 import sys

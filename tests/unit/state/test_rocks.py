@@ -1,4 +1,4 @@
-"""The store in RocksDB behaves as the store in memory. It takes a lock, and refuses some folders."""
+"""Tests that the store in RocksDB behaves like the store in memory, locks its folder, and refuses unfit folders."""
 
 import subprocess
 import sys
