@@ -80,15 +80,15 @@ class Layout:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    chosen = draw(st.randoms(use_true_random=False))
+    randoms = draw(st.randoms(use_true_random=False))
     count = draw(st.integers(0, 60))
     rows = [
         row(
             Position(1, n // 3, 2 * (n % 3)),
-            entity=chosen.choice(("guest", "order", "order", SCHEMAS)),
-            identifier=f"req-{chosen.randrange(12)}",
+            entity=randoms.choice(("guest", "order", "order", SCHEMAS)),
+            identifier=f"req-{randoms.randrange(12)}",
         )
-        | {"key": chosen.choice(KEYS)}
+        | {"key": randoms.choice(KEYS)}
         for n in range(count)
     ]
     ends = sorted((draw(st.integers(0, count)), draw(st.integers(0, count))))

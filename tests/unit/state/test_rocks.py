@@ -1,4 +1,4 @@
-"""Tests that the store in RocksDB behaves like the store in memory, locks its folder, and refuses unfit folders."""
+"""Tests the store in RocksDB. It behaves like the store in memory, and refuses a folder that it cannot have alone."""
 
 import subprocess
 import sys
