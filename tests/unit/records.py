@@ -1,4 +1,4 @@
-"""Records and checkpoints for tests."""
+"""Makes records and checkpoints for tests."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Prometheus reads docs/alerts.yml. Its alerts fire when they should, and never otherwise."""
+"""Tests that Prometheus can read docs/alerts.yml, and that the alerts fire when they should and only then."""
 
 import re
 import subprocess

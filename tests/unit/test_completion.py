@@ -1,4 +1,4 @@
-"""The scripts of `changelog --completion` complete words in the shells for which they are made."""
+"""Tests that the scripts of `changelog --completion` complete words in the shells for which they are made."""
 
 import os
 import pty

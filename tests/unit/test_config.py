@@ -57,7 +57,7 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
-    """Executors have other working directories than the driver."""
+    """A path that is relative to the working directory would be another folder on Spark's executors."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     source = f'{{ kind = "mysql", dsn = "mysql://a@b/c", fence_folder = "{folder}" }}'

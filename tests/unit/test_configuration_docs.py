@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md names every key of the configuration with its default, and no other key."""
+"""Tests that docs/reference/configuration.md names every key of the configuration with its default, and no others."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Tests of `[source] kind = "debezium"`: which keys may be combined, and which settings they give."""
+"""Tests the configuration of `[source] kind = "debezium"`: which keys may be combined, and which settings result."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""The judge of the campaign `debezium_judge` finds every difference. It counts a difference as listed only if the
-difference has exactly the listed form.
+"""Tests the judge of the campaign `debezium_judge`, which compares what our own sources and Debezium publish.
+
+It must find every difference. It may count a difference as known (listed) only if it has exactly the listed form.
 """
 
 from dataclasses import replace

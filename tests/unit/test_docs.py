@@ -1,4 +1,6 @@
-"""On every page of docs/, commands parse, Python, TOML, JSON and YAML are well formed, and imported names exist."""
+"""Tests the examples on all pages of docs/: commands can be parsed, Python, TOML, JSON and YAML are well formed, and
+imported names exist.
+"""
 
 import ast
 import importlib

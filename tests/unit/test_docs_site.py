@@ -1,4 +1,6 @@
-"""`make docs` builds the site without warnings, so every link is valid. The site loads no files from other sites."""
+"""Tests that the documentation's site is built without warnings, so every link is valid, and that the site loads no
+files from other sites.
+"""
 
 import importlib.util
 import re

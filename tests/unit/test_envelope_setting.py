@@ -1,5 +1,5 @@
-"""Tests `[sink] envelope`: where the setting is refused, which entities it refuses, and which readers refuse a
-changelog with it. Each error is one line.
+"""Tests `[sink] envelope`: where it may be set, which settings of entities it excludes, and which readers refuse a
+changelog with another envelope than our own. Each error is one line.
 """
 
 from pathlib import Path

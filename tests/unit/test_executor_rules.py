@@ -1,4 +1,4 @@
-"""Tests `.ci/check_executors.py`. It checks which code is shipped to Spark's workers, and what the workers import."""
+"""Tests `.ci/check_executors.py`, which checks the code that Spark ships to its workers, and what this code imports."""
 
 import importlib.util
 import subprocess

@@ -1,5 +1,5 @@
-"""docs/reference/messages.md names every member of the schema, and no other member. The schema refuses invalid
-messages.
+"""Tests that docs/reference/messages.md names every member of the messages' JSON Schema and no others, and that the
+schema refuses invalid messages.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`changelog blame`, `changelog who` and `changelog history --at` and `--patch` answer from a file log."""
+"""Tests what `changelog blame`, `changelog who`, and `changelog history` with `--at` or `--patch` print."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Logs, metrics and health of a running service."""
+"""Tests the logs, metrics and health of a running service."""
 
 import http.client
 import io

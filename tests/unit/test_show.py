@@ -1,4 +1,4 @@
-"""Changes are shown so that a person can read them."""
+"""Tests how changes are printed for people."""
 
 import io
 import json

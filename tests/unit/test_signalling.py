@@ -1,7 +1,7 @@
-"""Commands find out whether a service reads the slot.
+"""Tests how commands find out whether a service reads the replication slot.
 
-While a service opens its source again, it does not read the slot for some seconds. It still counts as the slot's reader
-during that time.
+While a service opens its source again, it does not read the slot for some seconds. It must still count as the slot's
+reader during that time.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,7 @@ READ = replace(FREE, reader=7)
 
 
 class Slot:
-    """A database with a slot. Each call of `hold` returns the next one of these states of the slot. After the last
-    state, `hold` returns the last state again.
-    """
+    """A database with a slot. The calls of `hold` return `states` in order, and after that always the last state."""
 
     def __init__(self, *states: Hold | None) -> None:
         self._states: Sequence[Hold | None] = states

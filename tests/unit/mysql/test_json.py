@@ -1,4 +1,4 @@
-"""Tests binary JSON and its text, with documents from an encoder and with invalid bytes."""
+"""Tests how MySQL's binary JSON is parsed and printed, with documents from an encoder and with invalid bytes."""
 
 import json
 import struct

@@ -1,5 +1,5 @@
-"""Tests partial updates of JSON documents. The integration tests compare the resulting documents with those of the
-server.
+"""Tests how partial updates of JSON documents are applied. The integration tests compare the resulting documents with
+those of the server.
 """
 
 import json

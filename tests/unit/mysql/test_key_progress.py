@@ -1,4 +1,7 @@
-"""Together, the ranges of a table contain each key exactly once, whatever happens to the chunks."""
+"""Tests the record of which ranges of a table's keys are still to be published.
+
+Each key that is not published must be in one of these ranges, whatever happens to the chunks.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""`LogPlace` knows the present place in the log. An event has only the low 32 bits of its end in the file."""
+"""Tests `LogPlace`, which tracks the place in the binary log. An event has only the low 32 bits of the offset at which
+it ends in its file, so `LogPlace` computes the rest.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests from where a service continues after stops and restarts. No transaction may be left out or processed twice."""
+"""Tests where in the log a service continues after stops and restarts. It may not omit or repeat a transaction."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import LogState, LogTransaction
@@ -16,9 +16,9 @@ def state(received: str) -> LogState:
 def begin(log_state: LogState, number: int) -> LogTransaction:
     """Begins the transaction with this number. The transaction's coordinate is ten times the number."""
     gtid = f"0-1-{number}"
-    begun = LogTransaction(gtid=gtid, commit=10 * number, committed_at=0, is_repeated=log_state.is_seen(gtid))
-    log_state.begin(begun)
-    return begun
+    transaction = LogTransaction(gtid=gtid, commit=10 * number, committed_at=0, is_repeated=log_state.is_seen(gtid))
+    log_state.begin(transaction)
+    return transaction
 
 
 def commit(log_state: LogState, number: int) -> None:
@@ -26,17 +26,17 @@ def commit(log_state: LogState, number: int) -> None:
 
 
 def prepare(log_state: LogState, number: int, name: bytes) -> None:
-    begun = begin(log_state, number)
-    log_state.hold(xa_id(name), begun)
+    transaction = begin(log_state, number)
+    log_state.hold(xa_id(name), transaction)
     assert log_state.holding is not None
     log_state.prepared.hold(*log_state.holding)
-    log_state.end(begun)
+    log_state.end(transaction)
 
 
 def commit_prepared(log_state: LogState, number: int, name: bytes) -> None:
-    begun = begin(log_state, number)
-    assert log_state.complete(xa_id(name), begun.commit) is not None
-    log_state.end(begun)
+    transaction = begin(log_state, number)
+    assert log_state.complete(xa_id(name), transaction.commit) is not None
+    log_state.end(transaction)
 
 
 def xa_id(name: bytes) -> XaId:
@@ -88,13 +88,13 @@ def test_a_prepared_transaction_of_mysql_does_not_copy_the_set_of_gtids() -> Non
     gtids = GtidSet.parse(f"{server}:1-4")
     log_state = LogState(epoch=1, received=gtids, resume=gtids, database="shop")
     for number in 5, 6:
-        begun = LogTransaction(gtid=f"{server}:{number}", commit=10 * number, committed_at=0, is_repeated=False)
-        log_state.begin(begun)
+        transaction = LogTransaction(gtid=f"{server}:{number}", commit=10 * number, committed_at=0, is_repeated=False)
+        log_state.begin(transaction)
         if number == 5:
-            log_state.hold(xa_id(b"early"), begun)
+            log_state.hold(xa_id(b"early"), transaction)
             assert log_state.holding is not None
             assert log_state.holding[1].before is None
             log_state.prepared.hold(*log_state.holding)
-        log_state.end(begun)
+        log_state.end(transaction)
     log_state.end_block(None)
     assert places(log_state) == (f"{server}:1-6", f"{server}:1-4:6")

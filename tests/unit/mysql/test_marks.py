@@ -1,4 +1,6 @@
-"""Tests which chunks `MarksJudge` counts as wrong. The campaign `mysql_windows` uses it to judge reads by marks."""
+"""Tests which chunks `MarksJudge` counts as wrong. With it, the campaign `mysql_windows` judges a way of reading tables
+that other programs use: each chunk is read between two marks in the log.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Packets are read completely, in whatever pieces their bytes arrive. Every wait ends after some time."""
+"""Tests that packets of MySQL's protocol are read completely, in whatever pieces their bytes arrive, and that no wait
+is endless.
+"""
 
 import socket
 import struct

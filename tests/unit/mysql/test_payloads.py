@@ -1,4 +1,4 @@
-"""A compressed transaction is read as the events in it. It is refused unless it has the size that it declares."""
+"""Tests compressed transactions: each is read as the events in it, and refused if its size is not the declared one."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Rows of prepared XA transactions are held in memory only up to a limit."""
+"""Tests that rows of prepared XA transactions are held in memory only up to a limit."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Many rows of events are converted at once. The texts and refusals must be the same as if they were converted row by
-row.
+"""Tests the conversion of many rows at once. The texts and the errors must be the same as if the rows were converted
+one by one.
 """
 
 import struct

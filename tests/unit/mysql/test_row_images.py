@@ -1,4 +1,6 @@
-"""Rows of random tables are encoded and read back. Rows that no server writes are refused."""
+"""Tests how rows in events of the binary log are read. Rows of random tables are encoded and read back, and rows that
+no server writes are refused.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,7 +132,9 @@ def json_update(new: bytes) -> RowsEvent:
 
 
 def test_only_marked_columns_have_diffs() -> None:
-    """There is a bit for each JSON column of the table, including the first column, which the new row lacks."""
+    """Bits before the new row mark the JSON columns that have diffs. Each JSON column of the table has a bit, including
+    the first column, although the new row lacks it.
+    """
     [(_, new)] = images(table_map(JSON_TABLE), json_update(b"\1\2\0" + bytes(4) + b"\3\0\0\0xyz"))
     assert new is not None
     assert new[0] is UNCHANGED

@@ -1,5 +1,5 @@
-"""Tests the copies of tables that a fence makes. Each row is in exactly one part, and can be found again by its
-locator.
+"""Tests how a comparison with the changelog reads its copies of MySQL's tables. Each row is in exactly one part of a
+copy, and can be found again by its locator.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""Tests stamps in comments of statements and in tags of GTIDs."""
+"""Tests how stamps are read from comments in statements and from tags of GTIDs."""
 
 from urllib.parse import quote
 

@@ -1,4 +1,6 @@
-"""Table maps of random tables are encoded and read back. Table maps that no server writes are refused."""
+"""Tests how table maps, the binary log's descriptions of tables, are read. Those of random tables are encoded and read
+back, and those that no server writes are refused.
+"""
 
 from functools import partial
 

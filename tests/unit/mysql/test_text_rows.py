@@ -1,5 +1,5 @@
-"""The values in all rows of a text result are located at once. They must equal the values of the rows read one by
-one.
+"""Tests the parser of text results, which locates the values of all rows at once. It must find the same values as if
+the rows were read one by one.
 """
 
 import pytest

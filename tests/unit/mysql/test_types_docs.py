@@ -1,4 +1,6 @@
-"""docs/reference/types.md lists every type of MySQL and MariaDB that can be published, with its neutral type."""
+"""Tests that docs/reference/types.md lists every type of MySQL and MariaDB that can be published, with its neutral type
+(the column type in the changelog's schemas).
+"""
 
 import re
 from pathlib import Path

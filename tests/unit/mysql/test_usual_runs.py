@@ -1,5 +1,5 @@
-"""Transactions that are read together, in runs, must give exactly the same result as if each of their events were read
-alone.
+"""Tests runs: usual transactions of the log that are read together. They must give exactly the same result as if each
+of their events were read alone.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """The catalogue of a database whose tables are altered. The assembler then calls `forget`."""
+    """A catalogue of tables that may be altered. After an alteration, the assembler calls `forget`."""
 
     def forget(self, entity: Entity) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The functions that search for runs of usual transactions must give the same results as simple searches."""
+"""Tests the search for transactions of the usual form. It must give the same results as a simple search."""
 
 import re
 from random import Random

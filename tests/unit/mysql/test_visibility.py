@@ -1,4 +1,4 @@
-"""Tests which transactions a snapshot misses, for MySQL and for MariaDB."""
+"""Tests which transactions a snapshot of MySQL or MariaDB does not see."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def gtids(text: str) -> GtidSet:
 
 
 def delivered(received: str, *numbers: int) -> Deliveries:
-    """Delivered transactions with these numbers. The coordinate of each is ten times its number."""
+    """Records that transactions with these numbers were delivered. The coordinate of each is ten times its number."""
     result = Deliveries(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
@@ -63,8 +63,8 @@ def test_transactions_are_kept_while_a_snapshot_in_use_lacks_them() -> None:
 
 
 class Reading:
-    """A session of MySQL. A transaction is delivered while the session's snapshot begins. Another session sees the
-    transaction.
+    """A session of MySQL. While its snapshot begins, a transaction is delivered, and another session takes a snapshot
+    that sees this transaction.
     """
 
     flavour = Flavour.MYSQL
@@ -89,7 +89,7 @@ def test_a_transaction_is_kept_if_it_is_delivered_while_a_snapshot_begins() -> N
 
 
 class Place:
-    """A session of MariaDB, whose snapshot ends at an offset of the log's first file, after some transactions."""
+    """A session of MariaDB. Its snapshot ends at an offset in the log's first file, after the transactions `gtids`."""
 
     flavour = Flavour.MARIADB
 

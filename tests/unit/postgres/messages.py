@@ -1,6 +1,4 @@
-"""Makes replication streams, frame by frame in the form in which a server would send them. Also makes the assemblers
-that read them.
-"""
+"""Makes messages of a replication stream as PostgreSQL would send them, and the assemblers that read them."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -97,8 +95,8 @@ def relation(
     key: Collection[str] = ("id",),
     identity: str = "f",
 ) -> Relation:
-    """Returns a relation, by default `public.orders (id int4, status text)`. Changes of the relation have the whole old
-    row.
+    """Returns a relation, by default `public.orders (id int4, status text)`. The default `identity` is FULL: updates
+    and deletes have the whole old row.
     """
     return Relation(
         relid=relid,
@@ -128,7 +126,7 @@ def insert(key: int, status: str = "NEW", relid: int = 20_000) -> Insert:
 
 
 def update(old: int, new: int, status: str = "PAID", relid: int = 20_000) -> Update:
-    """An update of the row with the key `old`, by which its key becomes `new`."""
+    """An update that changes the key of a row from `old` to `new`."""
     values = (b"%d" % old, b"NEW"), (b"%d" % new, status.encode())
     return Update(relid=relid, old_kind="O", old=values[0], new=values[1])
 

@@ -1,4 +1,4 @@
-"""Encodes messages as a server would. This is the inverse of
+"""Encodes messages of a replication stream as PostgreSQL would. This is the inverse of
 `changelog.connectors.sources.postgres.decode.pgoutput`.
 """
 

@@ -1,4 +1,4 @@
-"""The texts that PostgreSQL prints for random values of each type in `messages.TYPES`."""
+"""Hypothesis strategies for the texts that PostgreSQL prints for values of each type in `messages.TYPES`."""
 
 from collections.abc import Mapping, Sequence
 

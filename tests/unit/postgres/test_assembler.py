@@ -1,4 +1,6 @@
-"""Tests assembled streams: positions, transaction ids, stamps, rows that cross partitions, and malformed streams."""
+"""Tests how the assembler turns a replication stream into rows: their positions, transaction ids and stamps, rows that
+move between partitions, and malformed streams.
+"""
 
 import gc
 import json

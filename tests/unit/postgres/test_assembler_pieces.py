@@ -1,4 +1,6 @@
-"""Tests where a stream is cut into pieces, and that it can be resumed after any piece."""
+"""Tests where the assembler cuts a stream into pieces, which are stored one by one, and that the stream can be resumed
+after any piece.
+"""
 
 from itertools import count, pairwise
 

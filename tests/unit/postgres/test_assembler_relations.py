@@ -1,4 +1,6 @@
-"""Tests the relations by which rows are decoded, the calls that a listener gets, and the shapes of batches."""
+"""Tests with which description of a table (a relation) the assembler decodes a row, how it calls its listener, and
+which columns its batches declare (their shapes).
+"""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,5 +1,5 @@
-"""A stream announces each version of a table's columns once, before the first row of the version. If the version is
-incompatible, the stream stops.
+"""Tests that the assembler announces each version of a table's columns once, before the first row of the version. If
+the version is incompatible, the stream must stop.
 """
 
 import json
@@ -211,8 +211,8 @@ def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
 
 
 def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
-    """All rows with the old columns are published already, whether newer columns come in the same call of `feed` or
-    later.
+    """The rows with the old columns are published already, so they must not announce these columns again after the new
+    ones. The new columns come only in the second call of `feed`.
     """
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
     known = _versions_in(_feed([*old, *new]))

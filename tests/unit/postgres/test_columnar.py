@@ -1,6 +1,5 @@
-"""The fast path (`columnar`) must return the same rows as the plain path (`row_records`), and refuse the same bytes.
-
-It must not matter how the stream is divided among calls of `feed`.
+"""Tests that the fast path (`columnar`) returns the same rows as the plain path (`row_records`), and refuses the same
+bytes. It must not matter how the stream is divided among calls of `feed`.
 """
 
 import json
@@ -178,16 +177,16 @@ def _plain_rows(case: Case) -> pa.Table:
 @given(st.data())
 @settings(max_examples=8, deadline=None)
 def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
-    """A row has every type, and a block has many rows. So each type can be next to any other type."""
+    """Each row has a value of every type, in a random order of the types, so that any two types can be neighbours."""
     oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
-    sent = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
+    relation_ = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
     row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))
     values = data.draw(st.lists(row, min_size=20, max_size=20))
-    changes: list[Decoded] = [Insert(relid=sent.relid, new=new) for new in values]
-    changes += [Update(relid=sent.relid, old_kind="O", old=old, new=new) for old, new in pairwise(values)]
-    changes += [Update(relid=sent.relid, old_kind=None, old=None, new=new) for new in values]
-    changes += [Delete(relid=sent.relid, old_kind="O", old=old) for old in values]
-    messages = transaction(100, [sent, *changes])
+    changes: list[Decoded] = [Insert(relid=relation_.relid, new=new) for new in values]
+    changes += [Update(relid=relation_.relid, old_kind="O", old=old, new=new) for old, new in pairwise(values)]
+    changes += [Update(relid=relation_.relid, old_kind=None, old=None, new=new) for new in values]
+    changes += [Delete(relid=relation_.relid, old_kind="O", old=old) for old in values]
+    messages = transaction(100, [relation_, *changes])
     case = Case(entities=[entity()], partitioned=[], messages=messages, lsns=range(len(messages)))
     fast = _feed(case, {}, frames(messages), [], ROWS_EVER)
     with _plain():

@@ -1,4 +1,4 @@
-"""Tests which connection strings are refused, and that the error contains no part of a password."""
+"""Tests which connection strings are refused, and that the errors contain no part of a password."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""If `Definitions` says that the type of a row is certain, the type must be the one that was valid when the row was
-written.
+"""Tests `Definitions`, which finds out how the composite type of a row was defined when the row was written.
 
-One reading of the catalogue takes several queries. Anything may happen between these queries.
+If `Definitions` says that it is certain of a type, the type must be right. One reading of the catalogue takes several
+queries, and anything may happen between these queries.
 """
 
 import random
@@ -126,7 +126,7 @@ def test_a_certain_type_is_the_right_one(seed: int, part: int) -> None:
 
 
 def _round(chance: random.Random, label: str) -> int:
-    """Does random steps of a database and of `Definitions`. Returns how many transactions had a certain type."""
+    """Does random steps of a database and of `Definitions`. Returns for how many transactions the type was certain."""
 
     def happen(database: Database) -> None:
         for _ in range(chance.choice([0, 0, 1, 3, 5])):

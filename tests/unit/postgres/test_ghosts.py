@@ -1,4 +1,4 @@
-"""Finds ghosts: keys that are alive in the changelog, but may be missing in the table.
+"""Tests the search for ghosts: keys that are alive in the changelog, but may be missing in the table.
 
 The result must not depend on the order in which partitions are read, or on the amount of memory that may be used.
 """

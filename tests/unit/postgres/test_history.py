@@ -1,4 +1,7 @@
-"""A stream must begin with the changelog's last transaction. Until this arrives, the source confirms nothing new."""
+"""Tests the check that the server's log has the changelog's last transaction.
+
+The server must send this transaction first. Until it arrives, the source confirms no new position to the server.
+"""
 
 from dataclasses import replace
 from typing import Any

@@ -1,6 +1,7 @@
 """Tests which pieces of the stream wait until the catalogue has been read.
 
-Only the watch reads the catalogue, and these tests do not start it. So no reading is ever finished.
+Only the thread of `Watch` reads the catalogue, and these tests do not start it. So a piece that must wait for a reading
+waits without end.
 """
 
 import pytest

@@ -1,4 +1,6 @@
-"""Tests how signals change the plan of repairs, and how the progress of a source completes the planned repairs."""
+"""Tests the plan of repairs, which says which rows must be read from the tables again. Signals change the plan, and the
+progress of the source completes it.
+"""
 
 from typing import Any
 
@@ -116,7 +118,7 @@ def test_signals_of_one_entity_are_merged() -> None:
 
 @pytest.mark.parametrize("do", ["rebuild", "republish"])
 def test_a_second_signal_makes_a_table_that_is_being_read_start_again(do: Do) -> None:
-    """The second signal may have a newer reason than the part of the table that is already read."""
+    """The reason for the second signal may be newer than the part of the table that was already read."""
     first, windows = after_signal("rebuild")
     partly = {**windows, "order": {**windows["order"], "signature": "x", "leaves": {}}}
     second, windows_after = after_signal(do, to=(first, partly), id_="t", at=LATER)

@@ -1,5 +1,5 @@
-"""Pages are divided into tasks. Together, the tasks read every page of every leaf once. There are no more tasks than
-requested.
+"""Tests how the pages of tables are divided into tasks of Spark. Together, the tasks read every page of every leaf (a
+partition, or a table without partitions) once. There are no more tasks than requested.
 """
 
 from collections import defaultdict

@@ -1,5 +1,5 @@
-"""A file of SQL is split into statements. Statements that cannot be rehearsed (run and then rolled back) are
-refused.
+"""Tests how a file of SQL is split into statements, and which statements are refused because they cannot be rehearsed
+(run and then rolled back).
 """
 
 import pytest

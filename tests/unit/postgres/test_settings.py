@@ -1,4 +1,4 @@
-"""Settings on which the changelog's content depends must not change silently."""
+"""Tests that settings on which the changelog's content depends cannot change silently."""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""`parse_copy` returns each value that COPY prints. A chunk must have the same records as the plain path makes."""
+"""Tests how the output of COPY becomes records. `parse_copy` must find each value, and the records must be the same as
+if the rows were converted one by one (`row_records`).
+"""
 
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -72,16 +74,16 @@ def chunks(draw: st.DrawFn) -> tuple[Entity, Relation, list[Row]]:
     oids = draw(st.lists(st.sampled_from(sorted(SERVER_TEXTS)), min_size=1, max_size=6))
     names = [f"column{number}" for number in range(len(oids))]
     key = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
-    placed = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
-    rest = [name for name in names if name not in key and name not in placed]
+    partition_columns = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    rest = [name for name in names if name not in key and name not in partition_columns]
     entity_ = entity(
         key=tuple(key),
-        partition_by=tuple(placed if draw(st.booleans()) else key),
+        partition_by=tuple(partition_columns if draw(st.booleans()) else key),
         partitions=draw(st.sampled_from([1, 7])),
         masks=dict.fromkeys(rest[:1], draw(st.sampled_from(["drop", "null", "sha256"]))),
         exclude_columns=tuple(rest[1:2]) if draw(st.booleans()) else (),
     )
-    required = [name in key or name in placed for name in names]
+    required = [name in key or name in partition_columns for name in names]
     row = st.tuples(*(_column(oid, required=is_required) for oid, is_required in zip(oids, required, strict=True)))
     return entity_, relation(columns=dict(zip(names, oids, strict=True))), draw(st.lists(row, max_size=8))
 

@@ -18,7 +18,7 @@ MARK = 300
 
 
 def evidence_at(lsn: int) -> Evidence:
-    """Returns the evidence of a reading at this log position. For each `lsn`, it has different tables."""
+    """Returns the evidence of a reading at this log position. Each `lsn` gives different tables."""
     return Evidence(lsn=lsn, horizon=900, tables=cast(Any, {"guest": lsn}))
 
 

@@ -1,5 +1,5 @@
-"""Windows on a simulated database. In whatever order events come, no reader may see an older state after a newer
-one.
+"""Tests windows, which publish the rows of tables among the changes of the log, on a simulated database. In whatever
+order events come, no reader may see an older state after a newer one.
 """
 
 import numpy as np
@@ -40,8 +40,8 @@ class _KeepsEverything(Windows):
 
 
 class _ByLogPosition(Windows):
-    """The rule of DBLog: drops a row if its key was delivered after the chunk was read, even if the snapshot saw that
-    change.
+    """Uses the rule of DBLog: drops a row if a change of its key was delivered after the chunk was read, even if the
+    snapshot saw that change.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -63,8 +63,8 @@ class _ByXmaxAlone(Windows):
 
 
 class _DoesNotWait(Windows):
-    """Does not wait before it reads. But transactions may be running that an earlier run of the service has already
-    received.
+    """Does not wait for transactions that were running when the service started. An earlier run of the service may have
+    received their changes from the log, although no snapshot sees these changes yet.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:

@@ -46,7 +46,7 @@ DELETED = -1
 
 @dataclass(frozen=True, slots=True)
 class _KeyRows:
-    """The rows of some keys, as the protocol `windows.WindowRows` requires."""
+    """Implements the protocol `windows.WindowRows` for the rows of some keys."""
 
     rows: pa.RecordBatch
     taken: LookupKeys
@@ -281,9 +281,7 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
 
 
 class _Watched(Lookup):
-    """Checks its attributes after each assignment, in the state in which a thread that does not hold the lock would see
-    them.
-    """
+    """After each assignment, checks the attributes as a thread that does not hold the lock would see them."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -305,7 +303,7 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Uses the rule for rows that are read. So it repeats deletes that the changelog already has."""
+    """Decides on deletes by the rule that decides on rows. So it repeats deletes that the changelog already has."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None

@@ -51,7 +51,7 @@ def rows_of(keys: Sequence[int], versions: Sequence[int]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The rows of a chunk, as the protocol `windows.WindowRows` requires."""
+    """Implements the protocol `windows.WindowRows` for the rows of a chunk."""
 
     rows: pa.RecordBatch
     nbytes: int = 1

@@ -1,4 +1,4 @@
-"""Prints what a module renders, as a terminal of a given width does."""
+"""Prints rendered output as the lines of a terminal of a given width."""
 
 import io
 from collections.abc import Iterable

@@ -1,4 +1,6 @@
-"""Blame and states are shown so that a person can read them, on a terminal of any width."""
+"""Tests how blame (which change set each attribute of a row) and the states of rows are printed for people, on a
+terminal of any width.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a writer wrote is shown so that a person can read it, on a terminal of any width."""
+"""Tests how the changes of one service or request are printed for people, on a terminal of any width."""
 
 import re
 from pathlib import Path

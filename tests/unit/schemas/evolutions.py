@@ -119,8 +119,8 @@ def is_finite(schema: Schema) -> bool:
 
 def _record(draw: DrawFn, names: Names, depth: int) -> dict[str, Any]:
     head = names.new(draw, "record")
-    chosen = draw(st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3, unique=True))
-    return {"type": "record", **head, "fields": [_field(draw, names, depth, name) for name in chosen]}
+    field_names = draw(st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3, unique=True))
+    return {"type": "record", **head, "fields": [_field(draw, names, depth, name) for name in field_names]}
 
 
 def _field(draw: DrawFn, names: Names, depth: int, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Random names, types and shapes."""
+"""Hypothesis strategies for random names, column types and shapes (the columns of an entity)."""
 
 from hypothesis import strategies as st
 

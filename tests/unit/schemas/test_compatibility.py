@@ -1,5 +1,5 @@
-"""Our verdicts on compatibility agree with Avro's own tests and with Confluent's documentation. In addition, we have
-stricter rules.
+"""Tests that our verdicts on compatibility agree with Avro's own tests and with Confluent's documentation. Also tests
+our additional rules, which are stricter.
 """
 
 from collections.abc import Sequence

@@ -110,7 +110,7 @@ def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
         )
     except (ValueError, OverflowError):  # not a valid text, day or time
         return False
-    if isinstance(expected, str) and isinstance(actual, bytes):  # text that is read as bytes gives its UTF-8
+    if isinstance(expected, str) and isinstance(actual, bytes):  # a text that is read as bytes gives its UTF-8 bytes
         actual = actual.decode()
     return bool(expected == actual) and (type(expected) is type(actual) or isinstance(actual, float))
 

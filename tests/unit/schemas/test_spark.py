@@ -1,4 +1,4 @@
-"""Column types are converted to Spark's types and back, as docs/reference/types.md says."""
+"""Tests that column types are converted to Spark's types and back as docs/reference/types.md says."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`faults` finds nothing in valid Avro schemas. It finds every fault for which fastavro refuses a schema,
-and some faults that fastavro accepts.
+"""Tests `faults`, which finds what is wrong with an Avro schema. It finds nothing in valid schemas, every fault for
+which fastavro refuses a schema, and some faults that fastavro accepts.
 """
 
 import json

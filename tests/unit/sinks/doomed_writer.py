@@ -22,7 +22,7 @@ def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: No
     last_stored = recovered.position.commit if recovered and recovered.position else 0
     for number in range(last_stored + 1, last + 1):
         store(sink, commit(number), checkpoint(number))
-        print("commit", number, flush=True)  # noqa: T201 - this is its protocol
+        print("commit", number, flush=True)  # noqa: T201 - the test reads these lines
         store(sink, [], checkpoint(number, through=10 * number + 5))
         print("idle", number, flush=True)  # noqa: T201
     sink.close()

@@ -33,7 +33,7 @@ def main(path: Path, mib: int) -> None:
         pa.default_memory_pool().release_unused()  # the memory in which the rows were made does not belong to the sink
         Path("/proc/self/clear_refs").write_text("5")
         store(sink, rows, checkpoint(number))
-        print(peak_mib(os.getpid()) - before, flush=True)  # noqa: T201 - this is its protocol
+        print(peak_mib(os.getpid()) - before, flush=True)  # noqa: T201 - the test reads these lines
         del rows
         sink.recover()
 

@@ -1,4 +1,4 @@
-"""Rows and checkpoints for tests of the sinks. Commit n has rows at the positions 1/n/0, 1/n/2, …"""
+"""Makes rows, checkpoints and archives for tests of the sinks. Commit n has rows at the positions 1/n/0, 1/n/2, …"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,6 @@
-"""Readers of an archive skip what they need not read, and return the same rows as without an archive."""
+"""Tests readers of a log that has an archive. They skip files that they need not read, and return the same rows as
+without an archive.
+"""
 
 import json
 import random
@@ -38,9 +40,11 @@ def place(change: Mapping[str, Any]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows in the order of their positions, and where they are: in levels, in files of days, and in the log.
+    """Rows in the order of their positions. The first rows are in archive files of a month, the next rows in archive
+    files of single days, and the rest in the log.
 
-    `ends` has the number of rows before the end of each of these parts. `levels` has the number of each level's files.
+    `ends` has the numbers of rows before the end of the first and of the second part. `levels` is the number of files
+    into which the first part is divided by keys.
     """
 
     rows: Rows
@@ -76,15 +80,15 @@ class Layout:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    chosen = draw(st.randoms(use_true_random=False))
+    randoms = draw(st.randoms(use_true_random=False))
     count = draw(st.integers(0, 60))
     rows = [
         row(
             Position(1, n // 3, 2 * (n % 3)),
-            entity=chosen.choice(("guest", "order", "order", SCHEMAS)),
-            identifier=f"req-{chosen.randrange(12)}",
+            entity=randoms.choice(("guest", "order", "order", SCHEMAS)),
+            identifier=f"req-{randoms.randrange(12)}",
         )
-        | {"key": chosen.choice(KEYS)}
+        | {"key": randoms.choice(KEYS)}
         for n in range(count)
     ]
     ends = sorted((draw(st.integers(0, count)), draw(st.integers(0, count))))
@@ -140,7 +144,7 @@ def test_an_archive_changes_nothing_for_readers(layout: Layout, after: int) -> N
 def test_rows_that_do_not_fit_into_memory_are_sorted(
     commits: list[int], batch_rows: int, bytes_max: int, seed: int
 ) -> None:
-    """Positions may repeat, on several partitions, as those of a truncate do."""
+    """Several rows may have the same position, in different partitions, as the rows of a truncate do."""
     rows = [
         row(Position(1, commit, 0), key=f"{n}", partition=commits[:n].count(commit)) for n, commit in enumerate(commits)
     ]
@@ -204,7 +208,9 @@ def test_a_reader_of_one_key_opens_only_the_files_that_can_have_it(
 
 
 def test_a_repair_finds_a_row_outside_the_range_of_keys_in_the_manifest(tmp_path: Path) -> None:
-    """A row that should not be there, and that a comparison has found by reading every file, must be found again."""
+    """A comparison reads every file, so it may find a row that the manifest's range of keys excludes. The repair must
+    find this row, too.
+    """
     rows = [row(Position(1, n, 0), key=f"{n}") for n in range(4)]
     Layout(rows=rows, ends=(4, 4), levels=1, group_rows=5, with_keys=True, bloom=True).write(tmp_path)
     file = tmp_path / "manifest" / "1.json"
@@ -235,7 +241,7 @@ def test_a_damaged_archive_file_is_named(tmp_path: Path) -> None:
 
 
 def test_manifests_with_and_without_keys_can_be_read(tmp_path: Path) -> None:
-    """Older versions write no keys. They ignore members that they do not know, as this version does."""
+    """Older versions wrote no keys into manifests. Every version ignores members that it does not know."""
     rows = [row(Position(1, n, 0), key=f"{n}") for n in range(4)]
     Layout(rows=rows, ends=(4, 4), levels=1, group_rows=5, with_keys=True, bloom=False).write(tmp_path)
     file = tmp_path / "manifest" / "1.json"

@@ -1,3 +1,5 @@
+"""Tests how the file log and its archive are read, and that logs of older formats stay readable."""
+
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial

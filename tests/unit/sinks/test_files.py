@@ -1,3 +1,5 @@
+"""Tests the file sink: its commits, its lock, damaged and missing files, and the file `resume.json`."""
+
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -307,8 +309,8 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
 
 
 def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
-    """The next file gets the number of the file that was set aside. The next file's checkpoint is newer than that of
-    the record.
+    """The next file gets the number of the file that was set aside. If the record stayed, it would seem to continue
+    from that next file.
     """
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))

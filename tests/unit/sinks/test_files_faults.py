@@ -1,5 +1,5 @@
-"""After a crash, or if the disk was full, each commit is stored completely or not at all. Commits are stored once and
-in order.
+"""Tests the file sink with crashes and full disks. Each commit must be stored completely or not at all, once and in
+order.
 """
 
 import os

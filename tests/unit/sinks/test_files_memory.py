@@ -1,3 +1,5 @@
+"""Tests how much memory the file sink takes to store a large row."""
+
 import subprocess
 import sys
 from pathlib import Path

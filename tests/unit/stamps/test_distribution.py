@@ -1,4 +1,4 @@
-"""`changelog_stamps` is a distribution of its own: it imports nothing of ours, and is valid for old Pythons."""
+"""Tests that `changelog_stamps` imports nothing else of this project, and is valid in old versions of Python."""
 
 import ast
 import sys
@@ -16,7 +16,7 @@ DRIVERS = {
     "psycopg2.py": {"psycopg2"},
     "sqlalchemy.py": {"sqlalchemy"},
 }
-"""For each module, the packages of others that it imports. The modules of the folder `django` import Django."""
+"""The third-party packages that each module imports. The modules of the folder `django` import Django."""
 
 
 def imports(file: Path) -> set[str]:

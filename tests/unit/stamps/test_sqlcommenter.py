@@ -1,4 +1,4 @@
-"""The service reads the comments that applications write on MySQL and MariaDB."""
+"""Tests that the service reads the stamps that applications write into SQL comments for MySQL and MariaDB."""
 
 import pytest
 from hypothesis import given

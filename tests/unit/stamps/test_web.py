@@ -1,4 +1,4 @@
-"""Middleware for WSGI and ASGI, without a database."""
+"""Tests the middleware that gives each request of a WSGI or ASGI application a stamp. The tests need no database."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""A store in memory, which can lose its last writes as a crash of the machine does."""
+"""Implements the store of current rows in memory. It can lose its last writes, as if the machine had crashed."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,7 @@
-"""Random changes of a table, recorded twice: with whole rows, and as in a log that lacks values."""
+"""Makes random changes to tables, and records each change twice: with complete rows, and as a log that lacks values.
+
+In this log, an update has no old row and lacks the column `body` if `body` did not change. A delete has only the key.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +28,7 @@ COLUMNS: Mapping[str, ColumnType] = {
     "body": Primitive.STRING,
 }
 JSON_NULL = object()
-"""The value of a json column that is JSON's null, not SQL's."""
+"""Stands for JSON's null in a json column. None stands for SQL's NULL."""
 
 State = dict[str, Any]
 
@@ -53,7 +56,7 @@ def settings(entities: Sequence[Entity] = ENTITIES) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Shop:
-    """Makes changes. `whole` has them with all values; `lacking` has them as a log that lacks values does.
+    """Makes changes to tables. `whole` has the changes with all values; `lacking` has them as the log has them.
 
     Each operation has its own commit position. `columns` are the table's columns.
     """
@@ -103,7 +106,7 @@ class Shop:
         self._emit(of, key, Op.DELETE, None, self.tables[of.name].pop(key))
 
     def move(self, of: Entity, key: int, to: int) -> None:
-        """Changes the key of a row, which makes a delete and a create in one change."""
+        """Changes the key of a row. This gives a delete and a create with the same commit position."""
         table = self.tables[of.name]
         old = table.pop(key)
         new = table[to] = {**old, **self._changed(old), "id": to}

@@ -1,4 +1,6 @@
-"""Filled rows must equal whole rows, and the results of `fill_batch` those of `fill_rows`."""
+"""Tests how values that the log lacks are filled in. The filled rows must equal the complete rows, and `fill_batch`
+must return the same rows as `fill_rows`.
+"""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -37,7 +39,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
-            pending.written()  # the previous write; in the service, this call may come long after it
+            pending.written()  # for the previous write; in the service, this call may come long after that write
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()

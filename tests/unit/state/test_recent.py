@@ -1,4 +1,4 @@
-"""The store's memory of recent rows must have the last written rows, and never an outdated row."""
+"""Tests the store's cache of recent rows. It must have the rows that were written last, and no outdated row."""
 
 from random import Random
 

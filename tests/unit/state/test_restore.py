@@ -1,4 +1,4 @@
-"""A store that is restored from a changelog equals one that followed the changelog, whatever was lost or changed."""
+"""Tests that a store that is restored from a changelog equals one that followed it, whatever was lost or changed."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +23,10 @@ from tests.unit.state.shop import ENTITIES, STAMP, Shop, checkpoint, described, 
 
 
 class StoredLog:
-    """A changelog in memory. With `random`, its partitions are read in random turns, each in order, as from Kafka."""
+    """A changelog in memory. With `random`, a reader gets batches of the partitions in random turns, as from Kafka.
+
+    Inside a partition, the records are always in order.
+    """
 
     def __init__(self, random: Random | None = None) -> None:
         self.records: list[Record] = []
@@ -93,7 +96,9 @@ def follow(state: BeforeImages, log: StoredLog, records: Sequence[Record], store
 
 
 def partitioned(records: Sequence[Record]) -> list[Record]:
-    """Derives each row's partition from its column `name`, so that updates move rows between partitions."""
+    """Distributes rows over three partitions, by the numbers of the commits that create them. A row stays in its
+    partition until it is created again. A truncate is in all partitions.
+    """
     result: list[Record] = []
     partitions: dict[tuple[str, str], int] = {}
     for record in records:

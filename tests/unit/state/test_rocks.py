@@ -1,4 +1,4 @@
-"""The store in RocksDB behaves as the store in memory. It takes a lock, and refuses some folders."""
+"""Tests the store in RocksDB. It behaves like the store in memory, and refuses a folder that it cannot have alone."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`[state]` in the configuration: where its folder is, and what is refused in one line."""
+"""Tests `[state]` in the configuration: where its folder is, and the one-line errors for settings that are refused."""
 
 import importlib.util
 import sys

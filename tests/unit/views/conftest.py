@@ -1,4 +1,4 @@
-"""A changelog and the API of its views."""
+"""Provides a changelog to tests, and the API of its views."""
 
 from collections.abc import Iterator
 from pathlib import Path

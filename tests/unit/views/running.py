@@ -1,4 +1,4 @@
-"""A changelog with a few rows, the configuration of a service that serves it, and a client of its API."""
+"""Makes a changelog with a few rows, serves its views over HTTP, and sends requests to this API."""
 
 import http.client
 import json
@@ -108,7 +108,7 @@ class Api:
             return Got(status=answer.status, headers=answer.headers, body=answer.read())
 
     def rows(self, target: str) -> list[Any]:
-        """Returns the rows of all pages from an address on."""
+        """Returns the rows of the page at an address and of all pages after it."""
         rows: list[Any] = []
         while target:
             page = self.get(target).json

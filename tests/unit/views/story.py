@@ -1,5 +1,5 @@
-"""Random changelogs, what their rows are at the end according to a fold that shares no code with the product, and
-archives of their first commits.
+"""Makes random changelogs, and archives of their first commits. Also computes the rows that the changes leave, with a
+fold that shares no code with the product.
 """
 
 import json
@@ -28,7 +28,7 @@ Commit = Sequence[Record]
 
 @dataclass(slots=True)
 class Row:
-    """What a row is: its values by column, the columns whose values nobody knows, and its last position."""
+    """A row: its values by column, the columns whose values are unknown, and the position of its last change."""
 
     values: dict[str, object]
     unavailable: set[str]
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(slots=True)
 class Story:
-    """Makes random commits, and keeps the rows that they leave: by entity and key."""
+    """Makes random commits. `rows` has the rows that they leave, by entity and key."""
 
     randoms: random.Random
     rows: dict[str, dict[str, Row]] = field(default_factory=lambda: {entity: {} for entity in ENTITIES})
@@ -124,9 +124,10 @@ def store(path: Path, commits: Iterable[Commit]) -> None:
 def archive(
     path: Path, commits: Sequence[Commit], randoms: random.Random, *, number: int, settings: Mapping[str, object]
 ) -> None:
-    """Moves commits, which are the first of the file log at `path`, into an archive: one level, and two days.
+    """Moves `commits`, the first commits of the file log at `path`, into archive files of a month and of two days.
 
-    `settings` are arguments of `write_archive`. Older files of the log are removed, as `archive.py` does.
+    `settings` are arguments of `write_archive`. Like `archive.py`, removes the archived files from the log, except the
+    log's newest file.
     """
     cut = randoms.randint(0, len(commits))
     parts: dict[str, list[Commit]] = {"from=2026-10-01/day=2026-10-31": list(commits[:cut])}

@@ -1,4 +1,4 @@
-"""The HTTP API of views: single rows, ranges, how new they are, errors, and what it says about itself."""
+"""Tests the HTTP API of views: single rows, ranges, how new the rows are, errors, and the API's own description."""
 
 import json
 import socket

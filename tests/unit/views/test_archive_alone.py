@@ -1,4 +1,7 @@
-"""An archive without a log, as that of topics: no checkpoint says how far it goes, or what the columns of a key are."""
+"""Tests views of an archive that has no file log, such as an archive of Kafka topics.
+
+No checkpoint says up to which position such an archive is complete, or which columns a key has.
+"""
 
 import time
 from dataclasses import replace
@@ -20,7 +23,7 @@ COMPLETE = "00000001/0000000000000005/00000002"
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An archive that says of `order` how far it is complete, and that has no versions of columns."""
+    """An archive without versions of columns. It says up to which position it is complete, but only for `order`."""
     path = tmp_path / "archive"
     path.mkdir()
     rows = batch.from_records([*records()[1:], record(Op.CREATE, '{"id":5}', commit=5, key="5")]).to_pylist()

@@ -1,4 +1,4 @@
-"""Conditions of served views have the result that Spark's SQL has, or are refused."""
+"""Tests that a condition of a served view has the same result as in Spark's SQL, or is refused."""
 
 from collections.abc import Mapping
 

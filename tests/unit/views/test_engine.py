@@ -1,4 +1,4 @@
-"""The engine over files returns the rows that an independent fold of all changes leaves."""
+"""Tests that the engine over files returns the rows that an independent fold of all changes gives."""
 
 import json
 import random

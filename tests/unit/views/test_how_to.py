@@ -1,4 +1,4 @@
-"""The page about served views shows answers that the API gives, and code that runs."""
+"""Tests that the page about served views shows the answers that the API gives, and code that runs."""
 
 import contextlib
 import io
