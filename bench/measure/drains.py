@@ -1,4 +1,6 @@
-"""Measures how long a source takes to read a backlog: runs each side as its own process, and prints its figures."""
+"""Measures how long a source takes to read a backlog: runs each side (each compared program) in a process of its own,
+and prints its figures.
+"""
 
 import argparse
 import cProfile
