@@ -1,4 +1,4 @@
-"""One database, the service that reads it, and its changelog."""
+"""Runs the service on one database, and offers the steps from which the faults are made, such as `let_run`."""
 
 import json
 import os
@@ -180,7 +180,9 @@ class Site:
         return int(row[0])
 
     def here(self) -> int:
-        """Like `log_end`, but made unique: after a restore, the server uses positions of its log again."""
+        """The end of the server's log as a unique number. After a restore, the server uses positions of its log again,
+        so `log_end` may return the same number twice.
+        """
         return place(self.log_end(), [restored.at for restored in self.restored])
 
     def command(self, *arguments: str, code: int = 0) -> str:

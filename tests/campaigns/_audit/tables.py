@@ -1,4 +1,4 @@
-"""The audited campaigns' tables, the triggers that record every change of them, and their entities' configuration."""
+"""Creates the tables of the campaigns with an audit, and the triggers that record every change; configures entities."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

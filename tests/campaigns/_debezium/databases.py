@@ -1,4 +1,4 @@
-"""The three databases: how to write to them, and how both sides read them."""
+"""Describes PostgreSQL, MySQL and MariaDB: how to write to each, and how our own source and Debezium read it."""
 
 import contextlib
 import json

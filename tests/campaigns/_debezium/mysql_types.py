@@ -1,4 +1,4 @@
-"""The types of MySQL and MariaDB that Debezium can carry, with random values as SQL expressions."""
+"""Lists the types of MySQL and MariaDB that Debezium can publish, and draws random values of them as SQL."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

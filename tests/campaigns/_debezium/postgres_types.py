@@ -1,4 +1,4 @@
-"""The types of PostgreSQL that Debezium can carry, with random values as SQL expressions."""
+"""Lists the types of PostgreSQL that Debezium can publish, and draws random values of them as SQL."""
 
 import json
 import uuid
@@ -23,7 +23,7 @@ def quoted(text: str) -> str:
 
 
 def one_of(*literals: str) -> Draw:
-    """Draws one of these texts."""
+    """Returns a function that draws one of these texts."""
     return lambda random: quoted(random.choice(literals))
 
 

@@ -1,4 +1,4 @@
-"""Random changes of tables by several sessions, whose transactions overlap.
+"""Makes random changes to tables, in several sessions whose transactions overlap.
 
 Each session has its own keys, so that sessions never wait for each other. Now and then, when no transaction is open,
 the definition of a table changes, or a table is truncated.
