@@ -1,4 +1,4 @@
-"""The service as a process that campaigns start, kill and stop."""
+"""Runs the service as a process that campaigns can start, kill and stop."""
 
 import os
 import signal

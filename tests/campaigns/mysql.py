@@ -1,4 +1,4 @@
-"""Threads write to MySQL, while the service, the server and the link between them fail, and a replica is promoted.
+"""Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
 The service reads tables again all the time, because rows in the table of signals request this and because tables are
 altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their order (see
