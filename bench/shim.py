@@ -209,7 +209,7 @@ def _measured(messages: Sequence[SourceRecord]) -> Figures:
 
 
 class _Pipeline:
-    """Assembles and encodes updates. Updates with the same transaction id are one transaction."""
+    """Groups updates by transaction id, and encodes them."""
 
     def __init__(self) -> None:
         self._entity = Entity(

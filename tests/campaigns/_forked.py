@@ -90,7 +90,7 @@ class Forked:
 
 
 class Nursery:
-    """A process that forks services. It starts with the first service, and has the environment variables `own`."""
+    """A process that forks services. It starts with the first service. `own` is added to its environment variables."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own

@@ -210,7 +210,7 @@ class _Block:
         return after
 
     def _wait_while_down(self, seconds: float) -> None:
-        """Waits while something is down. Now and then, it kills the service during that time."""
+        """Waits while something is down. Now and then, also kills the service during that time."""
         if self._rng.random() < 0.75:
             self._let_run(seconds)
             return

@@ -73,9 +73,8 @@ CREATE SCHEMA twin;
 def campaign(seconds: float = 4.0) -> Campaign:
     """A round lets the service run for about `seconds`, and then kills it, unless it crashed at a fail point before.
 
-    Ten rounds share one server and its writers.
-
-    The writers begin either before the tables are read or after that. If they begin after that, no original is unknown.
+    Ten rounds share one server and its writers. In half of the cases, the writers begin after the service has read the
+    tables. Then the service knows every original.
     """
 
     def run_piece(piece: Piece) -> Figures:

@@ -41,7 +41,7 @@ POSTGRES = {
 
 HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
 CLOCKS, CLOCKED = ("database", "service"), 0.4
-"""The names of the clocks that can be turned, and the probability that a site can turn each of them."""
+"""The names of the clocks that faults can set wrong, and the probability with which a site lets them set each one."""
 
 CONFIG = """
 name = "{name}"
@@ -85,8 +85,8 @@ class Sink(Protocol):
 class Site:
     """A service, its link to the server, and the tables that it publishes.
 
-    `names` has the entities of these tables, also those in `small`. `clocks` has the names of the clocks that can be
-    turned.
+    `names` has the entities of these tables, also those in `small`. `clocks` has the names of the clocks that faults
+    may set wrong.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Creates the tables of the campaigns with an audit, and the triggers that record every change; configures entities."""
+"""Creates the tables of the audit campaigns and the triggers that record each change, and configures the entities."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -26,7 +26,7 @@ unsigned. In 8.0, the list leaves out columns of type YEAR. Debezium expects the
 
 
 def kinds(flavour: Flavour, version: tuple[int, int]) -> Sequence[Kind]:
-    """Returns the types that the server has and Debezium can carry."""
+    """Returns the types that the server has and Debezium can publish."""
     return [
         Kind(
             definition=of.definition,

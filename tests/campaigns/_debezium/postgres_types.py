@@ -175,7 +175,7 @@ def _double_quoted(of: str) -> str:
 
 
 def array(draw: Draw, type_: str) -> Draw:
-    """Draws an array of one dimension, maybe with nulls."""
+    """Returns a function that draws an array of one dimension, maybe with nulls."""
 
     def draw_array(random: Random) -> str:
         items = ["NULL" if random.random() < 0.2 else draw(random) for _ in range(random.randrange(5))]
@@ -185,7 +185,7 @@ def array(draw: Draw, type_: str) -> Draw:
 
 
 def bounded(draw: Callable[[Random], str], type_: str) -> Draw:
-    """Draws a range; some are empty, and some have no bounds."""
+    """Returns a function that draws a range; some ranges are empty, and some have no bounds."""
 
     def draw_range(random: Random) -> str:
         ends = f"least(a, b), greatest(a, b), '{random.choice(['[)', '(]', '[]', '()'])}'"
