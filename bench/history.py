@@ -125,8 +125,8 @@ def _run(world: World, folder: Path, options: argparse.Namespace) -> None:
 
 
 def _by_key(world: World, folder: Path, rounds: int) -> Figures:
-    chosen = random.Random(world.changes)
-    keys = [f"{chosen.randrange(world.key_count):010d}" for _ in range(rounds)]
+    rng = random.Random(world.changes)
+    keys = [f"{rng.randrange(world.key_count):010d}" for _ in range(rounds)]
     return _measured(
         folder,
         [(["history", "order", key, "--json"], Selection(entities=["order"], key=key)) for key in keys],
@@ -135,8 +135,8 @@ def _by_key(world: World, folder: Path, rounds: int) -> Figures:
 
 
 def _by_identifier(world: World, folder: Path, rounds: int) -> Figures:
-    chosen = random.Random(world.changes)
-    numbers = np.array([chosen.randrange(world.changes) for _ in range(rounds)])
+    rng = random.Random(world.changes)
+    numbers = np.array([rng.randrange(world.changes) for _ in range(rounds)])
     requests = [bytes(request).decode() for request in request_of(numbers)]
     return _measured(
         folder,

@@ -145,10 +145,10 @@ def main() -> None:
     options = parser.parse_args()
     count = options.messages or (QUICK_MESSAGES if options.quick else MESSAGES)
     gc.set_threshold(COLLECT_EVERY)
-    chosen = [options.form] if options.form else [*FORMS, IN_PROCESS]
+    forms = [options.form] if options.form else [*FORMS, IN_PROCESS]
     rounds = 1 if options.quick else options.rounds
     shown, ratios = {}, {}
-    for form in chosen:
+    for form in forms:
         if form == IN_PROCESS:
             rows = debezium.SIZE.quick_rows if options.quick else debezium.SIZE.rows
             service = debezium.measured(["service"], rows, rounds)["service"]

@@ -296,7 +296,9 @@ class _Block:
         for part, events in expected.items():
             got = published[part]
             differing = next((n for n, pair in enumerate(zip(got, events, strict=False)) if pair[0] != pair[1]), None)
-            assert got == events, f"{part} has {len(got)} changes, not the {len(events)} of its events; see {differing}"
+            assert got == events, (
+                f"{part} has {len(got)} changes, not the {len(events)} of its events; number {differing} differs first"
+            )
             counts["changes"] += len(events)
         return {
             "faults": dict(sorted(self._faults.items())),
