@@ -1,8 +1,9 @@
-"""Measures the CPU time that Debezium in a Java process takes, and the CPU time that its Python program adds.
+"""Measures the CPU time of Debezium in a Java process, and the CPU time that the Python program that runs it adds.
 
-Debezium reads one snapshot. The side *frames* reads frames (batches of records), as a source of the service does. The
-side *events* makes an event object of each record, and stores the offset of each batch in a folder. Both discard the
-rows. The side *service* is our complete service: it translates the records, and publishes them to a file log.
+In each measurement, Debezium reads the snapshot of one table. Three programs (*sides*) receive its records in turn.
+*frames* reads frames (batches of records), as a source of the service does. *events* makes an event object of each
+record, and stores the offset of each batch in a folder. Both discard the rows. *service* is our complete service: it
+translates the records, and publishes them to a file log.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Measures how long a drift run takes, compared with reading the table and the changelog once each.
+"""Measures how long the drift job takes to compare a table with its changelog, and how long just reading each takes.
 
 The service publishes a table of 15 columns into a file log; then 5 % of the table's rows are updated. Four jobs take
 turns in one Spark session, after each of them has run once to warm up. `copy` reads the table by COPY over one

@@ -1,15 +1,16 @@
 """Measures how long it takes, in a new process, to find all changes of one key and of one request among 100 million.
 
-The changes are of 10 million orders over 100 days. Their files are written straight into the layout that weekly runs of
-`archive.py --compact levels` leave: two levels, in each of which the files have disjoint keys; seven files of a day
-each; and the last day, a hundredth of the changes, which is still in the log.
+The changes are of 10 million orders over 100 days. The benchmark writes their files itself, in the layout that weekly
+runs of `archive.py --compact levels` leave: two levels (78 and 14 days, merged into files whose ranges of keys do not
+overlap); seven files of a day each; and the last day, a hundredth of the changes, which is still in the log.
 
-Each round takes another key and another request. It searches once after the changelog's files were evicted from the
-page cache (`cold`), and then once more (`warm`).
+Each round searches for another key and another request: once after the changelog's files were evicted from the page
+cache (`cold`), and then once more (`warm`).
 
 The *limit* is how long a process that has already started needs to read the bytes that any search must read. A search
 must read the footer of each file that can have a row. Statistics and Bloom filters then exclude some row groups. Of the
-other row groups, the search must read the column that is searched, and all columns if the group really has a row.
+other row groups, the search must read the column that is searched, and all columns if a row of the group really
+matches.
 """
 
 import argparse
@@ -124,8 +125,8 @@ def _run(world: World, folder: Path, options: argparse.Namespace) -> None:
 
 
 def _by_key(world: World, folder: Path, rounds: int) -> Figures:
-    chosen = random.Random(world.changes)
-    keys = [f"{chosen.randrange(world.key_count):010d}" for _ in range(rounds)]
+    rng = random.Random(world.changes)
+    keys = [f"{rng.randrange(world.key_count):010d}" for _ in range(rounds)]
     return _measured(
         folder,
         [(["history", "order", key, "--json"], Selection(entities=["order"], key=key)) for key in keys],
@@ -134,8 +135,8 @@ def _by_key(world: World, folder: Path, rounds: int) -> Figures:
 
 
 def _by_identifier(world: World, folder: Path, rounds: int) -> Figures:
-    chosen = random.Random(world.changes)
-    numbers = np.array([chosen.randrange(world.changes) for _ in range(rounds)])
+    rng = random.Random(world.changes)
+    numbers = np.array([rng.randrange(world.changes) for _ in range(rounds)])
     requests = [bytes(request).decode() for request in request_of(numbers)]
     return _measured(
         folder,

@@ -1,11 +1,11 @@
 """Measures throughput, CPU time and latency of publishing to Kafka, by our service and by Debezium.
 
-There are three sides: our service with JSON and our service with Avro, which publish each change exactly once, and
-Debezium, which publishes each change at least once. Each side has its own database in one PostgreSQL, and its own topic
-on one broker. The sides run in turn, for several rounds. In a round, a side starts a new process, which first drains a
-backlog: it publishes all the changes that were written since its replication slot was created. Then the same process,
-now warm, publishes 2,000 changes a second. A consumer of committed messages measures how long after its commit each
-change arrives.
+Three publishers (*sides*) are compared: our service with JSON and our service with Avro, which publish each change
+exactly once, and Debezium, which publishes each change at least once. Each side has its own database in one PostgreSQL,
+and its own topic on one broker. The sides run in turn, for several rounds. In a round, a side starts a new process,
+which first drains a backlog: it publishes all the changes that were written since its replication slot was created.
+Then the same process, now warm, publishes 2,000 changes a second. A consumer of committed messages measures how long
+after its commit each change arrives.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one round of fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     parser.add_argument("--side", action="append", choices=SIDES, help="only this side; may be repeated")
-    parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, as -Xmx takes it (%(default)s)")
+    parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, in the format of -Xmx (%(default)s)")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="file for cProfile's figures of our service")
     return parser.parse_args()
 

@@ -52,8 +52,8 @@ TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
 READERS = ("socket", "raw", "ours", "files", "snapshot")
 PUBLISHERS = (PEER, "json")
-"""The preparation of Debezium inserts a row. It comes first, so that our own preparation reads this row from the table
-and our service publishes only the backlog.
+"""Debezium is prepared first, because its preparation inserts a row: our own preparation then reads this row from the
+table, and later our service publishes only the backlog.
 """
 CLIENTS: Mapping[Flavour, Sequence[str]] = {
     "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],
@@ -110,7 +110,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, as -Xmx takes it (%(default)s)")
+    parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, in the format of -Xmx (%(default)s)")
     parser.add_argument("--profile", metavar="FILE", help="with one --side: file for cProfile's figures")
     parser.add_argument("--drain", choices=set(READERS) - {"raw"}, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)

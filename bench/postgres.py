@@ -1,8 +1,9 @@
 """Measures how long it takes to drain a backlog, which means to read all its changes from a replication slot.
 
-There are three sides: `pg_recvlogical` writes to /dev/null; `ours` is our source with a sink that stores nothing;
-`files` is our source with the file log. They run in turn, for several rounds, each time as a new process on a new copy
-of the same slot. Half of the changes are inserts, half updates, on a table of 12 columns with REPLICA IDENTITY FULL.
+Three programs (*sides*) are compared: `pg_recvlogical` writes to /dev/null; `ours` is our source with a sink that
+stores nothing; `files` is our source with the file log. They run in turn, for several rounds, each time as a new
+process on a new copy of the same slot. Half of the changes are inserts, half updates, on a table of 12 columns with
+REPLICA IDENTITY FULL.
 """
 
 import argparse
@@ -97,7 +98,7 @@ def _drain(options: argparse.Namespace) -> None:
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
-    """Returns a function that opens the source, as if its table had been read completely before."""
+    """Returns a function that opens the source at a checkpoint which says that its table has been read completely."""
     settings = Settings(
         name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
     )

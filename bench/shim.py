@@ -1,12 +1,12 @@
-"""Measures how fast the service translates events of Debezium, assembles them, and encodes them into Arrow batches.
+"""Measures how fast the service translates Debezium's events, groups them by transaction, and encodes them as Arrow.
 
 Nothing is read from a network or stored: the messages are made in memory, as Debezium's connector for PostgreSQL writes
 them. Each message is an update of a row of 12 columns, with its old row. `--rows` says how many messages make a
 transaction. There are three forms: JSON without schemas, with declared types; JSON with the schema in each message; and
 Avro.
 
-The last part, *in-process*, runs the whole service with Debezium in process, over a snapshot of PostgreSQL, and divides
-the CPU time of Python's part by that of Java (`bench/debezium.py`).
+One more part, *in-process*, runs the whole service, which runs Debezium in a Java process, over a snapshot of
+PostgreSQL. It divides the CPU time of Python by that of Java (`bench/debezium.py`).
 """
 
 import argparse
@@ -145,10 +145,10 @@ def main() -> None:
     options = parser.parse_args()
     count = options.messages or (QUICK_MESSAGES if options.quick else MESSAGES)
     gc.set_threshold(COLLECT_EVERY)
-    chosen = [options.form] if options.form else [*FORMS, IN_PROCESS]
+    forms = [options.form] if options.form else [*FORMS, IN_PROCESS]
     rounds = 1 if options.quick else options.rounds
     shown, ratios = {}, {}
-    for form in chosen:
+    for form in forms:
         if form == IN_PROCESS:
             rows = debezium.SIZE.quick_rows if options.quick else debezium.SIZE.rows
             service = debezium.measured(["service"], rows, rounds)["service"]
@@ -209,7 +209,7 @@ def _measured(messages: Sequence[SourceRecord]) -> Figures:
 
 
 class _Pipeline:
-    """Assembles and encodes updates. Updates with the same transaction id are one transaction."""
+    """Groups updates by transaction id, and encodes them."""
 
     def __init__(self) -> None:
         self._entity = Entity(

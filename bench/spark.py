@@ -1,9 +1,9 @@
 """Measures how fast the Spark jobs are. Each job is compared with a simpler job that reads the same rows.
 
 deltas: Spark reads changes of flat documents (two of their 15 columns change) from Parquet and sends them through
-`mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches
-that jsonpatch makes. The results are discarded. The functions take turns, after each of them has run once to warm up.
-Because jsonpatch is slow, it gets a fifth of the rows.
+`mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas (JSON Patches), and a third one
+returns patches that jsonpatch makes. The results are discarded. The functions take turns, after each of them has run
+once to warm up. Because jsonpatch is slow, it gets a fifth of the rows.
 
 views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. The time is
 compared with that of a scan of the changes.

@@ -1,4 +1,5 @@
-"""Measures what a stamp costs: how long a small transaction takes with each way to stamp it, compared with no stamp.
+"""Measures what a stamp (a note in a transaction about who made it) costs: how long a small transaction takes with each
+way to stamp it, compared with no stamp.
 
 A transaction updates one row by its key, over loopback, and does not wait for the disk, so the stamp's share of the
 time is as large as it can be. All ways take turns in a random order, one transaction each. So other load on the

@@ -1,9 +1,11 @@
-"""Measures what the state costs: how fast the same backlog is drained into the file log with a state and without one.
+"""Measures what the state (the service's own store of current rows) costs: how fast the service drains the same backlog
+into the file log with a state and without one.
 
-The log has only keys of old rows (REPLICA IDENTITY DEFAULT). Half of the changes are inserts, half updates. There are
-two backlogs. In `recent`, the rows of a transaction are updated in the same transaction, so that their old rows are
-still in memory. In `scattered`, all rows are inserted first, and then updated in random order, so that most old rows
-come from RocksDB. The sides run in turn, each time as a new process on a new copy of the same slot.
+The database's log has only the keys of old rows (REPLICA IDENTITY DEFAULT). With a state, the service fills in the old
+rows. Half of the changes are inserts, half updates. There are two backlogs. In `recent`, the rows of a transaction are
+updated in the same transaction, so that their old rows are still in memory. In `scattered`, all rows are inserted
+first, and then updated in random order, so that most old rows come from RocksDB. The two sides (*with* and *without* a
+state) run in turn, each time as a new process on a new copy of the same slot.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Makes changes of orders, millions in a few seconds, as batches of the changelog's columns.
+"""Generates changes of orders, millions in a few seconds, as Arrow batches with the changelog's columns.
 
 Change number c has the key `c * STEP % key_count`. So the changes go through all keys in a scattered order, and then
 through all keys again in the same order. The first change of a key creates the row; all later changes update it.
 
-Every text has a fixed width: it is a template, into which numbers are written as digits. All random parts are hashes of
-the key and the version. So the state before a change, its `original`, can be computed without the previous change.
+Every text has a fixed width: it is a template, into which numbers are written as digits. The *version* of a row is the
+number of its earlier changes. All random parts are hashes of the key and the version. So the row before a change, its
+`original`, can be computed without the previous change.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Writes a changelog of orders as it is after 100 days, straight into the files of its archive and log."""
+"""Writes the files of a changelog as they would be after 100 days: an archive, its manifest, and the log of a day.
+
+The changes are not read from a database; `bench.archived.changes` generates them.
+"""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +19,8 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.position import Position, commit_text
 
 LEVELS = ((0, 78), (78, 92))
-"""The first day of each level, and the day after its last day. Each day after the levels has a file of its own, except
+"""For each level, its first day, and the day after its last day. A *level* is a run of days whose changes were merged
+and sorted by key, in files whose ranges of keys do not overlap. Each day after the levels has a file of its own, except
 the last day, which is in the log. Weekly runs of `archive.py --compact levels` leave about this layout after 99 days.
 """
 
@@ -43,7 +47,7 @@ def write(path: Path, world: World) -> Manifest:
     (path / "manifest").mkdir()
     (path / "manifest" / "1.json").write_bytes(manifest.to_json())
     write_log(path, world, (DAYS - 1) * world.day_changes)
-    os.sync()  # pages that are not on disk yet cannot be evicted from memory
+    os.sync()  # bench/history.py evicts the files from memory, and pages that are not on disk yet would stay there
     return manifest
 
 
@@ -60,7 +64,7 @@ def _key_ranges(world: World, rows: int) -> Iterator[tuple[int, int]]:
 def _file(path: Path, world: World, numbers: Numbers, name: str) -> ArchiveFile:
     """Writes one file as the archiving job does, and returns its entry for the manifest.
 
-    The compression level is 1. Level 9 makes a file about 5 % smaller, but takes much longer.
+    zstd compresses with level 1 here, because level 9 makes a file only about 5 % smaller and takes much longer.
     """
     folder = path / "archive" / "entity=order" / Path(name).parent
     folder.mkdir(parents=True, exist_ok=True)

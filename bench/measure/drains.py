@@ -1,4 +1,6 @@
-"""Measures how long a source takes to read a backlog: runs each side as its own process, and prints its figures."""
+"""Measures how long a source takes to read a backlog: runs each side (each compared program) in a process of its own,
+and prints its figures.
+"""
 
 import argparse
 import cProfile
@@ -92,7 +94,7 @@ class Nowhere:
 
 
 class _StopAt(Observer):
-    """Counts the rows, and stops the loop when `reached`, given the checkpoint and this count, returns true."""
+    """Counts the rows, and stops the loop when `reached` returns true for the checkpoint and this count."""
 
     def __init__(self, reached: Callable[[Checkpoint, int], bool], stop: Event) -> None:
         self._reached, self._stop = reached, stop
@@ -111,7 +113,7 @@ def drain(
     reached: Callable[[Checkpoint, int], bool],
     state: BeforeImages | None = None,
 ) -> None:
-    """Reads a source until `reached`, given the stored checkpoint and the number of rows, returns true.
+    """Reads a source until `reached` returns true for the stored checkpoint and the number of rows so far.
 
     Prints the seconds and the rows.
     """

@@ -37,7 +37,7 @@ listen = "127.0.0.1:{port}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """What one side works with in one round: a unique name, a database with the table, a broker, and its own folder.
+    """What a publisher works with in one round: a unique name, a database with the table, a broker, and its own folder.
 
     `table` is the name of the table `orders` in our configuration.
     """
@@ -51,7 +51,7 @@ class Workspace:
 
 
 class Publisher(Protocol):
-    """One side of the benchmark: a publisher that is measured."""
+    """A program that publishes changes to Kafka, and whose speed is measured: one *side* of the benchmark."""
 
     topic: str
 

@@ -20,7 +20,7 @@ def session(folder: Path) -> AbstractContextManager[SparkSession]:
 
 
 def in_turn(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Runs each side once to warm up, then all of them in turn; returns the median seconds of each side."""
+    """Runs each job of `sides` once to warm up, then all of them in turn; returns the median seconds of each job."""
     for run in sides.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in sides}

@@ -1,4 +1,6 @@
-"""Replication slots of PostgreSQL for benchmarks, so that each side (each compared program) reads the same backlog."""
+"""Creates PostgreSQL replication slots for benchmarks, so that each side (each compared program) reads the same
+backlog.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +44,9 @@ def slot_to_drain(server: PostgresServer) -> Iterator[None]:
 
 
 def first_checkpoint(dsn: str, slot: str) -> Checkpoint:
-    """Returns the checkpoint from which a slot is read as if the benchmark's table had been read completely before."""
+    """Returns a checkpoint at the beginning of a slot. It says that the snapshot of the benchmark's table is complete,
+    so a source that starts there reads only the log.
+    """
     replication = ReplicationConnection.connect(dsn)
     system = replication.identify_system()
     [(confirmed,)] = replication.query(

@@ -1,4 +1,4 @@
-"""Reads a Kafka topic, as a consumer of committed messages sees it."""
+"""Creates, reads and deletes a Kafka topic for benchmarks. Reads only the messages of committed transactions."""
 
 import time
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Topic:
     def ends(self) -> Mapping[int, int]:
         """Returns, for each partition, the offset that follows the marker of the last committed transaction.
 
-        A new topic may have no leader for a moment; then this asks again, for at most TIMEOUT_S seconds.
+        A new topic may have no leader for a moment; the method then asks again, for at most TIMEOUT_S seconds.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:

@@ -1,5 +1,7 @@
-"""Fault campaigns. Each module without a leading underscore has a function `campaign()`, and `_pieces.run` runs the
-campaign that it returns.
+"""Holds the *campaigns*: long tests that make many faults while the service publishes, and then check its changelog.
+
+Each module without a leading underscore has a function `campaign()`, and `_pieces.run` runs the campaign that it
+returns.
 
 `make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one with many rounds and
 records its figures in docs/measured/. A campaign runs in pieces of one or more rounds. If a run was interrupted, or

@@ -40,30 +40,30 @@ def main(arguments: Sequence[str]) -> int:
         "--seed", type=int, help="repeats a run; without it, an interrupted run continues or a new one begins"
     )
     parser.add_argument("--list", action="store_true", help="names the campaigns")
-    chosen = parser.parse_args(arguments)
-    if chosen.list:
+    options = parser.parse_args(arguments)
+    if options.list:
         print("\n".join(names()))
         return 0
-    if chosen.name is None:
+    if options.name is None:
         parser.error("name a campaign")
-    seed = unfinished(chosen.name, chosen.rounds) if chosen.seed is None else chosen.seed
+    seed = unfinished(options.name, options.rounds) if options.seed is None else options.seed
     if seed is None:
         seed = random.SystemRandom().randrange(2**32)
-    progress = Progress(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
+    progress = Progress(KEPT / f"{options.name}-{seed}-{options.rounds}.json")
     before = f", continued after {len(progress.done)} finished pieces" if progress.done else ""
-    print(f"campaign {chosen.name}: {chosen.rounds} rounds, seed {seed}{before}", flush=True)
-    campaign = importlib.import_module(f"tests.campaigns.{chosen.name}").campaign()
+    print(f"campaign {options.name}: {options.rounds} rounds, seed {seed}{before}", flush=True)
+    campaign = importlib.import_module(f"tests.campaigns.{options.name}").campaign()
     try:
-        figures = run(campaign, chosen.rounds, seed, progress)
+        figures = run(campaign, options.rounds, seed, progress)
     except BaseException:
-        command = f"make soak CAMPAIGN={chosen.name} ROUNDS={chosen.rounds} SEED={seed}"
+        command = f"make soak CAMPAIGN={options.name} ROUNDS={options.rounds} SEED={seed}"
         print(f"not finished: `{command}` continues with the first piece that is not done", file=sys.stderr)
         raise
     now = datetime.datetime.now(datetime.UTC).date()
     measured = {
         "day": now.isoformat(),
-        "campaign": chosen.name,
-        "rounds": chosen.rounds,
+        "campaign": options.name,
+        "rounds": options.rounds,
         "seed": seed,
         "seconds": round(progress.seconds),
         "figures": figures,

@@ -1,5 +1,5 @@
-"""A consumer that follows the rules of docs/reference/kafka.md, and a writer. The consumer must end up with the rows of
-the writer's table.
+"""Writes to a table, and reads its changelog with a consumer that follows the rules of docs/reference/kafka.md. The
+consumer must end up with the rows of the table.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Starts `changelog` without the half second of CPU time that its imports take: a nursery process, which has imported
 all modules, forks a process for each start.
 
-Such a process runs the same code as one that `python -m changelog` started. Tests start hundreds of services, and so
-use a nursery; campaigns of `make soak` do not.
+A forked process runs the same code as one that `python -m changelog` started. Tests use a nursery because they start
+hundreds of services; campaigns of `make soak` do not use one.
 """
 
 import gc
@@ -90,7 +90,7 @@ class Forked:
 
 
 class Nursery:
-    """A process that forks services. It starts with the first service, and has the environment variables `own`."""
+    """A process that forks services. It starts with the first service. `own` is added to its environment variables."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own
@@ -175,7 +175,7 @@ def main() -> Any:
         arguments = serve(requests)
     if arguments is None:
         return 0
-    from changelog.connectors import cli  # noqa: PLC0415 - it has been imported by `serve`
+    from changelog.connectors import cli  # noqa: PLC0415 - `serve` has imported it already
 
     sys.argv = ["changelog", *arguments]
     return cli.main(arguments)

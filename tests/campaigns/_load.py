@@ -1,4 +1,4 @@
-"""Four tables, and threads that write to them.
+"""Creates four tables, and runs threads that write to them.
 
 Every row has a `version`: each insert and update takes the next number of one sequence for all tables. Every row also
 has the `stamp` (the provenance identifier) of its last writer. All writers update all rows. But only the writer whose
@@ -241,7 +241,7 @@ class Writer:
                 raise psycopg.Rollback
 
     def _emit_stamp(self, cursor: Cursor) -> None:
-        """Writes a stamp, or now and then a message without effect: an invalid stamp, or one of another kind."""
+        """Writes a stamp, or now and then a message without effect: an invalid stamp, or a message that is no stamp."""
         chance = self._rng.random()
         if chance < 0.04:
             cursor.execute("SELECT pg_logical_emit_message(%s, 'other', 'x')", [chance < 0.02])

@@ -1,4 +1,4 @@
-"""The measured figures of campaigns: one line of JSON for each run, and a table of the runs for readers."""
+"""Stores the figures of campaigns in docs/measured: one line of JSON for each run, and a table of all runs."""
 
 import json
 from collections.abc import Iterable, Mapping

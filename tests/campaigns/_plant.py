@@ -60,7 +60,7 @@ def latest(log: Path, entity: str) -> dict[tuple[str, str], Row]:
 
 
 def last_only(position: str, edit: Edit) -> Edit:
-    """Returns an edit that does the same, but only for the row at `position`."""
+    """Returns an edit that does what `edit` does, but only to the row at `position`."""
     return lambda row: edit(row) if row["position"] == position else [row]
 
 

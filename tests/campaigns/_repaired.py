@@ -1,4 +1,4 @@
-"""A table with random writers, and its changelog. Campaigns spoil the changelog, have it repaired, and judge it.
+"""Publishes a table that random writers change. Campaigns spoil its changelog, let the service repair it, and judge it.
 
 Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state follows
 a newer state of its key.

@@ -1,4 +1,4 @@
-"""The service as a process that campaigns start, kill and stop."""
+"""Runs the service as a process that campaigns can start, kill and stop."""
 
 import os
 import signal
@@ -101,8 +101,10 @@ class Service:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raises AssertionError if the process ended by itself. There is one exception: a session of a
-        killed service may still read the server's log. Then the process is started again with the same arguments.
+        """Raises AssertionError if the process ended by itself.
+
+        There is one exception: a session of a killed service may still read the server's log. The process then ends
+        with an error, and is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return

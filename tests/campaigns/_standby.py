@@ -1,4 +1,4 @@
-"""A synchronous standby that campaigns pause. Commits that wait for it are in the log, but not yet visible."""
+"""Runs a synchronous standby that campaigns pause. Commits that wait for it are in the log, but not yet visible."""
 
 import contextlib
 import signal

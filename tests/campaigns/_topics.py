@@ -1,4 +1,4 @@
-"""A changelog on a broker, read by plain consumers, without the product's own reader.
+"""Reads a changelog on a broker with plain consumers, not with the product's own reader, and checks its order.
 
 Each partition is checked in the order of its offsets. `_judge` receives the rows of all partitions, merged by position.
 """
@@ -195,7 +195,9 @@ def _text(raw: msgspec.Raw) -> str | None:
 
 
 def _moves(merged: Iterator[Row], verdict: Verdict) -> Iterator[Row]:
-    """Passes the rows on. Checks that the two halves of a move are adjacent and that each names the other's address."""
+    """Yields the same rows. Checks that the two halves of a move are adjacent, and that each names the key and the
+    partition of the other.
+    """
     delete: Row | None = None
     for row in merged:
         moved = json.loads(row.moved) if row.moved else {}

@@ -1,4 +1,4 @@
-"""Faults under a load of two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values.
+"""Makes faults under a load of two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values.
 
 Tables are added and repaired during the load. The changelog is judged by an oracle that shares no code with the
 product: triggers record every change, and a slot of `test_decoding` gives the order of the commits. Each row of the

@@ -1,4 +1,4 @@
-"""The campaign `audit` with Kafka: the broker and its link fail, too, and two instances of the service run at once.
+"""Runs the campaign `audit` with Kafka: the broker and its link fail, too, and two instances of the service compete.
 
 A plain consumer reads the committed messages of every partition.
 """
@@ -59,7 +59,7 @@ def campaign() -> Campaign:
 
 
 class Topics:
-    """The sink of a broker, which the service reaches through `link`. It keeps the rows of topics that were lost."""
+    """The topics of a broker, which the service reaches through `link`. Keeps the rows of topics that were lost."""
 
     fail_points = FAIL_POINTS
 

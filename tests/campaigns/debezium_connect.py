@@ -1,4 +1,4 @@
-"""The campaign `debezium_judge`, but Debezium runs in Kafka Connect, and our service reads its topics.
+"""Runs the campaign `debezium_judge` with Debezium in Kafka Connect, whose topics our service reads.
 
 There is one topic for each table, so rows of different tables have no order. The rows of each table must be those of
 our own source, in the same order.

@@ -1,4 +1,4 @@
-"""Debezium reads the same databases as our own sources, and both must give the same changes.
+"""Publishes the same databases through our own sources and through Debezium, and compares the two changelogs.
 
 A round is a new database on PostgreSQL, MySQL or MariaDB, in turn. It has tables with columns of random types, and
 several thousand random changes: multi-row statements, changes of keys, overlapping and rolled-back transactions,

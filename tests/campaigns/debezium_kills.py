@@ -1,4 +1,4 @@
-"""The campaign `debezium_judge`, while Java, the service that runs it, and its connections are killed again and again.
+"""Runs the campaign `debezium_judge`, and kills Java, the service that runs Java, and its connections again and again.
 
 The changelog of this service must have the same rows as the changelog of our own source, each exactly once.
 """

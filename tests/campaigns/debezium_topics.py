@@ -1,4 +1,4 @@
-"""A producer writes events of Debezium to topics, while the service, the broker and the link to it fail.
+"""Makes the service, the broker and the link between them fail, while a producer writes Debezium's events to topics.
 
 The service reads the topics into the file log, or into other topics of the same broker. At the end of a block the
 faults stop, and the service must catch up by itself. Then the changelog must have each event of each partition once, in
@@ -213,7 +213,7 @@ class _Block:
         return self._judge()
 
     def _until_events(self) -> None:
-        """Waits until each table has an event, from which the service learns its columns."""
+        """Waits until there is an event of each table, from which the service learns the table's columns."""
         parts = self._producer.writer.parts
         while not all(any(f".{table}/" in part and parts[part] for part in parts) for table in TABLES):
             time.sleep(0.05)
@@ -296,7 +296,9 @@ class _Block:
         for part, events in expected.items():
             got = published[part]
             differing = next((n for n, pair in enumerate(zip(got, events, strict=False)) if pair[0] != pair[1]), None)
-            assert got == events, f"{part} has {len(got)} changes, not the {len(events)} of its events; see {differing}"
+            assert got == events, (
+                f"{part} has {len(got)} changes, not the {len(events)} of its events; number {differing} differs first"
+            )
             counts["changes"] += len(events)
         return {
             "faults": dict(sorted(self._faults.items())),

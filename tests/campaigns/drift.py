@@ -1,8 +1,8 @@
-"""The job `detect_drift` runs while much happens to the tables.
+"""Runs the job `detect_drift`, which compares tables with their changelog, while the tables change in many ways.
 
 There are random writes, savepoints, rollbacks, long transactions, moves, commits that are in the log long before they
-are visible, and altered columns. In some rounds, the campaign plants drift. The job must find exactly that drift, with
-the right columns, and nothing in the other rounds.
+are visible, and altered columns. In some rounds, the campaign plants drift: it falsifies rows of the changelog. The job
+must find exactly that drift, with the right columns, and nothing in the other rounds.
 """
 
 import contextlib

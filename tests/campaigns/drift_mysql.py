@@ -1,7 +1,7 @@
-"""The job `detect_drift` runs on MariaDB and on MySQL while threads write, roll back and commit in two phases.
+"""Runs the job `detect_drift` on MariaDB and on MySQL while threads write, roll back and commit in two phases.
 
-In some rounds, the campaign plants drift. The job must find exactly that drift, with the right columns, and nothing in
-the other rounds.
+In some rounds, the campaign plants drift: it falsifies rows of the changelog. The job must find exactly that drift,
+with the right columns, and nothing in the other rounds.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""Changes are lost for good while rows are written. `--over-gap` lets the service continue after such a gap. While it
-does so, it is killed at random moments.
+"""Loses changes for good while rows are written, and runs the service with `--over-gap`, with which it continues after
+such a gap. Meanwhile, the campaign kills the service at random moments.
 
 Each round removes something that the service needs in order to continue. When the service starts again, it must fail
 with an error that names `--over-gap`. After the run with `--over-gap`, the last states in the changelog must equal the

@@ -1,4 +1,4 @@
-"""Threads write, while the service, the broker, PostgreSQL and the links to both fail, and while zombies wake.
+"""Makes the service, the broker, PostgreSQL and the links to both fail while threads write, and wakes zombies.
 
 A zombie is a paused service that another instance has replaced. Rounds are grouped in blocks, each with its own
 servers. At the end of a block the faults stop, and the service must catch up by itself. Then the committed messages
@@ -210,7 +210,7 @@ class _Block:
         return after
 
     def _wait_while_down(self, seconds: float) -> None:
-        """Waits while something is down. Now and then, it kills the service during that time."""
+        """Waits while something is down. Now and then, also kills the service during that time."""
         if self._rng.random() < 0.75:
             self._let_run(seconds)
             return

@@ -1,4 +1,4 @@
-"""The campaign `mysql` with MariaDB."""
+"""Runs the campaign `mysql` with MariaDB."""
 
 from tests.campaigns import mysql
 from tests.campaigns._pieces import Campaign

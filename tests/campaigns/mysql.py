@@ -1,4 +1,4 @@
-"""Threads write to MySQL, while the service, the server and the link between them fail, and a replica is promoted.
+"""Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
 The service reads tables again all the time, because rows in the table of signals request this and because tables are
 altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their order (see
@@ -31,8 +31,8 @@ ROUNDS = 20
 ROWS = 2_000
 START_S = 60.0
 CATCH_UP_S = 1200.0
-"""How long the service may take to catch up at the end. There are dozens of signals, and after each
-of them the service opens its source again, which takes seconds on a busy machine.
+"""How long the service may take to catch up at the end. There are dozens of signals, and after each of them the service
+opens its source again, which takes seconds on a busy machine.
 """
 OUTAGE_S = 4.0
 HELD_XA = 12

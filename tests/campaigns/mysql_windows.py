@@ -1,4 +1,4 @@
-"""Chunks of a hot table are read while eight threads update it, and each published row is judged at its place.
+"""Lets a source read a hot table in chunks while eight threads update it, and judges each row at its place in the log.
 
 Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in another
 order than that of the log. Some commits are delayed after they are logged and before they become visible.

@@ -1,4 +1,4 @@
-"""Threads write at full speed, while the service and PostgreSQL are killed and single sessions of the service hang.
+"""Kills the service and PostgreSQL, and lets single sessions of the service hang, while threads write at full speed.
 
 The service is killed at random moments and at fail points. At the end, the changelog is compared with a second reader
 of the same log: no change may be lost, repeated or reordered, and the provenance must be the same. The changelog must
@@ -42,7 +42,10 @@ listen = "127.0.0.1:0"
 
 
 def campaign(seconds: float = 15.0) -> Campaign:
-    """A round is a kill, about every `seconds`. Ten rounds share one server and its writers."""
+    """A round lets the service run for about `seconds`, and then kills it, unless it crashed at a fail point before.
+
+    Ten rounds share one server and its writers.
+    """
 
     def run_piece(piece: Piece) -> Figures:
         with (

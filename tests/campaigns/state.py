@@ -1,4 +1,5 @@
-"""Threads write, and the service is killed. The log has only keys of old rows; the service's state fills in the rest.
+"""Kills a service that has a state, while threads write. The server's log has only the keys of old rows; the service
+fills in the rest from its state.
 
 Triggers copy every change to *twin* tables, for which the log has complete old rows. One service publishes both. At the
 end, each table must have the same changes, with the same originals, as its twin. Now and then, the state's folder is
@@ -70,9 +71,10 @@ CREATE SCHEMA twin;
 
 
 def campaign(seconds: float = 4.0) -> Campaign:
-    """A round is a kill, about every `seconds`, or at a fail point. Ten rounds share one server and its writers.
+    """A round lets the service run for about `seconds`, and then kills it, unless it crashed at a fail point before.
 
-    The writers begin either before the tables are read or after that. If they begin after that, no original is unknown.
+    Ten rounds share one server and its writers. In half of the cases, the writers begin after the service has read the
+    tables. Then the service knows every original.
     """
 
     def run_piece(piece: Piece) -> Figures:
@@ -99,7 +101,7 @@ def make_twins(dsn: str) -> None:
 
 
 def _twin(table: str, key: tuple[str, ...], columns: list[str]) -> Iterator[str]:
-    """Yields the statements that create the twin of a table. Its triggers copy each change after each statement."""
+    """Yields the statements that create the twin of a table, and the trigger that copies each changed row to it."""
     new, same = (
         ", ".join(f"NEW.{name}" for name in columns),
         " AND ".join(f"t.{name} = OLD.{name}" for name in key),

@@ -61,7 +61,7 @@ def _last_file(cursor: Cursor) -> str:
 
 @contextlib.contextmanager
 def streamed(server: MysqlServer, file: str) -> Iterator[Iterator[bytes]]:
-    """Yields the events from the beginning of `file` on, as the server sends them to a replica. This never ends.
+    """Yields an endless iterator of the events from the beginning of `file` on, as the server sends them to a replica.
 
     The server sends a heartbeat when it has had nothing to send for 50 ms.
     """

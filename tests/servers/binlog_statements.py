@@ -1,4 +1,4 @@
-"""Statements that make a server write every kind of event that it can write with `binlog_format = ROW`."""
+"""Lists statements that make a server write every kind of event that it can write with `binlog_format = ROW`."""
 
 from collections.abc import Mapping, Sequence
 

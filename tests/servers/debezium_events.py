@@ -1,9 +1,9 @@
 """`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
-It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events. NAME is
-`postgres`, `mysql` or `mariadb`; without a FORM, the program captures all forms. The messages of each connector are
-stored in FOLDER/NAME.FORM.jsonl. The values that our own reader of the database publishes for the same rows are stored
-in FOLDER/NAME.published.json.
+It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events (each
+configuration in `FORMS`, such as `plain` for JSON without schemas). NAME is `postgres`, `mysql` or `mariadb`; without a
+FORM, the program captures all forms. The messages of each connector are stored in FOLDER/NAME.FORM.jsonl. The values
+that our own reader of the database publishes for the same rows are stored in FOLDER/NAME.published.json.
 
 Each line of a file is a schema or a message. A message refers to a schema by its number in the file. The schema of a
 message, its payload, and all other texts are stored as they arrived, byte by byte.
@@ -147,7 +147,7 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     schemas: dict[str, int] = {}
 
     def parts(content: bytes | None) -> tuple[list[str], Any]:
-        """Returns lines for new schemas, and the content: null, a text, or the number of its schema and its payload."""
+        """Returns lines for new schemas, and the content: null, a text, base64, or a schema's number and a payload."""
         if content is None:
             return [], None
         try:

@@ -1,4 +1,4 @@
-"""Tables of MySQL and MariaDB with every type, and changes of their rows, for `debezium_events`."""
+"""Creates tables with every type in MySQL or MariaDB, and changes their rows, for `debezium_events`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -153,7 +153,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
 
 @contextmanager
 def captured(name: str) -> Iterator[Source]:
-    """Runs the database."""
+    """Runs the server `name`, with filled tables, until the `with` block ends."""
     flavour: Flavour = "mysql" if name == "mysql" else "mariadb"
     columns, usual = COLUMNS, {**USUAL}
     if flavour == "mariadb":

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL with every type, and changes of their rows, for `debezium_events`."""
+"""Creates tables with every type in PostgreSQL, and changes their rows, for `debezium_events`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -301,7 +301,7 @@ class Source:
 
 @contextmanager
 def captured(_name: str) -> Iterator[Source]:
-    """Runs the database."""
+    """Runs PostgreSQL, with filled tables, until the `with` block ends."""
     with temporary_server() as server:
         connection = server.dsn()
         with psycopg.connect(connection, autocommit=True) as session:

@@ -1,4 +1,4 @@
-"""File systems that are small enough to fill up."""
+"""Mounts file systems that are small enough to fill up, and fills them."""
 
 import contextlib
 import os

@@ -1,7 +1,7 @@
 """`python tests/servers/fetch.py NAME FOLDER` downloads a server, verifies and unpacks it.
 
-Most servers are a single archive in Maven Central; the environment variable `MAVEN_CENTRAL` names a mirror. Servers
-that consist of many jars are downloaded by their pom.xml.
+Most servers are a single archive in Maven Central; the environment variable `MAVEN_CENTRAL` names a mirror. (Servers
+that consist of many jars have a pom.xml; `make` has Maven download those.)
 
 Some servers are packages of a Debian release, which need not be the release of this system. They are unpacked together
 with all libraries that they need, including the C library, and run with these libraries. Nothing is installed. The
@@ -162,7 +162,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
             (root / path).mkdir(parents=True)
         source = f"[signed-by={DEBIAN_KEYS}] {os.environ.get('DEBIAN_MIRROR', DEBIAN_MIRROR)} {release} main"
         (root / "sources.list").write_text(f"deb {source}\n")
-        # This apt does not know which packages the system has, so it also downloads packages that are installed.
+        # With an empty status file, apt takes no package for installed. So it downloads all that the package needs.
         settings = {
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
             "APT::Install-Recommends": "false",

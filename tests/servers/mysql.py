@@ -1,4 +1,4 @@
-"""The MySQL and MariaDB servers that integration tests run against, and fresh databases in them."""
+"""Starts the MySQL and MariaDB servers that integration tests run against, and creates fresh databases in them."""
 
 import contextlib
 import uuid

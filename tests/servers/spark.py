@@ -1,4 +1,4 @@
-"""Spark sessions on this machine for tests, campaigns and benchmarks, with the jobs' settings and without output."""
+"""Starts Spark on this machine for tests, campaigns and benchmarks, with the jobs' settings and without output."""
 
 import os
 import sys

@@ -41,7 +41,7 @@ def main(archive: Path) -> None:
         gateway: Any = SparkContext._gateway
         with contextlib.suppress(Py4JError, OSError):  # Java ends without an answer
             gateway.jvm.java.lang.System.exit(0)
-        gateway.proc.wait(PROGRAM_S)  # it writes the archive as it ends
+        gateway.proc.wait(PROGRAM_S)  # Java writes the archive as it ends
     if not archive.exists():
         sys.exit(f"Java wrote no archive {archive}")
 

@@ -1,4 +1,4 @@
-"""The faults that do not depend on the sink."""
+"""Makes the faults that do not depend on the sink, such as kills, repairs, new tables and altered types."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Writers that change tables as applications do: cascades, moves, MERGE, COPY, savepoints and two-phase commits."""
+"""Changes tables as applications do, with cascades, changed keys, MERGE, COPY, savepoints and two-phase commits."""
 
 import logging
 import random
@@ -356,7 +356,7 @@ class _Migrator:
                 self._counts.altered += 1
 
     def _statement(self, connection: psycopg.Connection, table: str) -> str:
-        """A random migration. No name is used twice, because the log cannot show that a column is a new one."""
+        """A random migration. No column gets a name that a dropped column had: the log could not tell the two apart."""
         columns, alter = added(connection, table), f"ALTER TABLE {table}"
         if len(columns) < 2 or (len(columns) < 5 and self._rng.random() < 0.4):
             type_name = self._rng.choice(("int", "int", "numeric", "text"))
@@ -397,7 +397,7 @@ def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
 
 
 def touch(connection: psycopg.Connection, table: str, key: int) -> None:
-    """Updates one row without changing it."""
+    """Updates one row, but leaves its values as they are."""
     connection.execute(
         f"UPDATE {table} SET id = id WHERE id = (SELECT min(id) FROM {table} WHERE id >= {key})".encode()
     )

@@ -1,4 +1,4 @@
-"""Makes faults that lose changes for good. After each fault, the campaign runs the command that the service names."""
+"""Makes faults that lose changes for good. After each fault, runs the command that the service's last error names."""
 
 import re
 import shutil
@@ -33,8 +33,9 @@ _END = re.compile(r"(?m)^Latest checkpoint location: +(\w+)/(\w+)$")
 class GapLimits:
     """The widest gap that is allowed.
 
-    The changelog ended at `through`, where the gap begins, and its last row has the position `last`. The server's log
-    ended at `end` after the fault; there the gap ends. `emptied` and `restored` mean the same as in a `Gap`.
+    The changelog ended at `through`, where the gap begins, and its last row has the position `last`. After the fault,
+    the server's log ended at `end`, and the gap must end there or before. `emptied` and `restored` mean the same as in
+    a `Gap`.
     """
 
     through: int
@@ -183,7 +184,7 @@ class Losses(Site):
         then, PostgreSQL would decode it with the old columns, or would not find its file.
         """
         tables = sql.SQL(", ").join(map(table_of, self.names))
-        with psycopg.connect(self.dsn) as connection:  # the slot waits only for transactions that write
+        with psycopg.connect(self.dsn) as connection:  # a slot can be made: it waits only for transactions that write
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
             yield
 

@@ -1,4 +1,4 @@
-"""Temporary faults: connections that hang or are lost, standbys that are away, and clocks that are wrong."""
+"""Makes temporary faults: connections that hang or are lost, standbys that are away, and clocks that are wrong."""
 
 import contextlib
 import os
@@ -154,7 +154,7 @@ class Outages(Losses):
             connection.execute("SELECT pg_reload_conf()")
 
     def _turn_clock(self) -> None:
-        """Turns the service's clock while the service runs, or the database's clock while the database is down.
+        """Sets the service's clock wrong while the service runs, or the database's clock while the database is down.
 
         The clock stays wrong afterwards. The database's clock is never set ahead of the machine's, because libfaketime
         sometimes returns the machine's time in signal handlers: PostgreSQL's timers would wait for the difference.

@@ -1,4 +1,4 @@
-"""The rows of a changelog, as any consumer can read them from Parquet files or from the messages of a topic."""
+"""Reads the rows of a changelog from Parquet files, and makes rows from messages, without any code of the product."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def gap_of(state: Mapping[str, Any]) -> Gap:
-    """The gap that a row of the entity `gaps` reports. `last` and `start` are empty if no checkpoint was left."""
+    """The gap that a row of the entity `gaps` reports. If no checkpoint was left, `last` is empty and `start` is 0."""
     before, after = state["before"], state["after"]
     start = _place(before["through"]) if before["through"] else 0
     end, entities = _place(after["through"]), tuple(state["entities"])

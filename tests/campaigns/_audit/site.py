@@ -1,4 +1,4 @@
-"""One database, the service that reads it, and its changelog."""
+"""Runs the service on one database, and offers the steps from which the faults are made, such as `let_run`."""
 
 import json
 import os
@@ -41,7 +41,7 @@ POSTGRES = {
 
 HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
 CLOCKS, CLOCKED = ("database", "service"), 0.4
-"""The names of the clocks that can be turned, and the probability that a site can turn each of them."""
+"""The names of the clocks that faults can set wrong, and the probability with which a site lets them set each one."""
 
 CONFIG = """
 name = "{name}"
@@ -85,8 +85,8 @@ class Sink(Protocol):
 class Site:
     """A service, its link to the server, and the tables that it publishes.
 
-    `names` has the entities of these tables, also those in `small`. `clocks` has the names of the clocks that can be
-    turned.
+    `names` has the entities of these tables, also those in `small`. `clocks` has the names of the clocks that faults
+    may set wrong.
     """
 
     def __init__(
@@ -180,7 +180,9 @@ class Site:
         return int(row[0])
 
     def here(self) -> int:
-        """Like `log_end`, but made unique: after a restore, the server uses positions of its log again."""
+        """The end of the server's log as a unique number. After a restore, the server uses positions of its log again,
+        so `log_end` may return the same number twice.
+        """
         return place(self.log_end(), [restored.at for restored in self.restored])
 
     def command(self, *arguments: str, code: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""The audited campaigns' tables, the triggers that record every change of them, and their entities' configuration."""
+"""Creates the tables of the audit campaigns and the triggers that record each change, and configures the entities."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The rows of a changelog on a broker, read by a plain consumer of committed messages."""
+"""Reads the rows of a changelog from a broker, with a plain consumer of committed messages."""
 
 import json
 import logging

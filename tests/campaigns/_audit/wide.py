@@ -1,4 +1,4 @@
-"""A few wide rows, one of them larger than the service reads at once, and a writer that changes them."""
+"""Writes a few wide rows, and keeps changing them. One of them is larger than what the service reads at once."""
 
 import random
 import threading

@@ -88,7 +88,7 @@ class Verdict:
 
 
 class Comparison:
-    """Compares the rows of our own source with those from Debezium. `described` has the types of columns, for messages.
+    """Compares the rows of our own source with those from Debezium. `described` has the column types that faults name.
     With `is_later`, our time of a change may be later than Debezium's. With `in_parts`, Debezium's events came through
     one topic for each table, so that only the rows of one table are in order.
     """
@@ -150,7 +150,8 @@ class Comparison:
     def _is_unsure(self, own: Row, other: Row) -> bool:
         """Returns whether Debezium's delete has only the key because the table had no update before.
 
-        PostgreSQL's events do not say whether old rows are complete. We learn that from the first update.
+        PostgreSQL's events do not say whether old rows are complete. The service learns that from the first update of
+        the table, so it publishes only the key of rows that were deleted before.
         """
         if other.op == "update":
             self._updated.add(other.entity)

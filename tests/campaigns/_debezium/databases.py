@@ -1,4 +1,4 @@
-"""The three databases: how to write to them, and how both sides read them."""
+"""Describes PostgreSQL, MySQL and MariaDB: how to write to each, and how our own source and Debezium read it."""
 
 import contextlib
 import json
@@ -106,7 +106,7 @@ class Opened:
 
 
 class Database(Protocol):
-    """One of the three servers."""
+    """One of the three servers. `key_kinds` has types of key columns; for `begin` and `scans`, see `Dialect`."""
 
     begin: str
     scans: bool
@@ -366,7 +366,7 @@ def random_tables(random: Random, database: Database, columns: int) -> list[Tabl
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Database]:
-    """Runs the server."""
+    """Runs the server of this name until the `with` block ends."""
     if name == "postgres":
         with temporary_server(settings=SETTINGS) as server:
             yield Postgres(server)

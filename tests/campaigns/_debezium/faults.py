@@ -1,4 +1,4 @@
-"""Faults of the service that runs Debezium: kills of Java, of the service, and of the connections to the database."""
+"""Disturbs the service that runs Debezium: kills Java or the service, or ends its connections to the database."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Faults:
         self.counts = Counter[str]()
 
     def make(self) -> None:
-        """Makes one fault, after a while. The service then runs again, or starts again by itself."""
+        """Makes one fault, after a while. If the service ended, starts it again; else it must recover by itself."""
         crashed = self._service.wait(self._random.random() * PAUSE_S_MAX)
         if crashed:
             self.counts["crash"] += 1

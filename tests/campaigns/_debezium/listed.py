@@ -1,7 +1,7 @@
-"""The known differences between the values that Debezium publishes and ours. Each has a rule.
+"""Has a rule for each known difference between the values that our own source publishes and those of Debezium.
 
-`docs/reference/debezium-events.md` says why they exist. A rule takes our value and Debezium's, as `parsed` returns
-them, and returns whether they differ in exactly this way.
+A rule is a function that takes our value and Debezium's, as `parsed` returns them, and returns whether they differ in
+exactly the way that its docstring describes. `docs/reference/debezium-events.md` says why they differ.
 """
 
 import json
@@ -75,7 +75,7 @@ def padded_to(length: int) -> Rule:
 
 
 def without_scale(ours: Any, theirs: Any) -> bool:
-    """Debezium's numbers without a fixed scale have no zeros at the end."""
+    """If a type has no fixed scale, Debezium leaves out the zeros at the end of its numbers."""
     return "." in ours and bool(ours.rstrip("0").rstrip(".") == theirs)
 
 

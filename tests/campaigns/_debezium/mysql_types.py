@@ -1,4 +1,4 @@
-"""The types of MySQL and MariaDB that Debezium can carry, with random values as SQL expressions."""
+"""Lists the types of MySQL and MariaDB that Debezium can publish, and draws random values of them as SQL."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ unsigned. In 8.0, the list leaves out columns of type YEAR. Debezium expects the
 
 
 def kinds(flavour: Flavour, version: tuple[int, int]) -> Sequence[Kind]:
-    """Returns the types that the server has and Debezium can carry."""
+    """Returns the types that the server has and Debezium can publish."""
     return [
         Kind(
             definition=of.definition,

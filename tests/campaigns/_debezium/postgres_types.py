@@ -1,4 +1,4 @@
-"""The types of PostgreSQL that Debezium can carry, with random values as SQL expressions."""
+"""Lists the types of PostgreSQL that Debezium can publish, and draws random values of them as SQL."""
 
 import json
 import uuid
@@ -23,7 +23,7 @@ def quoted(text: str) -> str:
 
 
 def one_of(*literals: str) -> Draw:
-    """Draws one of these texts."""
+    """Returns a function that draws one of these texts."""
     return lambda random: quoted(random.choice(literals))
 
 
@@ -175,7 +175,7 @@ def _double_quoted(of: str) -> str:
 
 
 def array(draw: Draw, type_: str) -> Draw:
-    """Draws an array of one dimension, maybe with nulls."""
+    """Returns a function that draws an array of one dimension, maybe with nulls."""
 
     def draw_array(random: Random) -> str:
         items = ["NULL" if random.random() < 0.2 else draw(random) for _ in range(random.randrange(5))]
@@ -185,7 +185,7 @@ def array(draw: Draw, type_: str) -> Draw:
 
 
 def bounded(draw: Callable[[Random], str], type_: str) -> Draw:
-    """Draws a range; some are empty, and some have no bounds."""
+    """Returns a function that draws a range; some ranges are empty, and some have no bounds."""
 
     def draw_range(random: Random) -> str:
         ends = f"least(a, b), greatest(a, b), '{random.choice(['[)', '(]', '[]', '()'])}'"

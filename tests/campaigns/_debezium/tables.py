@@ -1,4 +1,4 @@
-"""The tables of a round: their columns with types, and the keys that their rows can have."""
+"""Describes the tables of a round: their columns with types, and the keys that their rows can have."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Random changes of tables by several sessions, whose transactions overlap.
+"""Makes random changes to tables, in several sessions whose transactions overlap.
 
 Each session has its own keys, so that sessions never wait for each other. Now and then, when no transaction is open,
 the definition of a table changes, or a table is truncated.
@@ -20,7 +20,7 @@ Execute = Callable[[str], None]
 
 
 class Dialect(Protocol):
-    """What differs between the databases.
+    """What differs between the databases. `begin` is the statement that begins a transaction.
 
     If `scans` is true, a statement that changes several rows may wait for locks of rows that it does not change.
     """
@@ -45,8 +45,8 @@ class _Session:
 
 
 class Workload:
-    """Writes to tables. `counts` says what was done; its `changes` counts changed rows, even if they were rolled
-    back.
+    """Writes to tables. `counts` says what was done. `changes` is the number of changed rows, including those of
+    transactions that were rolled back.
     """
 
     def __init__(self, random: Random, dialect: Dialect, tables: Sequence[Table], executes: Sequence[Execute]) -> None:

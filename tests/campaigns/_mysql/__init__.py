@@ -1,1 +1,4 @@
-"""Parts of the campaigns with MySQL and MariaDB. Of the product, the judges use only the reader of the file log."""
+"""Has the parts of the campaigns with MySQL and MariaDB.
+
+The modules that judge a changelog use no code of the product but the reader of the file log.
+"""

@@ -1,4 +1,4 @@
-"""Threads that change the table `account` of a MySQL or MariaDB database steadily."""
+"""Runs threads that steadily change the table `account` of a MySQL or MariaDB database."""
 
 import random
 import threading

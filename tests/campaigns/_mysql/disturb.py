@@ -1,4 +1,4 @@
-"""A thread that requests table reads, and changes the tables' definitions, while rows are written."""
+"""Runs a thread that requests reads of the tables, and changes their definitions, while other threads write rows."""
 
 import json
 import random
@@ -105,7 +105,7 @@ class Disturber:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
 
     def _truncate(self, cursor: Cursor, table: Table) -> None:
-        """Decides the prepared XA transactions first, because they would keep the table locked."""
+        """First commits or rolls back the prepared XA transactions, because they would keep the table locked."""
         gates = self._servers.gates
         with gates.transactions.closed(), gates.fragile.passing():
             decide_all(cursor, self._servers.xa)

@@ -1,4 +1,4 @@
-"""A gate that many threads pass at the same time, until one thread closes it to run alone."""
+"""Defines a gate, which many threads can pass at the same time, until one thread closes it to run alone."""
 
 import contextlib
 import threading

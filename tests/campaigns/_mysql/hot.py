@@ -1,6 +1,7 @@
-"""A hot table: threads update ranges of its rows, and the number in each row says how often the row was updated.
+"""Updates a hot table with many threads, and judges the rows that a source reads from it.
 
-Again and again, a thread delays commits after they are logged and delivered, and before they become visible.
+The number in each row says how often the row was updated. Another thread delays commits now and then: these are in the
+log already, and the source gets them from there, but queries do not see them yet.
 """
 
 import random
@@ -39,7 +40,7 @@ def create(server: MysqlServer, database: str) -> None:
 
 @contextmanager
 def updated(server: MysqlServer, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
-    """While the block runs, updates the table, delays commits, and reads the table by marks into `chunks`."""
+    """While the block runs, updates the table, delays commits, and reads the table into `chunks` (see `marks.py`)."""
     over = threading.Event()
     threads = [
         threading.Thread(target=_update, args=(server, database, random.Random(f"{seed}-{number}"), over))

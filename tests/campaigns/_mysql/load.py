@@ -1,4 +1,4 @@
-"""Threads that write transactions of all kinds to the tables. Each thread makes its own random choices."""
+"""Runs threads that write transactions of all kinds to the tables. Each thread makes its own random choices."""
 
 import contextlib
 import random

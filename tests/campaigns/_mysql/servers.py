@@ -1,4 +1,4 @@
-"""The server that the service reads, the replica that can take its place, and the link between service and server."""
+"""Runs the server that the service reads, a replica that can take its place, and a proxy between service and server."""
 
 import contextlib
 import random
@@ -85,8 +85,9 @@ class Servers:
     def promote(self) -> None:
         """Waits until the replica has all transactions. Then the replica and the server exchange their roles.
 
-        A replica of MariaDB also has the prepared XA transactions, and they are ended on it. A replica of MySQL 8.0.15
-        loses them when its threads stop. So on MySQL, all prepared XA transactions are ended first.
+        A replica of MariaDB also has the prepared XA transactions, so they can be committed or rolled back there later.
+        A replica of MySQL 8.0.15 loses them when its threads stop. So on MySQL, they are all committed or rolled back
+        first.
         """
         assert self._replica is not None
         old, new = self.primary, self._replica

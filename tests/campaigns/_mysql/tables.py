@@ -1,4 +1,4 @@
-"""The tables that the campaigns write to, and triggers that number the changes of each key in the database itself.
+"""Creates the tables that the campaigns write to, with triggers that number the changes of each key.
 
 The table `counter` has a number for each key. When a row is inserted, updated or deleted, a trigger adds one to the
 number of its key. A change of the key counts as a delete of the old key and an insert of the new one. Each row holds

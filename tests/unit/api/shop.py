@@ -1,4 +1,4 @@
-"""A small changelog of a shop in a file log, for tests of the Python API."""
+"""Makes small changelogs of a shop in file logs, for tests of the Python API."""
 
 import json
 import random

@@ -38,7 +38,7 @@ def order(number: int, status: str, amount: str) -> str:
 
 
 def stories() -> Iterator[Record]:
-    """Yields the changes of the shop. Each has its own transaction, a second after the previous one."""
+    """Yields the changes of the shop. Those with the same number of seconds belong to one transaction."""
     yield change("customer", 7, None, '{"id":7,"country":"DE"}', "shop-web", "req-100", 1)
     yield change("order", 42, None, order(42, "NEW", "99.00"), "shop-web", "req-101", 1)
     yield change("order", 42, order(42, "NEW", "99.00"), order(42, "PAID", "99.00"), "payments", "req-102", 2)

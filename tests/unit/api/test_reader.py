@@ -1,4 +1,4 @@
-"""Changes are chosen, followed and found by key; errors say what to do."""
+"""A `ChangelogReader` selects changes, follows them and finds them by key; its errors say what to do."""
 
 import re
 from dataclasses import replace
