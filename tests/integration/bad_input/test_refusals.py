@@ -1,5 +1,5 @@
-"""The service refuses to start if something is wrong with the database, the configuration, the folder of the log or the
-slot.
+"""Tests that the service refuses to start if something is wrong with the database, the configuration, the folder of the
+changelog, or the replication slot.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def test_another_database_of_the_same_cluster(site: Site, server: PostgresServer
     assert site.state("guest").keys() == {"1"}
 
 
-def test_a_database_that_was_renamed_is_the_same(stopped_site: Site, server: PostgresServer) -> None:
+def test_the_service_continues_after_its_database_was_renamed(stopped_site: Site, server: PostgresServer) -> None:
     renamed = f"{stopped_site.name}_renamed"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute(f"ALTER DATABASE {stopped_site.name} RENAME TO {renamed}".encode())
@@ -229,7 +229,7 @@ def test_a_publication_with_a_column_list(site: Site) -> None:
     assert f"{site.name} has a column list on public.guest; remove the list and use [entities.X]" in line
 
 
-# The folder of the log
+# The folder of the changelog
 
 
 def test_a_folder_that_cannot_be_written(site: Site) -> None:

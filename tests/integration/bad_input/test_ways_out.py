@@ -1,5 +1,6 @@
-"""Situations in which the service does not start (gaps and changed settings), and how an operator gets past them. The
-last test checks a problem that does not stop the service.
+"""Tests how an operator gets a service to start again after changes were lost (a gap), or after settings were changed.
+
+The last test checks a problem that does not stop the service.
 """
 
 import re
@@ -13,7 +14,7 @@ from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import fresh_database, lose_log
 
-# Gaps. tests/integration/test_gaps.py tests how the service continues after a gap
+# Gaps: the service cannot read all changes any more. tests/integration/test_gaps.py tests how it continues after a gap
 
 
 def test_a_slot_that_was_dropped(stopped_site: Site) -> None:
@@ -97,7 +98,7 @@ def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, c
 
 
 def _ids(site: Site) -> set[int]:
-    """Returns the ids of the current rows. Does not use the keys, because they change if the setting `key` changes."""
+    """Returns the ids of the current rows. It reads them from the rows, because the setting `key` changes the keys."""
     return {row["id"] for row in site.state("guest").values()}
 
 

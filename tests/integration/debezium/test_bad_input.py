@@ -1,4 +1,4 @@
-"""`changelog check` and `changelog run` report each mistake that a user can make with Debezium, in one line."""
+"""Tests that `changelog check` and `changelog run` report each mistake in the use of Debezium in one line."""
 
 import json
 from pathlib import Path

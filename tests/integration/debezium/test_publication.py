@@ -1,4 +1,6 @@
-"""The service creates PostgreSQL's publication before Debezium starts. `check` says which right is missing."""
+"""Tests that the service creates PostgreSQL's publication before it starts Debezium, and that `changelog check` says
+which right is missing for this.
+"""
 
 import os
 from collections.abc import Iterator
@@ -22,8 +24,8 @@ PASSWORD = "secret-of-the-role"
 def publication(dsn: str, *tables: str, **more: str) -> Publication:
     """Returns the publication `app` for these tables of the schema `public`.
 
-    `more` are additional properties. Their names have underscores in place of dots. The publication is shared only if
-    `more` names it.
+    `more` are additional properties. Their names have underscores in place of dots. The publication counts as shared
+    with other programs only if `more` has its name.
     """
     names = ("database.hostname", "database.port", "database.dbname", "database.user", "database.password")
     properties = {
@@ -45,7 +47,7 @@ def sql(dsn: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 def published_tables(dsn: str) -> list[str]:
-    """Returns the tables that publications of the database send."""
+    """Returns the names of all tables that are in a publication of the database."""
     return [str(name) for (name,) in sql(dsn, "SELECT tablename FROM pg_publication_tables ORDER BY 1")]
 
 
@@ -146,7 +148,7 @@ def test_a_publication_that_lost_a_table_is_a_gap(dsn: str, statement: str, loss
         both_tables.made(stored, continues=True)
     assert (caught.value.kind, caught.value.message) == (Kind.GAP, f"{loss}, so the log may lack changes")
     assert [finding.status for finding in findings_of(both_tables, list(stored), continues=True)] == ["fail"]
-    assert both_tables.made(None, continues=False) == stored  # as after the gap
+    assert both_tables.made(None, continues=False) == stored  # as at the first start after the gap
 
 
 def test_a_publication_of_the_user_is_only_checked(dsn: str) -> None:
@@ -212,7 +214,7 @@ def test_an_error_is_one_line(dsn: str) -> None:
 
 
 def test_a_publication_of_the_user_may_be_out_of_reach(dsn: str) -> None:
-    """This is only a warning, because Debezium may be able to reach a server that libpq cannot reach."""
+    """The finding is only a warning, because Debezium may be able to reach a server that libpq cannot reach."""
     [finding] = findings_of(publication(dsn, "a", publication_autocreate_mode="disabled", database_port="1"))
     assert finding.status == "warn"
 
