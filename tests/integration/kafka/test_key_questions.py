@@ -1,4 +1,6 @@
-"""Questions about a key or a writer have the same answers whether the changelog is in topics or in files."""
+"""Tests that the history and blame of a key, and the list of what a service wrote, are the same whether the changelog
+is in Kafka topics or in files.
+"""
 
 from contextlib import closing
 from dataclasses import replace

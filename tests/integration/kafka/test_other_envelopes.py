@@ -1,7 +1,7 @@
-"""A service publishes events of Debezium, or flat rows, to a real broker. It restarts, and repairs changelogs in these
-envelopes.
+"""Tests a service that publishes Debezium's events, or flat rows, instead of messages in our own format.
 
-A *ghost* is a row that the changelog has and the table lacks.
+It restarts, repairs its changelog and continues after a gap. A *ghost* is a row that the changelog has and the table
+lacks.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Imitates a commit whose end Kafka has marked in `positions`, but not yet in the partitions of the rows: the rows and
-the checkpoint are sent in two transactions.
+"""Imitates a commit whose end Kafka has marked in the topic `positions`, but not yet in the partitions of the rows.
+
+To do this, it sends the rows and the checkpoint in two transactions, and the tests end them one after the other.
 """
 
 import contextlib
