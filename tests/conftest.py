@@ -221,8 +221,8 @@ mariadb_10_11, mariadb_11_8, mysql_9 = map(mysql_of, OTHER_VERSIONS)
 
 @pytest.fixture(params=FLAVOURS)
 def mysql_server(request: pytest.FixtureRequest, starts_servers: None) -> MysqlServer:
-    """A server. The test runs with a MariaDB and again with a MySQL. With the mark EVERY_VERSION, it also runs with all
-    other versions. Each server is started once in a test session.
+    """A running server. A test that requests it runs twice: with a MariaDB and with a MySQL. With the mark
+    EVERY_VERSION, the test also runs with all other versions. Each server is started once in a test session.
     """
     running = request.getfixturevalue(re.sub(r"\W", "_", request.param))
     assert isinstance(running, MysqlServer)

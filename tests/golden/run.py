@@ -120,8 +120,8 @@ class _Changelog:
         self.open()
 
     def read(self) -> Iterator[str]:
-        """Yields a text for each message of what the server's log has at the time of the call. If the source stops with
-        an error, the last text is this error.
+        """Reads up to the present end of the server's log. Yields each message and each change of a table's columns as
+        JSON text. If the source stops with an error, the last text is this error.
         """
         assert self._source is not None
         target = self._database.end_of_log()
@@ -201,7 +201,7 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def _state(state: Raw | None) -> str:
-    """Returns the exact text of the state."""
+    """Returns the exact text of a row, or `null` if there is no row."""
     return "null" if state is None else bytes(state).decode()
 
 

@@ -1,4 +1,4 @@
-"""Parses golden files, and writes them again with new expectations."""
+"""Parses golden files, and puts new expected messages into their text."""
 
 import json
 import tomllib

@@ -25,7 +25,7 @@ def publication(dsn: str, *tables: str, **more: str) -> Publication:
     """Returns the publication `app` for these tables of the schema `public`.
 
     `more` are additional properties. Their names have underscores in place of dots. The publication counts as shared
-    with other programs only if `more` has its name.
+    with other programs only if `more` has `publication_name`.
     """
     names = ("database.hostname", "database.port", "database.dbname", "database.user", "database.password")
     properties = {

@@ -139,7 +139,7 @@ def position(message: dict[str, Any]) -> str:
     return str(message["value"]["provenance"]["source"]["position"])
 
 
-def test_a_topic_that_does_not_tell_the_order(
+def test_a_topic_of_transactions_with_two_partitions_is_refused(
     broker: Broker, own_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader = Reader(broker, tmp_path, own_name)

@@ -1,6 +1,6 @@
 """Tests that Debezium's JDBC sink, in a real Kafka Connect, can read our topics of Debezium's events and of flat rows.
 
-The sink writes a table from each topic, and these tables must equal the table that our service publishes.
+The sink writes a table from each topic, and these tables must equal those that our service publishes.
 """
 
 from collections.abc import Iterator

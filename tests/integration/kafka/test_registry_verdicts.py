@@ -1,8 +1,7 @@
-"""Compares our verdicts, whether a changed schema is compatible, with those of a real registry, in each of its modes.
+"""Checks that a real schema registry and our own code agree whether a changed schema is compatible.
 
-The schemas and their changes are random.
-
-The registry is Apicurio, which uses Java's `SchemaCompatibility`. It differs from our checks in four ways:
+The schemas and their changes are random. All modes of compatibility are checked. The registry is Apicurio, which uses
+Java's `SchemaCompatibility`. It differs from our checks in four ways:
 
 - If a record contains a map whose values contain the same record, Apicurio's stack overflows. The test leaves such
   schemas out.

@@ -33,7 +33,7 @@ class Pair:
     site: MysqlSite
 
     def promote(self) -> MysqlSite:
-        """Stops the replication once the replica has all rows of the primary. Returns a site whose service reads from the
+        """Stops the replication once the replica has all rows of the primary. Returns a site whose service reads the
         replica, and continues the changelog of `site`.
         """
         [(count,)] = self.site.sql("SELECT COUNT(*) FROM item")

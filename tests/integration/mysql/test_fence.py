@@ -1,7 +1,7 @@
-"""Tests the fences that the service takes on MySQL and MariaDB while threads write, and cases in which it takes none.
+"""Tests fences of MySQL and MariaDB while threads write to the tables, and cases in which no fence can be taken.
 
-A fence is a snapshot of the database that sees a certain set of transactions. The comparison of the tables with the
-changelog reads both as they were at a fence. These tests assume that the changelog is right: the rows that a fence
+A fence is a snapshot of the database that sees a certain set of transactions. When the tables are compared with the
+changelog, both are read as they were at a fence. These tests assume that the changelog is right: the rows that a fence
 reads from a table must be those that result from the messages of exactly the transactions that the fence sees.
 """
 
