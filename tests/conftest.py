@@ -125,7 +125,7 @@ class UnrequestedServers:
             return
         program, words = Path(os.fsdecode(arguments[0])).name, arguments[1]
         if program in SERVER_PROGRAMS and "-version" not in words:
-            pytest.fail(f"{program} is started, but nothing here requests the fixture starts_servers")
+            pytest.fail(f"the test starts {program}, but does not request the fixture starts_servers")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

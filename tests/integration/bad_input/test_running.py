@@ -100,7 +100,9 @@ def test_a_second_signal_stops_at_once(stopped_site: Site, monkeypatch: pytest.M
         assert process.returncode == service.STOPPED_AT_ONCE
 
 
-def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site: Site, server: PostgresServer) -> None:
+def test_the_service_waits_for_a_server_that_restarts_or_does_not_run_yet(
+    stopped_site: Site, server: PostgresServer
+) -> None:
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
         stopped_site.sql("INSERT INTO guest VALUES (2)")
@@ -273,7 +275,7 @@ END LOOP; END $$
     ],
     ids=["publication", "key column", "slot"],
 )
-def test_an_object_that_a_running_service_needs_is_removed(
+def test_the_loss_of_an_object_that_a_running_service_needs_is_reported(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, interval_s: float
 ) -> None:
     """The service's error says what happened, no matter how often the service reads the catalogue."""

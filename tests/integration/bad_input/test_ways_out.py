@@ -17,14 +17,14 @@ from tests.servers import fresh_database, lose_log
 # Gaps: the service cannot read all changes any more. tests/integration/test_gaps.py tests how it continues after a gap
 
 
-def test_a_slot_that_was_dropped(stopped_site: Site) -> None:
+def test_a_slot_that_was_dropped_is_a_gap(stopped_site: Site) -> None:
     stopped_site.sql(f"SELECT pg_drop_replication_slot('{stopped_site.name}')", "INSERT INTO guest VALUES (2)")
     line = stopped_site.refused()
     assert f"replication slot {stopped_site.name} does not exist, and the changelog was begun with it" in line
     assert line.endswith(f"a new slot cannot reach back to what was published; {OVER_GAP}")
 
 
-def test_a_slot_that_moved_on(stopped_site: Site) -> None:
+def test_a_slot_that_moved_on_is_a_gap(stopped_site: Site) -> None:
     stopped_site.sql(
         "INSERT INTO guest VALUES (2)",
         f"SELECT pg_replication_slot_advance('{stopped_site.name}', pg_current_wal_lsn())",
@@ -36,13 +36,13 @@ def test_a_slot_that_moved_on(stopped_site: Site) -> None:
     assert line.endswith(OVER_GAP)
 
 
-def test_a_slot_that_lost_its_log(stopped_site: Site) -> None:
+def test_a_slot_that_lost_its_log_is_a_gap(stopped_site: Site) -> None:
     lose_log(stopped_site.dsn, stopped_site.name)
     line = stopped_site.refused()
     assert f"slot {stopped_site.name} has lost its log (the server removed or invalidated it)" in line
 
 
-def test_another_cluster(stopped_site: Site, other_cluster: PostgresServer) -> None:
+def test_another_cluster_is_refused_until_it_is_accepted(stopped_site: Site, other_cluster: PostgresServer) -> None:
     other_cluster.stop()
     other_cluster.settings["wal_level"] = "logical"
     other_cluster.start()

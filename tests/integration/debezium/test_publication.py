@@ -120,7 +120,7 @@ def test_tables_may_be_named_by_patterns(dsn: str, pattern: str) -> None:
     assert published_tables(dsn) == ["B c", "a"]
 
 
-def test_a_table_that_does_not_exist_yet(dsn: str) -> None:
+def test_a_table_that_does_not_exist_yet_is_added_later(dsn: str) -> None:
     [warning, _] = findings_of(publication(dsn, "a", "later"))
     assert (warning.status, warning.message.rpartition(" has ")[2]) == ("warn", "no table public.later yet")
     publication(dsn, "a", "later").made(None, continues=False)
@@ -199,7 +199,7 @@ def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
     assert findings_of(all_tables)[0].message.endswith("only a superuser may publish all tables")
 
 
-def test_an_error_is_one_line(dsn: str) -> None:
+def test_errors_are_reported_in_one_line(dsn: str) -> None:
     for more, line in (
         ({"database_user": "nobody_here"}, 'role "nobody_here" does not exist'),
         ({"database_dbname": "no_such"}, 'database "no_such" does not exist'),
@@ -230,7 +230,7 @@ def site(database: str, tmp_path: Path) -> InProcess:
     return site
 
 
-def test_a_column_that_is_altered_at_the_first_start(site: InProcess) -> None:
+def test_rows_from_before_an_alter_table_at_the_first_start_are_read_correctly(site: InProcess) -> None:
     """If Debezium created the publication in its own session, PostgreSQL would decode the older rows wrongly here."""
     with site.running() as service:
         service.until(lambda: len(site.messages("orders")) == 40)
@@ -264,7 +264,7 @@ def test_a_publication_that_is_gone_is_a_gap_and_drop_drops_it(site: InProcess) 
     assert published_tables(site.dsn) == []
 
 
-def test_a_partitioned_table(site: InProcess) -> None:
+def test_changes_of_a_partitioned_table_are_published(site: InProcess) -> None:
     site.sql(
         "DROP TABLE orders",
         "CREATE TABLE orders (id int PRIMARY KEY, status text) PARTITION BY RANGE (id)",

@@ -176,7 +176,7 @@ def test_mariadb_continues_with_its_history_of_schemas(mariadb: MysqlServer, tmp
     assert [len(message["value"]["current"]["columns"]) for message in site.messages("schemas")] == [2, 3]
 
 
-def test_an_error_is_one_line(postgres: InProcess) -> None:
+def test_errors_are_reported_in_one_line(postgres: InProcess) -> None:
     text = postgres.config.read_text("utf-8")
     text_with_managed_property = text.replace("[source.properties]", '[source.properties]\n"offset.storage" = "x"')
     postgres.config.write_text(text_with_managed_property, "utf-8")

@@ -320,7 +320,7 @@ def test_a_topic_with_more_partitions_is_refused(reader: Reader, monkeypatch: py
     assert [message["key"] for message in reader.messages("item")] == ["1", "2"]
 
 
-def test_commands_on_a_changelog_of_events(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_work_on_a_changelog_of_events(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     reader.create("public.item", cleanup_policy="compact")
     before, after = {"id": 1, "status": "a"}, {"id": 1, "status": "b"}
     reader.produce(event("c", ITEM, None, before), event("u", ITEM, None, after), event("d", ITEM, before, None))

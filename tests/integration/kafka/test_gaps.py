@@ -32,7 +32,7 @@ from tests.servers.registry import Registry
 
 
 class World:
-    """A service over one table, a writer of the table, and a consumer that has read all messages before the gap."""
+    """A service that publishes one table, a writer, and a consumer that has read all messages before the gap."""
 
     def __init__(self, dsn: str, broker: Broker, folder: Path, seed: int, registry: Registry | None) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:

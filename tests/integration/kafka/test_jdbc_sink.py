@@ -71,7 +71,9 @@ def sink(envelope: str, topic: str, target: str) -> dict[str, str]:
     }
 
 
-def test_tables_equal_the_source(database: str, target: str, broker: Broker, tmp_path: Path) -> None:
+def test_the_tables_of_the_sinks_equal_their_sources(
+    database: str, target: str, broker: Broker, tmp_path: Path
+) -> None:
     jars = fetched("debezium-jdbc") / "lib"
     flat = Site(database, broker, tmp_path, tables={"item": 2}, suffix="_flat", envelope="flat")
     source = Site(

@@ -66,7 +66,7 @@ RECORDS = [
 ]
 
 
-def test_topics_answer_as_files_do(settings: KafkaSettings, tmp_path: Path) -> None:
+def test_topics_give_the_same_answers_as_files(settings: KafkaSettings, tmp_path: Path) -> None:
     with closing(KafkaSink(settings, JSON)) as sink:
         sink.prepare([ORDER])
         sink.recover()

@@ -289,7 +289,7 @@ def test_a_changelog_without_topics_is_an_error(settings: KafkaSettings) -> None
     assert log.stored_at() is None
 
 
-def test_checkpoint_time_and_counts_of_messages(settings: KafkaSettings) -> None:
+def test_the_log_shows_its_checkpoint_and_the_counts_of_messages(settings: KafkaSettings) -> None:
     with writing(settings) as sink:
         before = log_of(settings).stored_at()
         store(sink, 1, change(1, "1"))

@@ -172,7 +172,7 @@ def test_a_topic_that_an_older_version_began_is_continued(registry: Server, pref
         assert values.decode(value) == second.envelope
 
 
-def test_an_unreachable_registry(registry: Server) -> None:
+def test_an_unreachable_registry_is_an_error_without_the_password(registry: Server) -> None:
     with client_of(f"http://user:secret@127.0.0.1:{free_port()}") as client, pytest.raises(ChangelogError) as caught:
         client.schema(1)
     assert caught.value.kind is Kind.CONNECTION
@@ -201,7 +201,7 @@ class _Answer(BaseHTTPRequestHandler):
     ("status", "kind"),
     [(401, Kind.ACCESS), (403, Kind.ACCESS), (429, Kind.CONNECTION), (500, Kind.CONNECTION), (200, Kind.PRECONDITION)],
 )
-def test_error_answers_of_a_registry(status: int, kind: Kind) -> None:
+def test_the_kind_of_an_error_depends_on_the_answer_of_the_registry(status: int, kind: Kind) -> None:
     with HTTPServer(("127.0.0.1", 0), _Answer) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
