@@ -1,4 +1,7 @@
-"""Fixtures for every test: real servers, fresh databases, and one random seed for the run, which pytest prints."""
+"""Defines the fixtures that all tests share: real servers, fresh databases, and the random seed of the run.
+
+Pytest prints the seed, so that a failed run can be repeated with it.
+"""
 
 import gc
 import hashlib
@@ -36,13 +39,17 @@ TERMINAL_VARIABLES = (
     "TTY_COMPATIBLE",
     "TTY_INTERACTIVE",
 )
-"""Variables that change what a program prints for people. Tests must not depend on who runs them."""
+"""Environment variables that change what programs print. They are removed, so that the result of a test does not depend
+on the terminal from which the tests are run.
+"""
 
 SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "spark-submit"}
-"""Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
+"""Programs that start servers, Spark or browsers (Playwright runs in `node`)."""
 
 GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
-"""Maps each fixture that starts a Java virtual machine to the group of its tests. One worker runs all tests of a group.
+"""Maps each fixture that starts a Java virtual machine to the group of the tests that request it.
+
+One worker of pytest-xdist runs all tests of a group, and starts the virtual machine once for all of them.
 
 The tests of Spark with Kafka are a group of their own, `spark-kafka`. If they were in the group `spark`, its worker
 would still run them long after the other workers have ended.
@@ -51,7 +58,7 @@ would still run them long after the other workers have ended.
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets one seed for the run and for Hypothesis, and removes the variables of the terminal, also for all workers."""
+    """Sets one seed for the run, its workers and Hypothesis. Removes TERMINAL_VARIABLES from the environment."""
     seed = os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))
     for variable in TERMINAL_VARIABLES:
         os.environ.pop(variable, None)
@@ -96,8 +103,9 @@ def pytest_collection_finish() -> None:
 
 
 class UnrequestedServers:
-    """Fails a test that starts a server without requesting the fixture `starts_servers`. Without this, `make quick`
-    would run such a test.
+    """Fails a test that starts a server but does not request the fixture `starts_servers`.
+
+    `make quick` runs all tests that do not request this fixture, so it would run such a test, too.
     """
 
     def __init__(self) -> None:
@@ -117,7 +125,7 @@ class UnrequestedServers:
             return
         program, words = Path(os.fsdecode(arguments[0])).name, arguments[1]
         if program in SERVER_PROGRAMS and "-version" not in words:
-            pytest.fail(f"{program} is started, but nothing here requests the fixture starts_servers")
+            pytest.fail(f"the test starts {program}, but does not request the fixture starts_servers")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -138,10 +146,10 @@ def own_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def starts_servers() -> None:
-    """Marks tests that start servers. Each fixture or test that starts a server, Spark or a browser must request it. A
-    test that gets such a fixture by `getfixturevalue` must request it, too.
+    """Marks the tests that start servers. `make quick` leaves these tests out.
 
-    `make quick` runs the tests that do not request it.
+    Each fixture or test that starts a server, Spark or a browser must request this fixture. A test that gets the
+    fixture of a server by `getfixturevalue` must also request it.
     """
 
 
@@ -162,14 +170,14 @@ server_14, server_15, server_16, server_17 = map(postgres, (14, 15, 16, 17))
 
 @pytest.fixture(scope="session")
 def broker(starts_servers: None) -> Iterator[Broker]:
-    """An Apache Kafka."""
+    """A broker of Apache Kafka, which runs until the session ends."""
     with temporary_broker(kafka_lib()) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def registry(starts_servers: None) -> Iterator[Registry]:
-    """A schema registry."""
+    """A schema registry, which runs until the session ends."""
     java_needed()
     with temporary_registry(fetched("registry")) as running:
         yield running
@@ -213,8 +221,8 @@ mariadb_10_11, mariadb_11_8, mysql_9 = map(mysql_of, OTHER_VERSIONS)
 
 @pytest.fixture(params=FLAVOURS)
 def mysql_server(request: pytest.FixtureRequest, starts_servers: None) -> MysqlServer:
-    """A server. The test runs with a MariaDB and again with a MySQL. With the mark EVERY_VERSION, it also runs with all
-    other versions. Each server is started once in a test session.
+    """A running server. A test that requests it runs twice: with a MariaDB and with a MySQL. With the mark
+    EVERY_VERSION, the test also runs with all other versions. Each server is started once in a test session.
     """
     running = request.getfixturevalue(re.sub(r"\W", "_", request.param))
     assert isinstance(running, MysqlServer)

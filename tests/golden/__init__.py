@@ -1,1 +1,1 @@
-"""Golden tests: files with plain SQL, in which each statement is followed by its messages (see README.md)."""
+"""Tests that SQL statements cause exactly the messages that follow them in the golden files (see README.md)."""

@@ -1,6 +1,6 @@
 """`python -m tests.golden NAME ...` rewrites golden files with the messages that the newest PostgreSQL gives.
 
-Read the difference before you keep it.
+Read what changed in the files before you commit them.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""Runs golden scripts on MySQL and MariaDB, if their SQL means the same there as on PostgreSQL.
+"""Runs those golden scripts on MySQL and MariaDB whose SQL means the same there as on PostgreSQL.
 
-Scripts are written in PostgreSQL's SQL. A statement that emits a stamp becomes an insert into the table
-`changelog_stamp`. A statement that sets REPLICA IDENTITY is left out, because the log always has whole rows.
+The scripts are written in PostgreSQL's SQL. A statement that emits a provenance stamp (a note that says which service
+makes the changes of the transaction) becomes an insert into the table `changelog_stamp`. A statement that sets REPLICA
+IDENTITY is left out, because MySQL's log has complete rows without it.
 """
 
 import itertools
@@ -32,7 +33,7 @@ _IDENTITY = re.compile(r"\bALTER TABLE \w+ REPLICA IDENTITY FULL;\s*$")
 
 
 class GoldenMysql:
-    """A fresh database of a server, with the session of one script; see `tests.golden.run.GoldenDatabase`."""
+    """A fresh database of a server, and the session in which one script runs; see `tests.golden.run.GoldenDatabase`."""
 
     def __init__(self, server: MysqlServer, database: str) -> None:
         self.schema = database

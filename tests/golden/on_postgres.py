@@ -19,14 +19,15 @@ from changelog.envelope.checkpoint import Checkpoint
 
 
 class GoldenPostgres:
-    """The database at `dsn`, with the session of one script; see `tests.golden.run.GoldenDatabase`."""
+    """The database at `dsn`, and the session in which one script runs; see `tests.golden.run.GoldenDatabase`."""
 
     schema = "public"
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._session = psycopg.connect(dsn, autocommit=True)
-        self._writer = psycopg.connect(dsn, autocommit=True)  # the script's session may be inside a transaction
+        # `end_of_log` needs a session of its own, because the script's session may be inside a transaction.
+        self._writer = psycopg.connect(dsn, autocommit=True)
         self.source: Mapping[str, Any] = {"kind": "postgres", "dsn": dsn}
 
     @property

@@ -1,4 +1,4 @@
-"""Runs a golden script against a server, and reads its changes with the service's own source."""
+"""Runs the statements of a golden script on a server, and reads their changes as the service reads them."""
 
 import json
 import time
@@ -24,6 +24,8 @@ SCHEMA = "public"
 """The schema of all tables in the files."""
 
 OF_THE_FILE = ("server", "mysql", "ordinals")
+"""Settings at the top of a golden file that are not settings of the service."""
+
 DEFAULT_STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
 
@@ -56,7 +58,9 @@ class GoldenDatabase(Protocol):
 
 
 def run_golden(script: Script, database: GoldenDatabase) -> list[list[str]]:
-    """Runs the script. Returns the output of each step: its messages, stops and changed columns, each as JSON text."""
+    """Runs the script. Returns the output of each step as JSON texts: its messages, the errors at which the source
+    stopped, and the columns that changed.
+    """
     changelog = _Changelog(database, script.config)
     try:
         return [
@@ -116,15 +120,15 @@ class _Changelog:
         self.open()
 
     def read(self) -> Iterator[str]:
-        """Yields everything that the server's log has at the time of the call. If the source stops, the last string
-        is the stop.
+        """Reads up to the present end of the server's log. Yields each message and each change of a table's columns as
+        JSON text. If the source stops with an error, the last text is this error.
         """
         assert self._source is not None
         target = self._database.end_of_log()
         deadline = time.monotonic() + PATIENCE_S
         while not self._reached(target):
             assert time.monotonic() < deadline, "the source did not reach the end of the log in time"
-            with structlog.testing.capture_logs() as said:
+            with structlog.testing.capture_logs() as log_events:
                 try:
                     piece = self._source.read(0.05)
                 except ChangelogError as error:
@@ -133,7 +137,7 @@ class _Changelog:
                     self._stop = error
                     yield message_text([("stop", json.dumps(error.message))])
                     return
-            yield from _columns(said)
+            yield from _columns(log_events)
             if piece is not None:
                 self._checkpoint = piece.checkpoint
                 self._source.confirm(piece.checkpoint)
@@ -174,7 +178,9 @@ def _message(record: Record, *, ordinal: bool) -> str:
 
 
 def _provenance(record: Record, *, ordinal: bool) -> str:
-    """Returns the codec's provenance without the members that README.md leaves out. The context is not reformatted."""
+    """Returns the provenance as JSON text, without the members that README.md leaves out. The context keeps the exact
+    text that the codec gave it.
+    """
     provenance = record.envelope.provenance
     members = json.loads(json_codec.provenance_json(provenance))
     source = members.pop("source")
@@ -195,13 +201,13 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def _state(state: Raw | None) -> str:
-    """Returns the exact text of the state."""
+    """Returns the exact text of a row, or `null` if there is no row."""
     return "null" if state is None else bytes(state).decode()
 
 
-def _columns(said: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _columns(log_events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the changed columns that the source logged."""
-    for event in said:
+    for event in log_events:
         if event["event"] == "columns changed":
             changed = {name: event[name] for name in ("added", "dropped", "retyped") if event[name]}
             if changed:

@@ -1,4 +1,4 @@
-"""Parses golden files, and writes them again with new expectations."""
+"""Parses golden files, and puts new expected messages into their text."""
 
 import json
 import tomllib
@@ -12,8 +12,9 @@ CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A statement or a command. `text` has its lines exactly as in the file. `expected` has the messages after
-    it, each as JSON text.
+    """A statement or a command of a golden file.
+
+    `text` is exactly its text in the file. `expected` has the messages that follow in the file, each as JSON text.
     """
 
     text: str
@@ -56,7 +57,7 @@ def parse(text: str) -> Script:
 
 
 def render(script: Script, messages: Sequence[Sequence[str]]) -> str:
-    """Returns the text of the file, with `messages`, a list for each step, instead of the expected ones."""
+    """Returns the text of the file with new expected messages. `messages` has one list of messages for each step."""
     parts = []
     for step, step_messages in zip(script.steps, messages, strict=True):
         parts += [step.text, *(EXPECTED + message for message in step_messages)]

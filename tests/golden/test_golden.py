@@ -1,4 +1,7 @@
-"""Checks the messages of each statement in the golden files, on every supported version of the server."""
+"""Runs the golden files, and compares the messages of each statement with those that follow it in the file.
+
+All files run on every supported version of PostgreSQL. The files in PORTABLE also run on MySQL and MariaDB.
+"""
 
 import re
 from contextlib import closing
@@ -47,7 +50,7 @@ def test_golden_on_mysql(file: Path, mysql_server: MysqlServer, mysql_database: 
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_golden_file_is_what_the_writer_writes(file: Path) -> None:
+def test_a_golden_file_that_is_written_again_has_the_same_messages(file: Path) -> None:
     script = parse(file.read_text())
     assert [[plain(text) for text in messages] for messages in _expected(parse(render(script, _expected(script))))] == (
         _expected(script)

@@ -1,4 +1,4 @@
-"""Checks blame on any changelog: compares it with the result of a search through all versions of all rows."""
+"""Checks the blame of a changelog (who set each value) against a search through all versions of all rows."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +13,14 @@ from tests.unit.blame.search import Version, sorted_text, true_blame, versions_i
 from tests.unit.blame.world import folded
 
 KEYS = 5
-"""The number of keys of each entity for which `key_blame` is checked, too."""
+"""The number of keys of each entity for which the result of `key_blame` is checked, too."""
 
 
 def check_blame(log: FileLog) -> int:
     """Checks every attribute of every row of every entity. Returns the number of attributes.
 
-    Leaves out rows that have only a read in the changelog. There are very many such rows, and it is unknown who set
-    their values.
+    Leaves out rows that the service has only read from the table, and that nobody has changed since. There are very
+    many such rows, and it is unknown who set their values.
     """
     attribute_count = 0
     for entity in log.counts().keys() - OF_CHANGELOG:

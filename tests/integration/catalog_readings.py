@@ -1,4 +1,4 @@
-"""Lets a test keep services from reading the catalogue, so that the test can act between two readings.
+"""Lets a test keep services from reading the database's catalogue while the test does something.
 
 A service's `Watch` reads the catalogue from time to time, to notice changed settings and tables.
 """
@@ -15,7 +15,7 @@ from changelog.connectors.sources.postgres.watch import CatalogReading, Refusal,
 
 
 class CatalogReadings:
-    """Makes all readings of this process take turns with the test.
+    """Makes the services of this process wait with their readings while a test uses `held`.
 
     A `Watch` reads the catalogue every few seconds, and also when it is asked to. Without this class, it could do so in
     the middle of a test's step.

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run a service within the test process."""
+"""Defines a fixture for tests that run a service within the test process."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.integration.catalog_readings import CatalogReadings
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> CatalogReadings:
-    """Lets a test keep services from reading the catalogue. A test must request this fixture before a service
-    starts.
+    """Lets a test keep services from reading the database's catalogue. A test must request this fixture before a
+    service starts.
     """
     return CatalogReadings(monkeypatch)

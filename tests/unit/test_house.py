@@ -312,7 +312,7 @@ def test_a_campaign_without_a_seed_continues_the_interrupted_run(
 
 
 def test_a_test_that_requests_no_server_cannot_start_one() -> None:
-    with pytest.raises(pytest.fail.Exception, match="postgres is started, but nothing here requests"):
+    with pytest.raises(pytest.fail.Exception, match="the test starts postgres, but does not request"):
         subprocess.run(["/usr/lib/postgresql/bin/postgres", "-D", "."], check=True)
 
 

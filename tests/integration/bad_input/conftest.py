@@ -1,4 +1,4 @@
-"""Fixtures that the tests of this folder share, such as a service over one table."""
+"""Defines the fixtures that the tests of this folder share, such as a service that publishes one table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    """A service over one table of one row."""
+    """A service that publishes one table, which has one row."""
     new_site = Site(database, tmp_path)
     new_site.sql(GUEST)
     new_site.configure(ONE)

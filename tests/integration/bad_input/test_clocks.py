@@ -1,4 +1,4 @@
-"""The clock of the service's machine jumps by days, or differs from the database's clock."""
+"""Tests the service on a machine whose clock jumps by days, or differs from the database's clock."""
 
 import json
 import os

@@ -1,6 +1,7 @@
-"""The names of the database, its tables, columns, roles and keys are attacks, and so are values.
+"""Tests that names and values that contain attacks do no harm when a command prints them.
 
-If a command printed such a text without escapes, the text could act as SQL, as TOML or as a command to the terminal.
+The names of the database, its tables, columns and roles, and the keys and values of rows all contain attacks. If a
+command printed such a text without escapes, the text could act as SQL, as TOML or as a command to the terminal.
 """
 
 import json
@@ -23,7 +24,7 @@ CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
 """ESC and OSC, a C1 control, a character that changes the reading direction, DEL, and a carriage return."""
 
 BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
-"""The beginning of the database's name. After its line break, it is a statement of SQL."""
+"""The beginning of the database's name. The part after the line break is an SQL statement."""
 
 FORGED_SECTIONS = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
 
@@ -73,7 +74,7 @@ def test_the_printed_grants_make_nobody_a_superuser(hostile: Site, capsys: pytes
     assert hostile.sql(f"{may_select} AND relkind = 'r'") == [(True,)]
 
 
-def test_the_printed_triggers_are_those_of_the_tables(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_script_creates_triggers_on_the_tables(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
     hostile.sql(output_of(hostile, capsys, "init", "--dsn", hostile.dsn, "--stamps"))
     tables = "SELECT relname FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid WHERE tgname = 'changelog_stamp'"
     assert {name for (name,) in hostile.sql(tables)} == {f"guest{CONTROLS}\nx", FORGED_SECTIONS}

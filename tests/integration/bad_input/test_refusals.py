@@ -1,5 +1,5 @@
-"""The service refuses to start if something is wrong with the database, the configuration, the folder of the log or the
-slot.
+"""Tests that the service refuses to start if something is wrong with the database, the configuration, the folder of the
+changelog, or the replication slot.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ SECRET = "opensesame"
 # The database
 
 
-def test_a_wrong_password(site: Site, server: PostgresServer) -> None:
+def test_a_wrong_password_is_refused_and_not_printed(site: Site, server: PostgresServer) -> None:
     rules = server.data_dir / "pg_hba.conf"
     original_rules = rules.read_text()
     site.sql("DROP ROLE IF EXISTS locked", "CREATE ROLE locked LOGIN PASSWORD 'right'")
@@ -44,7 +44,7 @@ def test_a_wrong_password(site: Site, server: PostgresServer) -> None:
         site.sql("DROP ROLE locked")
 
 
-def test_a_server_without_logical_decoding(other_cluster: PostgresServer, tmp_path: Path) -> None:
+def test_a_server_without_logical_decoding_is_refused(other_cluster: PostgresServer, tmp_path: Path) -> None:
     with fresh_database(other_cluster) as dsn:
         site = Site(dsn, tmp_path)
         site.sql(GUEST)
@@ -55,7 +55,7 @@ def test_a_server_without_logical_decoding(other_cluster: PostgresServer, tmp_pa
         assert site.sql("SELECT 1 FROM pg_publication") == []
 
 
-def test_a_standby(site: Site, server: PostgresServer) -> None:
+def test_a_standby_is_refused(site: Site, server: PostgresServer) -> None:
     folder = server.data_dir.parent / "standby"
     server.run("pg_basebackup", "--dbname", server.dsn(), "--pgdata", str(folder), "-R", "-X", "stream", "-c", "fast")
     with PostgresServer(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
@@ -64,7 +64,7 @@ def test_a_standby(site: Site, server: PostgresServer) -> None:
     assert line == "primary: the server is a standby; connect to the primary, because the service writes into its log"
 
 
-def test_a_database_without_a_text_encoding(server: PostgresServer, tmp_path: Path) -> None:
+def test_a_database_without_a_text_encoding_is_refused(server: PostgresServer, tmp_path: Path) -> None:
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
         try:
@@ -78,7 +78,7 @@ def test_a_database_without_a_text_encoding(server: PostgresServer, tmp_path: Pa
             admin.execute("DROP DATABASE bytes WITH (FORCE)")
 
 
-def test_another_database_of_the_same_cluster(site: Site, server: PostgresServer, tmp_path: Path) -> None:
+def test_another_database_of_the_same_cluster_is_refused(site: Site, server: PostgresServer, tmp_path: Path) -> None:
     with fresh_database(server) as dsn:
         other = Site(dsn, tmp_path / "other")
         other.sql(
@@ -109,7 +109,7 @@ def test_another_database_of_the_same_cluster(site: Site, server: PostgresServer
     assert site.state("guest").keys() == {"1"}
 
 
-def test_a_database_that_was_renamed_is_the_same(stopped_site: Site, server: PostgresServer) -> None:
+def test_the_service_continues_after_its_database_was_renamed(stopped_site: Site, server: PostgresServer) -> None:
     renamed = f"{stopped_site.name}_renamed"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute(f"ALTER DATABASE {stopped_site.name} RENAME TO {renamed}".encode())
@@ -175,7 +175,7 @@ key = ["id"]
 """
 
 
-def test_tables_that_cannot_be_published(site: Site) -> None:
+def test_tables_that_cannot_be_published_are_refused(site: Site) -> None:
     site.sql(TABLES)
     site.configure(KEYLESS)
     code, lines = site.call("run")
@@ -192,7 +192,7 @@ def test_tables_that_cannot_be_published(site: Site) -> None:
     assert site.refused(code=2).startswith("configuration: entities.absent.table: the database has no table")
 
 
-def test_a_publication_that_lacks_a_table(site: Site) -> None:
+def test_a_publication_that_lacks_a_table_is_refused_until_it_is_repaired(site: Site) -> None:
     site.sql("CREATE TABLE other (id int PRIMARY KEY)", f"CREATE PUBLICATION {site.name} FOR TABLE other")
     line = site.refused()
     assert f"{site.name} publishes partitions under their own names (and 1 more problem: see `changelog check`)" in line
@@ -203,7 +203,9 @@ def test_a_publication_that_lacks_a_table(site: Site) -> None:
         running.until(lambda: site.state("guest").keys() == {"1"})
 
 
-def test_a_publication_that_loses_a_table(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publication_that_loses_a_table_stops_the_service(
+    stopped_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A running service notices the loss when it next reads the catalogue. A stopped service notices it at its next
     start.
     """
@@ -223,16 +225,16 @@ def test_a_publication_that_loses_a_table(stopped_site: Site, monkeypatch: pytes
     )
 
 
-def test_a_publication_with_a_column_list(site: Site) -> None:
+def test_a_publication_with_a_column_list_is_refused(site: Site) -> None:
     site.sql(f"CREATE PUBLICATION {site.name} FOR TABLE guest (id) WITH (publish_via_partition_root = true)")
     line = site.refused()
     assert f"{site.name} has a column list on public.guest; remove the list and use [entities.X]" in line
 
 
-# The folder of the log
+# The folder of the changelog
 
 
-def test_a_folder_that_cannot_be_written(site: Site) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(site: Site) -> None:
     (site.folder / "file").write_text("")
     for path in ("file", "file/log", "/proc/log", "/sys/log"):
         site.configure(ONE, path=path)
@@ -303,7 +305,7 @@ def test_locks_of_another_role_do_not_stop_the_service(stopped_site: Site) -> No
 
 
 @pytest.mark.usefixtures("little_patience")
-def test_a_slot_that_another_program_reads(stopped_site: Site) -> None:
+def test_a_slot_that_another_program_reads_is_refused(stopped_site: Site) -> None:
     connection = ReplicationConnection.connect(make_conninfo(stopped_site.dsn, application_name="pg_recvlogical"))
     connection.start(stopped_site.name, 0, {"proto_version": "1", "publication_names": stopped_site.name})
     try:
@@ -313,6 +315,6 @@ def test_a_slot_that_another_program_reads(stopped_site: Site) -> None:
         connection.close()
 
 
-def test_a_slot_that_is_of_another_kind(site: Site) -> None:
+def test_a_slot_of_another_kind_is_refused(site: Site) -> None:
     site.sql(f"SELECT pg_create_logical_replication_slot('{site.name}', 'test_decoding')")
     assert re.search(r"is not ours \(test_decoding, of database \w+\); set another \[source\] slot$", site.refused())

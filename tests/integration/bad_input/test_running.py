@@ -1,5 +1,5 @@
-"""Events during the run of a service: signals, restarts of its server, and tables and other objects that are added or
-removed. The last test checks the smallest set of privileges with which a service runs.
+"""Tests what can happen while a service runs: signals, restarts of its database server, and tables and other objects
+that are added or removed. The last test checks the smallest set of privileges with which a service runs.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def _until_logged(site: Site, text: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_service_that_is_stopped_first_stores_everything_committed(stopped_site: Site) -> None:
+def test_a_service_stores_everything_committed_before_it_stops(stopped_site: Site) -> None:
     with _process(stopped_site) as process:
         _until_logged(stopped_site, '"streaming"')
         stopped_site.sql(
@@ -68,7 +68,7 @@ def _until_free(site: Site) -> None:
         time.sleep(0.02)
 
 
-def test_the_service_notifies_its_manager_of_start_life_and_stop(
+def test_the_service_tells_its_manager_that_it_has_started_is_alive_and_stops(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -100,7 +100,9 @@ def test_a_second_signal_stops_at_once(stopped_site: Site, monkeypatch: pytest.M
         assert process.returncode == service.STOPPED_AT_ONCE
 
 
-def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site: Site, server: PostgresServer) -> None:
+def test_the_service_waits_for_a_server_that_restarts_or_does_not_run_yet(
+    stopped_site: Site, server: PostgresServer
+) -> None:
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
         stopped_site.sql("INSERT INTO guest VALUES (2)")
@@ -248,8 +250,8 @@ def test_rows_of_every_kind_of_table_are_the_same_whether_read_or_streamed(datab
 
 # Objects that a running service loses
 
-# A service that lost its connection reconnects after half a second, and then holds the slot again. So this block tries
-# again until it has dropped the slot.
+# A slot that is in use cannot be dropped, so this block first ends the service's session. The service may reconnect and
+# use the slot again before the block drops it, so the block repeats both steps until it has dropped the slot.
 TAKE_SLOT = """
 DO $$ BEGIN LOOP
     PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
@@ -273,7 +275,7 @@ END LOOP; END $$
     ],
     ids=["publication", "key column", "slot"],
 )
-def test_an_object_that_a_running_service_needs_is_removed(
+def test_the_loss_of_an_object_that_a_running_service_needs_is_reported(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, interval_s: float
 ) -> None:
     """The service's error says what happened, no matter how often the service reads the catalogue."""

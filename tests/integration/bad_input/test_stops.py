@@ -1,5 +1,7 @@
-"""Tests every stop that a change in the server's log causes. Each start of the service reports the same error, `check`
-reports it too, and an operator can get past the stop.
+"""Tests every kind of change at which the service stops until an operator decides what to do with the change.
+
+Each start of the service reports the same error, and so does `changelog check`. After the operator's decision, the
+service continues.
 """
 
 import json

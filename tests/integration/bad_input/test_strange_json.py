@@ -1,4 +1,4 @@
-"""JSON texts that PostgreSQL accepts and most parsers reject: an unpaired surrogate, and very deep nesting."""
+"""Tests JSON texts that PostgreSQL accepts and most parsers reject: an unpaired surrogate, and very deep nesting."""
 
 import pytest
 

@@ -1,5 +1,6 @@
-"""Situations in which the service does not start (gaps and changed settings), and how an operator gets past them. The
-last test checks a problem that does not stop the service.
+"""Tests how an operator gets a service to start again after changes were lost (a gap), or after settings were changed.
+
+The last test checks a problem that does not stop the service.
 """
 
 import re
@@ -13,17 +14,17 @@ from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import fresh_database, lose_log
 
-# Gaps. tests/integration/test_gaps.py tests how the service continues after a gap
+# Gaps: the service cannot read all changes any more. tests/integration/test_gaps.py tests how it continues after a gap
 
 
-def test_a_slot_that_was_dropped(stopped_site: Site) -> None:
+def test_a_slot_that_was_dropped_is_a_gap(stopped_site: Site) -> None:
     stopped_site.sql(f"SELECT pg_drop_replication_slot('{stopped_site.name}')", "INSERT INTO guest VALUES (2)")
     line = stopped_site.refused()
     assert f"replication slot {stopped_site.name} does not exist, and the changelog was begun with it" in line
     assert line.endswith(f"a new slot cannot reach back to what was published; {OVER_GAP}")
 
 
-def test_a_slot_that_moved_on(stopped_site: Site) -> None:
+def test_a_slot_that_moved_on_is_a_gap(stopped_site: Site) -> None:
     stopped_site.sql(
         "INSERT INTO guest VALUES (2)",
         f"SELECT pg_replication_slot_advance('{stopped_site.name}', pg_current_wal_lsn())",
@@ -35,13 +36,13 @@ def test_a_slot_that_moved_on(stopped_site: Site) -> None:
     assert line.endswith(OVER_GAP)
 
 
-def test_a_slot_that_lost_its_log(stopped_site: Site) -> None:
+def test_a_slot_that_lost_its_log_is_a_gap(stopped_site: Site) -> None:
     lose_log(stopped_site.dsn, stopped_site.name)
     line = stopped_site.refused()
     assert f"slot {stopped_site.name} has lost its log (the server removed or invalidated it)" in line
 
 
-def test_another_cluster(stopped_site: Site, other_cluster: PostgresServer) -> None:
+def test_another_cluster_is_refused_until_it_is_accepted(stopped_site: Site, other_cluster: PostgresServer) -> None:
     other_cluster.stop()
     other_cluster.settings["wal_level"] = "logical"
     other_cluster.start()
@@ -97,7 +98,7 @@ def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, c
 
 
 def _ids(site: Site) -> set[int]:
-    """Returns the ids of the current rows. Does not use the keys, because they change if the setting `key` changes."""
+    """Returns the ids of the current rows. It reads them from the rows, because the setting `key` changes the keys."""
     return {row["id"] for row in site.state("guest").values()}
 
 

@@ -1,4 +1,4 @@
-"""Services that run Debezium themselves, for tests."""
+"""Configures and runs services that start Debezium in a Java process of their own, for tests."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class InProcess(Site):
 def over_postgres(database: str, folder: Path, properties: Mapping[str, str] = MappingProxyType({})) -> InProcess:
     """Returns a service that publishes the table `orders` of a PostgreSQL database.
 
-    The configuration has the properties of `connector` that our service does not set by default, and `properties`.
+    The configuration has `properties`, and those properties of `connector` that the service does not set itself.
     """
     defaults = {"table.include.list", "publication.name", "publication.autocreate.mode", "plugin.name", "topic.prefix"}
     all_properties = {key: value for key, value in connector(database).items() if key not in defaults}

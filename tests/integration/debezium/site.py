@@ -1,4 +1,6 @@
-"""A PostgreSQL table for Debezium's connector, and a program that reads the table until a test kills it."""
+"""Creates a PostgreSQL table for Debezium's connector, and runs a program that reads the table through Debezium until
+a test kills the program.
+"""
 
 import os
 import signal
@@ -50,7 +52,7 @@ def create_table(dsn: str, rows: int = 0) -> None:
 
 
 class SqliteStore:
-    """The store of an application. It commits the handler's rows and the offset in one transaction."""
+    """A store as an application could write it: one transaction commits the handler's rows and Debezium's offsets."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""`changelog check` and `changelog run` report each mistake that a user can make with Debezium, in one line."""
+"""Tests that `changelog check` and `changelog run` report each mistake in the use of Debezium in one line."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     return Check(capsys)
 
 
-def test_java_that_is_missing_or_old(
+def test_java_that_is_missing_or_old_is_reported(
     site: InProcess, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "java"
@@ -57,7 +57,7 @@ def test_java_that_is_missing_or_old(
     assert site.refused() == f"{old_java} is Java 11; {hint}"
 
 
-def test_jars_that_are_missing(site: InProcess, check: Check, tmp_path: Path) -> None:
+def test_jars_that_are_missing_are_reported(site: InProcess, check: Check, tmp_path: Path) -> None:
     text = site.config.read_text("utf-8")
     site.config.write_text(text.replace("jars = ", 'jars = "nowhere" # '), "utf-8")
     [failure] = check.failures(site)
@@ -76,7 +76,9 @@ def test_jars_that_are_missing(site: InProcess, check: Check, tmp_path: Path) ->
         ("database.port", "many", 2, "database.port is not a number: many; correct it in [source.properties]"),
     ],
 )
-def test_a_property_that_debezium_refuses(site: InProcess, property_: str, value: str, code: int, error: str) -> None:
+def test_a_property_that_debezium_refuses_is_reported(
+    site: InProcess, property_: str, value: str, code: int, error: str
+) -> None:
     lines = site.config.read_text("utf-8").splitlines()
     lines = [line for line in lines if not line.startswith(json.dumps(property_))]
     lines.insert(lines.index("[source.properties]") + 1, f"{json.dumps(property_)} = {json.dumps(value)}")
@@ -101,7 +103,7 @@ def without_schemas(message: SourceRecord) -> SourceRecord:
 NO_EVENT = "entities: configuration: entities.item.table: there is no event of public.item yet that can be read; "
 
 
-def test_events_without_a_schema_or_types(reader: Reader, check: Check) -> None:
+def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Check) -> None:
     reader.produce(without_schemas(creation(1)))
     topic = f"{reader.prefix}.public.item"
     topic_failure, entity_failure = check.failures(reader)
@@ -119,7 +121,7 @@ def test_events_without_a_schema_or_types(reader: Reader, check: Check) -> None:
     assert '; declare it: id = "…" in [entities.X.types]' in line
 
 
-def test_an_id_that_the_registry_does_not_know(
+def test_an_id_that_the_registry_does_not_know_is_reported(
     broker: Broker, registry: Registry, own_name: str, tmp_path: Path, check: Check
 ) -> None:
     reader = Reader(broker, tmp_path, own_name)
@@ -143,7 +145,7 @@ def test_an_id_that_the_registry_does_not_know(
     assert line in reader.refused()
 
 
-def test_a_message_that_is_not_a_change_event(reader: Reader, check: Check) -> None:
+def test_a_message_that_is_not_a_change_event_is_reported(reader: Reader, check: Check) -> None:
     reader.set_up(f'{ENTITY}key = ["id"]\n')
     reader.produce(SourceRecord(topic="app.public.item", key=None, value=b"hello"))
     [failure] = check.failures(reader)
@@ -161,7 +163,7 @@ def test_an_event_of_an_unconfigured_table_is_counted(reader: Reader) -> None:
         service.until(lambda: service.said("events of tables that are not configured"))
 
 
-def test_partitions_that_changed(reader: Reader, check: Check) -> None:
+def test_a_changed_number_of_partitions_is_reported(reader: Reader, check: Check) -> None:
     reader.produce(creation(1))
     reader.publish(1)
     topic = f"{reader.prefix}.public.item"

@@ -1,5 +1,7 @@
-"""The examples in the documentation of Debezium work. The first is a program that prints the changes of a table. The
-second is a configuration for SQL Server, which is tested without a SQL Server.
+"""Tests the examples in our documentation about Debezium.
+
+The first example is a program that prints the changes of a table. The second is a configuration for SQL Server, which
+is tested without a SQL Server.
 """
 
 import os
@@ -24,7 +26,7 @@ ENGINE_PAGE = (HOW_TO / "debezium-engine.md").read_text("utf-8")
 
 
 def install(connector: str, data: Path) -> None:
-    """Installs the connector's jars into the folder that is the default if $XDG_DATA_HOME is `data`."""
+    """Puts the connector's jars into the folder that is searched by default if $XDG_DATA_HOME is `data`."""
     folder = default_folder(CONNECTORS[connector], {"XDG_DATA_HOME": str(data)})
     folder.parent.mkdir(parents=True)
     folder.symlink_to(engine_jars(connector))

@@ -1,4 +1,7 @@
-"""Runs the campaign that compares our readers with Debezium, for one small round on each of two databases."""
+"""Compares the messages of our own readers with those of Debezium, for random changes on PostgreSQL and on MariaDB.
+
+This is a short run of the campaign `debezium_judge`, which otherwise takes many rounds. A round is one new database.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The service creates PostgreSQL's publication before Debezium starts. `check` says which right is missing."""
+"""Tests that the service creates PostgreSQL's publication before it starts Debezium, and that `changelog check` says
+which right is missing for this.
+"""
 
 import os
 from collections.abc import Iterator
@@ -22,8 +24,8 @@ PASSWORD = "secret-of-the-role"
 def publication(dsn: str, *tables: str, **more: str) -> Publication:
     """Returns the publication `app` for these tables of the schema `public`.
 
-    `more` are additional properties. Their names have underscores in place of dots. The publication is shared only if
-    `more` names it.
+    `more` are additional properties. Their names have underscores in place of dots. The publication counts as shared
+    with other programs only if `more` has `publication_name`.
     """
     names = ("database.hostname", "database.port", "database.dbname", "database.user", "database.password")
     properties = {
@@ -45,7 +47,7 @@ def sql(dsn: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 def published_tables(dsn: str) -> list[str]:
-    """Returns the tables that publications of the database send."""
+    """Returns the names of all tables that are in a publication of the database."""
     return [str(name) for (name,) in sql(dsn, "SELECT tablename FROM pg_publication_tables ORDER BY 1")]
 
 
@@ -118,7 +120,7 @@ def test_tables_may_be_named_by_patterns(dsn: str, pattern: str) -> None:
     assert published_tables(dsn) == ["B c", "a"]
 
 
-def test_a_table_that_does_not_exist_yet(dsn: str) -> None:
+def test_a_table_that_does_not_exist_yet_is_added_later(dsn: str) -> None:
     [warning, _] = findings_of(publication(dsn, "a", "later"))
     assert (warning.status, warning.message.rpartition(" has ")[2]) == ("warn", "no table public.later yet")
     publication(dsn, "a", "later").made(None, continues=False)
@@ -146,7 +148,7 @@ def test_a_publication_that_lost_a_table_is_a_gap(dsn: str, statement: str, loss
         both_tables.made(stored, continues=True)
     assert (caught.value.kind, caught.value.message) == (Kind.GAP, f"{loss}, so the log may lack changes")
     assert [finding.status for finding in findings_of(both_tables, list(stored), continues=True)] == ["fail"]
-    assert both_tables.made(None, continues=False) == stored  # as after the gap
+    assert both_tables.made(None, continues=False) == stored  # as at the first start after the gap
 
 
 def test_a_publication_of_the_user_is_only_checked(dsn: str) -> None:
@@ -197,7 +199,7 @@ def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
     assert findings_of(all_tables)[0].message.endswith("only a superuser may publish all tables")
 
 
-def test_an_error_is_one_line(dsn: str) -> None:
+def test_errors_are_reported_in_one_line(dsn: str) -> None:
     for more, line in (
         ({"database_user": "nobody_here"}, 'role "nobody_here" does not exist'),
         ({"database_dbname": "no_such"}, 'database "no_such" does not exist'),
@@ -212,7 +214,7 @@ def test_an_error_is_one_line(dsn: str) -> None:
 
 
 def test_a_publication_of_the_user_may_be_out_of_reach(dsn: str) -> None:
-    """This is only a warning, because Debezium may be able to reach a server that libpq cannot reach."""
+    """The finding is only a warning, because Debezium may be able to reach a server that libpq cannot reach."""
     [finding] = findings_of(publication(dsn, "a", publication_autocreate_mode="disabled", database_port="1"))
     assert finding.status == "warn"
 
@@ -228,7 +230,7 @@ def site(database: str, tmp_path: Path) -> InProcess:
     return site
 
 
-def test_a_column_that_is_altered_at_the_first_start(site: InProcess) -> None:
+def test_rows_from_before_an_alter_table_at_the_first_start_are_read_correctly(site: InProcess) -> None:
     """If Debezium created the publication in its own session, PostgreSQL would decode the older rows wrongly here."""
     with site.running() as service:
         service.until(lambda: len(site.messages("orders")) == 40)
@@ -262,7 +264,7 @@ def test_a_publication_that_is_gone_is_a_gap_and_drop_drops_it(site: InProcess) 
     assert published_tables(site.dsn) == []
 
 
-def test_a_partitioned_table(site: InProcess) -> None:
+def test_changes_of_a_partitioned_table_are_published(site: InProcess) -> None:
     site.sql(
         "DROP TABLE orders",
         "CREATE TABLE orders (id int PRIMARY KEY, status text) PARTITION BY RANGE (id)",

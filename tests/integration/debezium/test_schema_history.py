@@ -1,4 +1,4 @@
-"""The embedded Debezium restores the history of schemas that MariaDB's connector needs."""
+"""Tests that the embedded Debezium restores the history of table schemas, which MariaDB's connector needs."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
-"""The service reads a database through a Debezium that it runs itself. Restarts and kills lose and repeat nothing.
+"""Tests a service that reads a database through a Debezium that it runs itself. No change is lost or repeated if the
+service is restarted or Debezium is killed.
 
 Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint.
 """
@@ -27,7 +28,7 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
     return site
 
 
-def test_changes_before_an_altered_column_are_read_after_it(postgres: InProcess) -> None:
+def test_changes_from_before_an_alter_table_are_read_correctly_after_it(postgres: InProcess) -> None:
     """PostgreSQL 18.6 crashes here if the session that reads the log has accessed the table before."""
     postgres.publish(40)
     postgres.sql(
@@ -115,7 +116,7 @@ def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgre
 
 
 def wait_for_gap(settings: config.Config) -> gaps.GapAtStart:
-    """Returns the gap. Searches again if Debezium did not start within the time that one search waits for it."""
+    """Returns the gap. One search waits only a limited time for Debezium to start, so the search is repeated."""
     gap: gaps.GapAtStart | None = None
 
     def search() -> bool:
@@ -175,7 +176,7 @@ def test_mariadb_continues_with_its_history_of_schemas(mariadb: MysqlServer, tmp
     assert [len(message["value"]["current"]["columns"]) for message in site.messages("schemas")] == [2, 3]
 
 
-def test_an_error_is_one_line(postgres: InProcess) -> None:
+def test_errors_are_reported_in_one_line(postgres: InProcess) -> None:
     text = postgres.config.read_text("utf-8")
     text_with_managed_property = text.replace("[source.properties]", '[source.properties]\n"offset.storage" = "x"')
     postgres.config.write_text(text_with_managed_property, "utf-8")

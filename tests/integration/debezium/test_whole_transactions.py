@@ -1,4 +1,4 @@
-"""The service publishes each transaction as a whole, even if Debezium wrote its events to several partitions."""
+"""Tests that the service publishes the events of a transaction together, even if they are in several partitions."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -30,7 +30,7 @@ ENTITIES = "".join(f'[entities.{name}]\ntable = "public.{name}"\nkey = ["id"]\n'
 def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[SourceRecord], list[list[tuple[str, str, str]]]]:
     """Writes transactions to the database. Returns Debezium's messages, and the changes of each transaction.
 
-    A change is its operation, its table and its key.
+    A change is a tuple of its operation, its table and its key.
     """
     expected_changes: list[list[tuple[str, str, str]]] = []
 
@@ -139,7 +139,7 @@ def position(message: dict[str, Any]) -> str:
     return str(message["value"]["provenance"]["source"]["position"])
 
 
-def test_a_topic_that_does_not_tell_the_order(
+def test_a_topic_of_transactions_with_two_partitions_is_refused(
     broker: Broker, own_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader = Reader(broker, tmp_path, own_name)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests on Kafka."""
+"""Defines the settings of a Kafka sink that many tests in this folder use."""
 
 import pytest
 
@@ -10,5 +10,5 @@ from tests.integration.kafka.topics import NAME
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """Settings with a prefix that only this test uses, so that it has its own topics."""
+    """The settings of a sink. Each test has a prefix of its own, and so topics of its own."""
     return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=own_name)

@@ -1,4 +1,4 @@
-"""A database, the configuration of a service that publishes it to Kafka, and the changelog in Kafka."""
+"""Configures and runs a service that publishes a PostgreSQL database to Kafka, and reads its changelog."""
 
 import contextlib
 import json
@@ -39,6 +39,7 @@ from tests.servers.registry import Registry
 class Site:
     """A database at `dsn`, and a service that publishes its `tables`, each as the entity of the same name.
 
+    `tables` maps each table to the number of its topic's partitions.
     The configuration is in `folder`, and ends with `rest`. If there is a registry, messages are in Avro. If `name` is
     None, the service has the name of its database, followed by `suffix`. The name of its slot must be unique on the
     whole server, so several services over one database need different suffixes.
@@ -119,7 +120,7 @@ class Site:
         return sorted(records, key=lambda record: record.envelope.provenance.source.position)
 
     def state(self, entity: str) -> dict[str, Any]:
-        """Returns the entity's rows by key, as the changelog's messages leave them."""
+        """Returns the rows that result from the entity's messages, by key."""
         alive: dict[str, Any] = {}
         for record in self.records(entity):
             alive.pop(record.place.key, None)
@@ -134,7 +135,7 @@ class Site:
         return {str(row["row"]["id"]): row["row"] for row in rows}
 
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
-        """Appends changes to the changelog through the sink. The table never had these changes.
+        """Appends forged changes, which the table never had, to the changelog.
 
         The service must be stopped. `changes` maps keys to changes. A change maps columns to values as JSON text; None
         is a delete. Everything else is copied from the key's last row, or from another key's row if this key has no row

@@ -1,4 +1,4 @@
-"""Runs the commands on a changelog in Kafka, from its first row until its topics are dropped."""
+"""Tests the commands of `changelog` on a changelog in Kafka, from its first row until its topics are dropped."""
 
 import json
 import os
@@ -56,7 +56,7 @@ ANY_RULE = AclBindingFilter(
 
 
 class Site:
-    """A database, and its changelog on a broker."""
+    """A database, a service that publishes it to a broker, and the commands of `changelog` on this service."""
 
     def __init__(self, dsn: str, broker: Broker, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.dsn, self._capsys = dsn, capsys
@@ -84,14 +84,14 @@ class Site:
                 connection.execute(statement.encode())
 
     def call(self, *words: str) -> tuple[int, str, str]:
-        """Returns a command's exit code, its output and its errors, without the lines of the log."""
+        """Runs a command. Returns its exit code, its output and its errors, without the lines of the log."""
         self._capsys.readouterr()
         code = cli.main([words[0], "--config", str(self.file), *words[1:]])
         output = self._capsys.readouterr()
         return code, output.out, "".join(line for line in output.err.splitlines() if not line.startswith("{"))
 
     def messages(self, *words: str) -> list[tuple[str, str, str]]:
-        """Returns entity, key and op of each message that `tail` or `history` prints."""
+        """Returns the entity, the key and the operation of each message that `tail` or `history` prints."""
         code, out, err = self.call(*words, "--json")
         assert (code, err) == (0, "")
         messages = [json.loads(line) for line in out.splitlines()]
@@ -306,7 +306,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
 def test_rights_that_are_missing_are_findings(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker allows everybody to do what it has no rule for."""
+    """The broker allows every action that none of its rules concerns."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",

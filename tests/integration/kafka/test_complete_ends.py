@@ -1,10 +1,10 @@
-"""A reader that reads up to a checkpoint returns all rows of that checkpoint, even if Kafka has not yet marked the end
-of the commit in every partition.
+"""Tests that a reader which reads up to a checkpoint returns all rows of this checkpoint, even if Kafka has not yet
+marked the end of the commit in every partition.
 
-Kafka acknowledges a commit, and then marks its end in one partition after the other. The first test shows this with two
-brokers. It pauses the second broker, which replicates the rows but not `positions`. So the end of the transaction is
-visible in `positions`, but not yet among the rows. The other tests imitate this state with two transactions (see
-`unfinished.py`).
+Kafka acknowledges a commit, and then marks its end in one partition after another. The first test shows this with two
+brokers. The second broker replicates the topic of the rows, but not the topic `positions`, which has the checkpoints.
+While the test pauses this broker, readers see the end of the transaction in `positions`, but not yet among the rows.
+The other tests imitate this state with two transactions (see `unfinished.py`).
 """
 
 import os
@@ -56,7 +56,7 @@ def read(log: KafkaLog) -> list[int]:
 
 
 def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
-    """Returns the brokers whose copies of a partition are complete. Kafka marks a commit once all of them have it."""
+    """Returns the in-sync replicas of a partition. Readers see the end of a commit after all of them have it."""
     topic, number = part
     partition = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(number)
     # Until a broker knows a new topic, it lists no partitions.

@@ -1,4 +1,4 @@
-"""The console shows a changelog in Kafka, and the state of the service and of the database."""
+"""Tests that the web console shows a changelog in Kafka, and the state of the service and of the database."""
 
 from pathlib import Path
 

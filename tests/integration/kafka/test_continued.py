@@ -1,9 +1,9 @@
-"""This version continues a changelog in topics that an earlier version of the program wrote.
+"""Tests that this version of the service continues a changelog that an earlier version wrote to Kafka topics.
 
 `stored/kafka` holds the topics as the earlier version left them after it had been killed five times. The earlier
-version is the last one that had no `connectors/capture`. `photo` is partly read, a repair of two keys of `item` is
-open, and the last transaction was aborted. The database cluster no longer exists, so the service continues with another
-cluster.
+version is the last one that had no `connectors/capture`. It had read only a part of the table `photo`, had not finished
+a repair of two keys of `item`, and its last transaction was aborted. The database cluster no longer exists, so the
+service continues with another cluster.
 """
 
 import itertools
@@ -54,8 +54,8 @@ def stored_messages() -> list[Message]:
 
 
 def load(broker: Broker) -> None:
-    """Creates the topics, and sends the messages in their original transactions. A transaction is committed or aborted
-    as it was originally.
+    """Creates the topics, and sends the messages in their original transactions. Commits or aborts each transaction as
+    the earlier version did.
 
     Each new topic gets a new id, so the checkpoints are changed to contain the new ids.
     """

@@ -1,4 +1,8 @@
-"""A service with a [state] reads flat rows from topics of a real broker. A flat row does not have the row before it."""
+"""Tests a service that reads flat rows from Kafka topics, and takes the row before each change from its own `[state]`.
+
+A flat row is a message that has only the row after the change. So the service stores the last row of each key in the
+folder that the section `[state]` of its configuration names.
+"""
 
 import json
 import shutil
@@ -27,7 +31,10 @@ def flat(number: int, status: str | None, **columns: Any) -> SourceRecord:
 
 
 def test_originals_come_from_the_state(broker: Broker, own_name: str, tmp_path: Path) -> None:
-    """The folder of the state is lost after three changes. The deletes have nulls in place of the last values."""
+    """After three changes, the test deletes the folder of the state, and the service restores it from the changelog.
+
+    The messages of the deletes have nulls in place of the row's last values, so these come from the state, too.
+    """
     reader = Reader(broker, tmp_path, own_name)
     reader.set_up(CONFIG, source="unwrapped = true\n")
     reader.create("public.item")

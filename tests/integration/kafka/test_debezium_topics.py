@@ -1,6 +1,8 @@
-"""The service reads events of Debezium from the topics of a real broker, also after restarts and changes of topics.
+"""Tests a service that reads Debezium's events from the topics of a real broker, also after restarts and changes of
+topics.
 
-Our own sink writes the events (`envelope = "debezium"`), or a producer sends events that `change_events` has built.
+Debezium itself does not run. Our own sink writes the events (`envelope = "debezium"`), or a producer sends events that
+`change_events` builds.
 """
 
 import json
@@ -33,7 +35,10 @@ ITEM = ("public", "item")
 
 
 class Reader(Site):
-    """A service that reads topics into a file log. The names of the topics begin with `prefix`."""
+    """A service that reads events from topics, and writes its changelog into files.
+
+    The names of the topics begin with `prefix`.
+    """
 
     def __init__(self, broker: Broker, folder: Path, prefix: str) -> None:
         self.name, self.folder, self.prefix = prefix, folder, prefix
@@ -41,7 +46,7 @@ class Reader(Site):
         self.client = Client(bootstrap_servers=broker.bootstrap_servers)
 
     def set_up(self, rest: str, *, include: Sequence[str] = (), source: str = "", topics: str = "") -> None:
-        """Writes the configuration. `rest` is the text below its head."""
+        """Writes the configuration, with the text `rest` at its end."""
         self.config.write_text(
             f'name = "{self.name}"\nservice = {{ listen = "127.0.0.1:0" }}\n'
             f'sink = {{ path = "log", commit_seconds = 0.05 }}\n'
@@ -75,7 +80,7 @@ class Reader(Site):
 
     def committed_offsets(self, topic: str) -> list[int]:
         """Returns the offsets of the topic that are stored for the service's consumer group."""
-        admin = self.client.admin()  # without this reference, the client would be deleted before its answer arrives
+        admin = self.client.admin()  # without this reference, Python would delete the client before its answer arrives
         [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.name)]).values()
         return [part.offset for part in future.result().topic_partitions if part.topic == topic]
 
@@ -100,7 +105,7 @@ def creation(number: int, **more: Any) -> SourceRecord:
 
 
 def rows(messages: Sequence[dict[str, Any]]) -> list[tuple[str, str, Any, Any]]:
-    """Returns the op, the key, the current and the original row of each message."""
+    """Returns the operation, the key, the current and the original row of each message."""
     return [
         (
             message["value"]["provenance"]["source"]["op"],
@@ -119,7 +124,7 @@ def registry_of_events(request: pytest.FixtureRequest, starts_servers: None) -> 
     return registry
 
 
-def test_a_changelog_of_events_in_topics_equals_one_of_the_tables(
+def test_a_changelog_of_events_equals_a_changelog_of_the_tables_themselves(
     database: str, broker: Broker, registry_of_events: Registry | None, own_name: str, tmp_path: Path
 ) -> None:
     direct = KafkaSite(
@@ -175,9 +180,10 @@ def has_last(site: Site) -> bool:
 
 
 def by_key(messages: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the ops and the rows of each key, in order.
+    """Returns the operations and the rows of each key, in order.
 
-    The order across keys is left out. It differs, because the two changelogs have their reads at different positions.
+    The order of changes of different keys is not compared. It differs, because the two services have read the tables'
+    first rows at different points of the log.
     """
     changes: dict[str, list[Any]] = {}
     for op, key, current, original in rows(messages):
@@ -314,7 +320,7 @@ def test_a_topic_with_more_partitions_is_refused(reader: Reader, monkeypatch: py
     assert [message["key"] for message in reader.messages("item")] == ["1", "2"]
 
 
-def test_commands_on_a_changelog_of_events(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_work_on_a_changelog_of_events(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     reader.create("public.item", cleanup_policy="compact")
     before, after = {"id": 1, "status": "a"}, {"id": 1, "status": "b"}
     reader.produce(event("c", ITEM, None, before), event("u", ITEM, None, after), event("d", ITEM, before, None))
@@ -352,7 +358,9 @@ def test_commands_on_a_changelog_of_events(reader: Reader, capsys: pytest.Captur
     ]
 
 
-def test_offsets_are_committed_to_a_group_for_tools(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_are_committed_to_a_consumer_group_for_tools(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = reader.create("public.item")
     reader.produce(creation(1), creation(2))
     with reader.running() as service:
@@ -384,7 +392,7 @@ def test_a_lost_commit_of_offsets_is_repeated(reader: Reader, monkeypatch: pytes
         service.until(lambda: reader.committed_offsets(topic) == [2])
 
 
-def test_an_absent_broker_is_one_line(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_broker_is_reported_in_one_line(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
     text = reader.config.read_text("utf-8")
     reader.config.write_text(text.replace(reader.client.bootstrap_servers, f"127.0.0.1:{free_port()}"), "utf-8")

@@ -1,6 +1,7 @@
-"""Kills the service at each fail point of its Kafka sink once, and runs the campaigns for a few rounds.
+"""Kills the service once at each fail point of its Kafka sink, and runs a few rounds of the fault campaigns with Kafka.
 
-A fail point is a named line of the service's code at which a test can kill it.
+A fail point is a named line of the service's code at which a test can kill the service. A campaign is a test
+that usually runs much longer: it injects random faults, and checks what the service has published.
 """
 
 import time
@@ -48,8 +49,8 @@ class Site:
         self.positions = Positions(servers, self.name, self.name)
 
     def crash(self, fail_at: str) -> int:
-        """Starts the service to create its slot. Starts it again, under load, and waits until it crashes at the fail
-        point. Returns the LSN at which the slot begins.
+        """Starts the service once, so that it creates its slot. Then starts it again under load, and waits until it
+        crashes at the fail point. Returns the LSN at which the slot begins.
         """
         self.service.start()
         slot_lsn = self.service.slot_made(self.dsn, self.name)
@@ -60,7 +61,7 @@ class Site:
         return slot_lsn
 
     def judge(self, slot_lsn: int) -> None:
-        """Lets the service read to the end of the log, and checks everything that it stored."""
+        """Lets the service read to the end of the log, and compares all its messages with what the oracle has read."""
         self.service.start()
         time.sleep(0.5)
         self.load.stop()

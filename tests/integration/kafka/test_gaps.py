@@ -1,6 +1,7 @@
-"""The service continues over a gap on Kafka. The topics hold rows from before the gap, and perhaps a checkpoint.
+"""Tests that a service that publishes to Kafka can continue after a gap.
 
-A consumer that has read the messages before and after the gap ends up with the rows of the table.
+There is a gap if changes may be missing, because the replication slot, a topic or the checkpoint was lost. A consumer
+that reads the messages before and after the gap must end up with the rows of the table.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from tests.servers.registry import Registry
 
 
 class World:
-    """A service over one table, a writer of the table, and a consumer that has read all messages before the gap."""
+    """A service that publishes one table, a writer, and a consumer that has read all messages before the gap."""
 
     def __init__(self, dsn: str, broker: Broker, folder: Path, seed: int, registry: Registry | None) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -49,9 +50,7 @@ class World:
             running.until(self._consume)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """Returns the rows ordered by position. A consumer that reads several partitions must also handle the rows in
-        this order.
-        """
+        """Returns the rows ordered by position. A consumer of several partitions must handle the rows in this order."""
         rows = pa.Table.from_batches(list(self.site.log.read(entity="guest")))
         return iter(rows.sort_by("position").to_batches())
 

@@ -1,5 +1,5 @@
-"""One service has two instances. While the first instance has no connection to the database, the second one publishes.
-When the first instance continues, it must not take the changes that it missed for a gap.
+"""Tests a service that runs as two instances. While the first instance has no connection to the database, the second
+one publishes. When the first instance continues, it must not report the changes that it missed as lost.
 """
 
 from contextlib import closing
@@ -18,7 +18,7 @@ ACTIVE_SLOT = "SELECT 1 FROM pg_replication_slots WHERE database = current_datab
 
 
 def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[Site, Site]:
-    """Returns the same service twice, each with its own folder. Only the first site connects through the proxy."""
+    """Returns two instances of one service, each with its own folder. Only the first one connects through the proxy."""
     sites = []
     for name, dsn in (("first", make_conninfo(database, host="127.0.0.1", port=proxy.port)), ("second", database)):
         (folder / name).mkdir()

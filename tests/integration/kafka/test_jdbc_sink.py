@@ -1,5 +1,6 @@
-"""Debezium's JDBC sink, in a real Kafka Connect, reads a topic of Debezium's events and a topic of flat rows. It writes
-a table from each topic, and these tables equal the source.
+"""Tests that Debezium's JDBC sink, in a real Kafka Connect, can read our topics of Debezium's events and of flat rows.
+
+The sink writes a table from each topic, and these tables must equal those that our service publishes.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,9 @@ def sink(envelope: str, topic: str, target: str) -> dict[str, str]:
     }
 
 
-def test_tables_equal_the_source(database: str, target: str, broker: Broker, tmp_path: Path) -> None:
+def test_the_tables_of_the_sinks_equal_their_sources(
+    database: str, target: str, broker: Broker, tmp_path: Path
+) -> None:
     jars = fetched("debezium-jdbc") / "lib"
     flat = Site(database, broker, tmp_path, tables={"item": 2}, suffix="_flat", envelope="flat")
     source = Site(
@@ -125,7 +128,9 @@ def notes(dsn: str, table: str) -> list[tuple[Any, ...]]:
 
 
 def publish(sites: dict[str, Site], signal: Signal | None = None) -> None:
-    """Sends the signal. Then runs each service until it has published all changes and done what the signal asks."""
+    """Sends the signal to the services. Then runs each service until it has done what the signal asks. By then, it has
+    published all earlier changes. Without `signal`, the services are asked to publish one row again.
+    """
     if signal is None:
         signal = Signal(do="republish", id="k", entity="item", keys=('["500","new"]',))
     with psycopg.connect(sites["debezium"].dsn, autocommit=True) as connection:

@@ -1,4 +1,6 @@
-"""Questions about a key or a writer have the same answers whether the changelog is in topics or in files."""
+"""Tests that the history and blame of a key, and the list of what a service wrote, are the same whether the changelog
+is in Kafka topics or in files.
+"""
 
 from contextlib import closing
 from dataclasses import replace
@@ -64,7 +66,7 @@ RECORDS = [
 ]
 
 
-def test_topics_answer_as_files_do(settings: KafkaSettings, tmp_path: Path) -> None:
+def test_topics_give_the_same_answers_as_files(settings: KafkaSettings, tmp_path: Path) -> None:
     with closing(KafkaSink(settings, JSON)) as sink:
         sink.prepare([ORDER])
         sink.recover()

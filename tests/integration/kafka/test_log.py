@@ -1,5 +1,5 @@
-"""The reader on a real broker returns only committed messages. The messages of one key come in the order of their
-positions.
+"""Tests the reader of a changelog in Kafka on a real broker. It returns only committed messages, and returns the
+messages of one key in the order of their positions.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def entity(name: str = "order", *, partition_by: str = "id", partitions: int = P
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """Settings with a prefix that only this test uses, so that it has its own topics."""
+    """The settings of a sink. Each test has a prefix of its own, and so topics of its own."""
     client = Client(bootstrap_servers=broker.bootstrap_servers)
     return KafkaSettings(client=client, name=NAME, prefix=own_name)
 
@@ -158,7 +158,9 @@ def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: Kafka
 
 
 def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
-    """A key has rows in several partitions if another column has chosen the partition, and its value has changed."""
+    """Here, another column than the key chooses the partition. So a key has rows in several partitions if the value of
+    that column has changed.
+    """
     order = entity(partition_by="guest_id")
     with writing(settings, order) as sink:
         for commit in range(1, 10):
@@ -287,7 +289,7 @@ def test_a_changelog_without_topics_is_an_error(settings: KafkaSettings) -> None
     assert log.stored_at() is None
 
 
-def test_checkpoint_time_and_counts_of_messages(settings: KafkaSettings) -> None:
+def test_the_log_shows_its_checkpoint_and_the_counts_of_messages(settings: KafkaSettings) -> None:
     with writing(settings) as sink:
         before = log_of(settings).stored_at()
         store(sink, 1, change(1, "1"))

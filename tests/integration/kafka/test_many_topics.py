@@ -1,4 +1,4 @@
-"""The service publishes very many tables."""
+"""Tests that the service can publish very many tables."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from tests.servers import kafka_lib
 
 TOPICS = 1_000
 TABLES = int(os.environ.get("CHANGELOG_TEST_TABLES", "60"))
-"""The number of tables that the service publishes. The campaign audit_kafka publishes a thousand, with faults."""
+"""The number of tables that the service publishes. The campaign `audit_kafka` publishes a thousand."""
 
 
 @pytest.mark.usefixtures("starts_servers")

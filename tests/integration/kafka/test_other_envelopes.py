@@ -1,7 +1,7 @@
-"""A service publishes events of Debezium, or flat rows, to a real broker. It restarts, and repairs changelogs in these
-envelopes.
+"""Tests a service that publishes Debezium's events, or flat rows, instead of messages in our own format.
 
-A *ghost* is a row that the changelog has and the table lacks.
+It restarts, repairs its changelog and continues after a gap. A *ghost* is a row that the changelog has and the table
+lacks.
 """
 
 import json
@@ -98,7 +98,7 @@ def item(id_: int, name: str) -> dict[str, Any]:
     return {"id": id_, "name": name}
 
 
-def test_events_of_debezium(make_site: MakeSite) -> None:
+def test_changes_are_published_as_events_of_debezium(make_site: MakeSite) -> None:
     site = make_site("debezium")
     with site.running() as service:
         service.until(site.is_read)
@@ -119,7 +119,7 @@ def test_events_of_debezium(make_site: MakeSite) -> None:
     ]
 
 
-def test_flat_rows(make_site: MakeSite) -> None:
+def test_changes_are_published_as_flat_rows(make_site: MakeSite) -> None:
     site = make_site("flat")
     with site.running() as service:
         service.until(site.is_read)
@@ -273,7 +273,9 @@ def test_commands_that_read_our_own_entities_work(make_site: MakeSite, capsys: p
 
 
 @pytest.mark.parametrize("envelope", ["debezium", "flat"])
-def test_avro(make_site: MakeSite, registry: Registry, envelope: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_envelopes_can_be_in_avro(
+    make_site: MakeSite, registry: Registry, envelope: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = make_site(envelope, registry=registry)
     with site.running() as service:
         service.until(site.is_read)

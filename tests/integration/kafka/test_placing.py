@@ -1,5 +1,5 @@
-"""The configuration partitions an entity by another column than before. The older rows stay in their partitions, and
-readers still find them.
+"""Tests an entity whose partitions are chosen by another column than before. The older rows stay in their partitions,
+and readers still find them.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
-"""An application publishes events to a real broker itself. A batch is published completely or not at all, and the id of
-an event identifies it.
+"""Tests `ChangelogProducer`, with which an application itself publishes events to Kafka.
+
+A batch of events is published completely or not at all. An event that is published twice has the same id both times.
 """
 
 import contextlib
@@ -94,7 +95,7 @@ def event(number: int, **changes: Any) -> Event:
 
 
 def read(broker: Broker, topic: str) -> list[Message]:
-    """Waits until no transaction is open. Returns the committed messages, one partition after the other."""
+    """Waits until no transaction is open. Returns the committed messages; those of one partition are in order."""
     settled(Client(bootstrap_servers=broker.direct_servers), [(topic, number) for number in range(PARTITIONS)])
     consumer = Consumer(
         {
@@ -234,7 +235,7 @@ def test_a_repeated_event_has_the_same_id(broker: Broker, prefix: str, open_prod
 
 
 def publish_again_until_stored(producer: ChangelogProducer, events: Sequence[Event]) -> None:
-    """Publishes events. Publishes them again, with the same ids, if Kafka takes longer than the producer waits."""
+    """Publishes events. If Kafka does not confirm them in time, publishes the same events again, until it does."""
 
     def is_published() -> bool:
         try:
@@ -270,7 +271,7 @@ def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
         assert sorted(set(ids(read(broker, "p.viewed")))) == ["e-1", "e-2", "e-3"]
 
 
-def test_threads_take_turns(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
+def test_several_threads_can_use_one_producer(broker: Broker, prefix: str, open_producer: OpenProducer) -> None:
     producer = open_producer()
     threads = [threading.Thread(target=producer.publish, args=([event(n), event(n + 10)],)) for n in range(8)]
     for thread in threads:

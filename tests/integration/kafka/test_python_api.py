@@ -1,4 +1,4 @@
-"""The Python API reads a changelog in Kafka as it reads a file log."""
+"""Tests that the Python API can read a changelog in Kafka."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

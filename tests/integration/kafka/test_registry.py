@@ -1,5 +1,6 @@
-"""The sink encodes values in Avro, and stores their schemas in a real registry. The registry's own client reads the
-values, as any consumer would.
+"""Tests that the Kafka sink encodes messages in Avro, and stores their schemas in a real schema registry.
+
+The client library of the registry reads the messages, as any consumer would.
 """
 
 import json
@@ -93,7 +94,7 @@ def test_rows_with_other_columns_get_a_new_schema_version(registry: Server, pref
         assert registry_client.get_versions(subject(prefix, "order")) == [1, 2]
 
 
-def test_entities_of_one_batch_and_records_without_columns(registry: Server, prefix: str) -> None:
+def test_a_batch_may_have_several_entities_and_records_without_columns(registry: Server, prefix: str) -> None:
     records = [
         record(Op.CREATE, '{"id":1,"amount":"1.00"}', entity="order"),
         record(Op.CREATE, '{"any":"thing"}', entity="dead"),
@@ -146,8 +147,8 @@ def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, pre
 
 
 def test_a_topic_that_an_older_version_began_is_continued(registry: Server, prefix: str) -> None:
-    """The older version's stamps have no context. The registry accepts the new schema as compatible. Messages of both
-    schemas can be read.
+    """In the older version's schema, a provenance stamp has no context. The registry accepts the new schema as
+    compatible, and messages of both schemas can be read.
     """
     name, schema = subject(prefix, "order"), avro.value_schema("order", OLD, ["id"], prefix)
     first = record(Op.CREATE, '{"id":1,"amount":"13.50"}', commit=1)
@@ -171,7 +172,7 @@ def test_a_topic_that_an_older_version_began_is_continued(registry: Server, pref
         assert values.decode(value) == second.envelope
 
 
-def test_an_unreachable_registry(registry: Server) -> None:
+def test_an_unreachable_registry_is_an_error_without_the_password(registry: Server) -> None:
     with client_of(f"http://user:secret@127.0.0.1:{free_port()}") as client, pytest.raises(ChangelogError) as caught:
         client.schema(1)
     assert caught.value.kind is Kind.CONNECTION
@@ -200,7 +201,7 @@ class _Answer(BaseHTTPRequestHandler):
     ("status", "kind"),
     [(401, Kind.ACCESS), (403, Kind.ACCESS), (429, Kind.CONNECTION), (500, Kind.CONNECTION), (200, Kind.PRECONDITION)],
 )
-def test_error_answers_of_a_registry(status: int, kind: Kind) -> None:
+def test_the_kind_of_an_error_depends_on_the_answer_of_the_registry(status: int, kind: Kind) -> None:
     with HTTPServer(("127.0.0.1", 0), _Answer) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -229,7 +230,7 @@ def test_wrong_options_are_usage_errors(url: str, options: dict[str, object]) ->
     assert "[sink] registry" in caught.value.message
 
 
-def test_the_command_registers_only_with_yes(
+def test_schemas_register_registers_only_with_yes(
     registry: Server, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(database, tmp_path)

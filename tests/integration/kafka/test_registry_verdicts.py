@@ -1,6 +1,7 @@
-"""Compares our verdicts on random changes of random schemas with those of a real registry, in each of its modes.
+"""Checks that a real schema registry and our own code agree whether a changed schema is compatible.
 
-Apicurio uses Java's `SchemaCompatibility`. It differs from our checks in four ways:
+The schemas and their changes are random. All modes of compatibility are checked. The registry is Apicurio, which uses
+Java's `SchemaCompatibility`. It differs from our checks in four ways:
 
 - If a record contains a map whose values contain the same record, Apicurio's stack overflows. The test leaves such
   schemas out.
@@ -50,7 +51,9 @@ def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, vers
 
 
 def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
-    """Checks that the registry's verdict agrees with our problems. The registry has no strict problems."""
+    """Checks that the registry's verdict agrees with the problems that we find. Strict problems do not count, because
+    Avro's own rules, which the registry applies, allow them.
+    """
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:
         assert Rule.AMBIGUOUS in [problem.rule for problem in not_strict]

@@ -1,5 +1,5 @@
-"""A topic has fewer in-sync replicas than it requires. The service logs what a commit waits for, and repeats no
-message.
+"""Tests the Kafka sink while a topic has fewer in-sync replicas than it requires. The sink logs what a commit waits
+for, and repeats no message.
 
 The tests need two brokers, because a broker never requires more in-sync replicas than the topic has replicas. One of
 the two brokers is stopped.

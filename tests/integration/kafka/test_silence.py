@@ -1,6 +1,4 @@
-"""A broker stops during a call, or does not answer it. The service and the readers never wait for the broker
-forever.
-"""
+"""Tests that the service and the readers do not wait forever for a broker that stops or falls silent during a call."""
 
 import json
 import os

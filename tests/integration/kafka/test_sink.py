@@ -1,4 +1,4 @@
-"""The sink writes to a real broker. Readers of committed messages get the messages that it committed, and no others."""
+"""Tests the Kafka sink on a real broker. Readers of committed messages get what it committed, and nothing else."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -104,7 +104,9 @@ def test_an_older_instance_stores_nothing_more(settings: KafkaSettings) -> None:
 
 
 def test_a_transaction_that_was_open_for_too_long_is_not_a_takeover(settings: KafkaSettings) -> None:
-    """The broker aborts a transaction that is open for too long. It then answers as after a takeover."""
+    """The broker aborts a transaction that is open for too long. It then gives the same answer as if another instance
+    had taken over.
+    """
     now = 0.0
     with closing(KafkaSink(settings, JsonValues(), clock=lambda: now)) as older:
         older.prepare([entity()])

@@ -1,4 +1,6 @@
-"""The sink stops at the position of a message that is too large, skips it, or stores it in the dead-letter topic."""
+"""Tests a message that is too large for its topic. The Kafka sink stops at the message's position, skips the message,
+or stores it in the dead-letter topic.
+"""
 
 import json
 from dataclasses import replace
@@ -32,7 +34,7 @@ def large(commit: int) -> list[Record]:
     return [record(Op.CREATE, '{"id":0}', commit=commit), record(Op.CREATE, text, commit=commit, ordinal=4, key="7")]
 
 
-def test_a_message_that_is_too_large_stops_with_its_position(settings: KafkaSettings) -> None:
+def test_the_sink_stops_at_the_position_of_a_message_that_is_too_large(settings: KafkaSettings) -> None:
     with opened(limit(settings, 4000)) as app_sink:
         with pytest.raises(
             ChangelogError, match=r"a message to \S+ has \d+ bytes, and the topic takes at most 4000"
@@ -45,7 +47,7 @@ def test_a_message_that_is_too_large_stops_with_its_position(settings: KafkaSett
     assert len(read(settings, "order")) == 1
 
 
-def test_the_clients_limit_may_be_lower_than_the_topics(settings: KafkaSettings) -> None:
+def test_the_limit_of_the_client_may_be_lower_than_the_limit_of_the_topic(settings: KafkaSettings) -> None:
     """The Kafka client has its own error for a message that is too large. That error does not have the position."""
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
     limited = replace(settings, client=client)

@@ -1,4 +1,4 @@
-"""Tests how the sink's topics are created, checked and refused, and which timestamps they accept."""
+"""Tests how the topics of the Kafka sink are created, checked and refused, and which timestamps they accept."""
 
 import re
 from contextlib import closing
@@ -46,7 +46,7 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_new_topics_have_the_brokers_own_limit_of_a_message() -> None:
+def test_a_new_topic_limits_the_size_of_messages_as_its_broker_does() -> None:
     """If the sink guessed the limit, `on_too_large = "dead-letter"` could move messages to the dead-letter topic that
     their own topic would accept.
     """
@@ -64,8 +64,8 @@ def test_new_topics_have_the_brokers_own_limit_of_a_message() -> None:
 
 
 def test_a_checkpoint_of_many_tables_is_stored_and_continued(settings: KafkaSettings) -> None:
-    """The checkpoint is also stored and continued by `changelog accept` and other commands, which do not prepare the
-    sink.
+    """Besides the service, `changelog accept` and other commands store and continue the checkpoint. They do not prepare
+    the sink.
     """
     large_settings = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
     with opened(settings) as app_sink:

@@ -1,4 +1,7 @@
-"""A service that publishes to Kafka takes originals from its state, also after restarts and the loss of its folder."""
+"""Tests a service with a `[state]`: a store of its own, from which it takes the row before each change.
+
+The service publishes to Kafka. It finds these rows also after restarts, and after the folder of the store was lost.
+"""
 
 import shutil
 from pathlib import Path

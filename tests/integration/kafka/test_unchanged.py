@@ -1,4 +1,6 @@
-"""The sink refuses to continue if a topic was deleted or created again, or has newer rows than the checkpoint."""
+"""Tests that the Kafka sink refuses to continue if a topic was deleted or created again, or has rows that are newer
+than the checkpoint.
+"""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """Settings with a prefix that only this test uses, so that it has its own topics."""
+    """The settings of a sink. Each test has a prefix of its own, and so topics of its own."""
     return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
 
 
@@ -64,7 +66,7 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
-    """Adds rows, and aborts their transaction once they have reached the broker. Before that, the broker has no
+    """Adds rows, and aborts their transaction after they have reached the broker. Earlier, the broker would have no
     transaction that it could abort.
     """
     admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
@@ -75,7 +77,7 @@ def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
 
 
 def write_checkpoint(settings: KafkaSettings, replacement: Checkpoint) -> None:
-    """Writes a checkpoint without the service, as an operator does who restores an older checkpoint from a copy."""
+    """Writes a checkpoint without the service, like an operator who restores an older checkpoint from a copy."""
     producer = Producer(settings.client.config())
     producer.produce(f"{settings.prefix}.positions", replacement.to_json(), settings.name.encode(), 0)
     assert producer.flush(PATIENCE_S) == 0

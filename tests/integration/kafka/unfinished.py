@@ -1,5 +1,7 @@
-"""Imitates a commit whose end Kafka has marked in `positions`, but not yet in the partitions of the rows: the rows and
-the checkpoint are sent in two transactions.
+"""Imitates a commit whose end Kafka has marked in the topic `positions`, but not yet in the partitions of the rows.
+
+To do this, it sends the rows in one transaction and the checkpoint in another. It commits the second one while the
+first one is still open.
 """
 
 import contextlib

@@ -9,7 +9,9 @@ from pymysql.cursors import Cursor
 from changelog.connectors.servers.mysql import MysqlServer
 
 ENCODERS: Final[dict[Any, Any]] = {**encoders}
-"""The converters with which PyMySQL writes values into statements. It gets no decoders, so values arrive as bytes."""
+"""The converters with which PyMySQL writes values into statements. They include none for reading, so values arrive as
+bytes.
+"""
 
 
 def session(server: MysqlServer, database: str) -> "pymysql.Connection[Cursor]":

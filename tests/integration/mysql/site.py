@@ -1,4 +1,4 @@
-"""The setup of an operator whose database is MySQL or MariaDB."""
+"""Configures and runs a service that publishes a MySQL or MariaDB database, and reads its changelog."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ service = {{ listen = "127.0.0.1:0" }}
 
 
 class MysqlSite(Site):
-    """A fresh database of a server, and in `folder` the configuration and the log of one service."""
+    """A fresh database of a server. The folder `folder` has the configuration and the changelog of one service."""
 
     def __init__(self, server: MysqlServer, database: str, folder: Path, *, snapshot_rows: int = 20) -> None:
         self.server, self.database = server, database
@@ -32,12 +32,12 @@ class MysqlSite(Site):
         self.snapshot_rows = snapshot_rows
 
     def url(self, user: str, password: str = "") -> str:
-        """The connection string for an account."""
+        """Returns the connection string with which an account connects to the database."""
         account = f"{user}:{password}" if password else user
         return f"mysql://{account}@{self.server.host}:{self.server.port}/{self.database}"
 
     def configure(self, rest: str, *, dsn: str | None = None, path: str = "log") -> None:
-        """Writes the configuration. `rest` is the text below its head."""
+        """Writes the configuration, with the text `rest` at its end."""
         values = {"name": self.name, "dsn": dsn or self.dsn, "path": path, "rows": self.snapshot_rows}
         head = HEAD.format(**{key: json.dumps(value) for key, value in values.items()})
         self.config.write_text(head + rest, "utf-8")
@@ -68,5 +68,5 @@ class MysqlSite(Site):
             return {str(row["id"]): row for row in cursor.fetchall()}
 
     def is_exact(self, table: str) -> bool:
-        """Whether the changelog has exactly the table's rows."""
+        """Returns whether the changelog has exactly the table's rows."""
         return self.state(table) == self.rows(table)

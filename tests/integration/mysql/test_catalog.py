@@ -1,4 +1,4 @@
-"""Reads the tables in the catalogue of a server while another session renames them."""
+"""Tests that a table is read correctly from the server's catalogue while another session renames the table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,20 +15,20 @@ def test_a_table_that_is_renamed_while_the_catalogue_is_read_has_its_columns(
 ) -> None:
     with session(mysql_server, mysql_database) as other, other.cursor() as other_cursor:
         other_cursor.execute("CREATE TABLE item (id INT PRIMARY KEY, name TEXT)")
-        renamed: list[int] = []
+        renames: list[int] = []
 
         def query(sql: str, values: Sequence[object]) -> Sequence[tuple[Any, ...]]:
-            swaps = "information_schema.COLUMNS" in sql and not renamed
-            if swaps:
-                renamed.append(other_cursor.execute("RENAME TABLE item TO away"))
+            is_first_query_of_columns = "information_schema.COLUMNS" in sql and not renames
+            if is_first_query_of_columns:
+                renames.append(other_cursor.execute("RENAME TABLE item TO away"))
             with mysql_server.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(sql, tuple(values) or None)
                 rows = cursor.fetchall()
-            if swaps:
+            if is_first_query_of_columns:
                 other_cursor.execute("RENAME TABLE away TO item")
             return rows
 
         [table] = read_tables(query, only=(mysql_database, "item"))
-    assert renamed
+    assert renames
     assert [column.name for column in table.columns] == ["id", "name"]
     assert table.primary_key == ("id",)

@@ -1,5 +1,5 @@
-"""The source knows the character set of every collation, and converts every text that a column can hold as the server
-does.
+"""Tests that the MySQL source knows the character set of every collation, and converts texts of every character set to
+UTF-8 exactly as the server does.
 """
 
 import itertools
@@ -36,8 +36,8 @@ ENCODINGS = {
 def test_every_collation_has_its_character_set(mysql_server: MysqlServer) -> None:
     table = "COLLATIONS" if mysql_server.flavour == "mysql" else "COLLATION_CHARACTER_SET_APPLICABILITY"
     with session(mysql_server, "information_schema") as connection, connection.cursor() as cursor:
-        listed = rows(cursor, f"SELECT ID, CHARACTER_SET_NAME FROM {table}")
-    names = {int(number): name.decode() for number, name in listed}
+        collations = rows(cursor, f"SELECT ID, CHARACTER_SET_NAME FROM {table}")
+    names = {int(number): name.decode() for number, name in collations}
     assert len(names) > 200
     for number, name in names.items():
         assert charset_name(number, {}) == ("utf8mb3" if name == "utf8" else name)
@@ -69,7 +69,8 @@ def characters(name: str, length: int, random: Random) -> Iterator[bytes]:
 def stored(cursor: Cursor, name: str, texts: Iterable[bytes]) -> dict[bytes, bytes]:
     """Inserts texts into a column with this character set, and queries the column.
 
-    Maps each text that the column holds unchanged to the text that the query returns for it.
+    Returns a dictionary. Its keys are the texts that the column stored unchanged. Its values are what the query
+    returned for them, in UTF-8.
     """
     cursor.execute("DROP TEMPORARY TABLE IF EXISTS held")
     cursor.execute(f"CREATE TEMPORARY TABLE held (id INT, held VARCHAR(40) CHARACTER SET {name}) ENGINE = MEMORY")
@@ -90,8 +91,8 @@ def test_every_text_is_converted_as_the_server_converts_it(
 ) -> None:
     random = Random(seed)
     with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:
-        listed = rows(cursor, "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS")
-        lengths = {name.decode(): int(length) for name, length in listed}
+        charsets = rows(cursor, "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS")
+        lengths = {name.decode(): int(length) for name, length in charsets}
         del lengths["binary"]
         assert len(lengths) >= 39
         for name, length in lengths.items():

@@ -1,4 +1,4 @@
-"""The commands of `changelog` as an operator of MySQL or MariaDB uses them, from `init` to `drop`."""
+"""Tests the commands of `changelog` on MySQL and MariaDB, from `init` to `drop`."""
 
 import json
 import tomllib
@@ -184,8 +184,8 @@ def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[
         assert f"--{kind} is for {source}; the service creates none for this source" in refusal
 
 
-def test_the_lock_is_free_after_the_service(site: InitSite) -> None:
-    """A running service holds a lock; `drop` and `status` recognize the service by it."""
+def test_the_lock_is_free_after_the_service_has_stopped(site: InitSite) -> None:
+    """A running service holds a lock of the server. This lock shows `drop` and `status` that the service is running."""
     site.set_up()
     with site.running() as service:
         service.until(site.is_read)

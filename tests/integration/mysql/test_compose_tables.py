@@ -1,4 +1,4 @@
-"""The tables and the account of docker-compose.yml, on real servers."""
+"""Tests the tables and the account that docker-compose.yml creates on MySQL and MariaDB."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Each server writes every kind of event that it can, and the decoder reads every byte of the log."""
+"""Tests the decoder of binary logs. Each server writes every kind of event that it can, and the decoder must read every
+byte of the log.
+"""
 
 from collections.abc import Iterator, Sequence
 

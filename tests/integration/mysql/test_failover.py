@@ -1,4 +1,4 @@
-"""A service continues on a replica that was promoted, and refuses a server that has another history."""
+"""Tests that a service continues on a promoted replica, but refuses a server that lacks published transactions."""
 
 import time
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ class Pair:
     site: MysqlSite
 
     def promote(self) -> MysqlSite:
-        """Stops the replication once the replica has all rows of the primary. Returns a site that uses the replica's
-        database, and the same changelog as `site`.
+        """Stops the replication once the replica has all rows of the primary. Returns a site whose service reads the
+        replica, and continues the changelog of `site`.
         """
         [(count,)] = self.site.sql("SELECT COUNT(*) FROM item")
         [(total,)] = self.site.sql("SELECT SUM(amount) FROM item")

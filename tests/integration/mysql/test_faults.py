@@ -1,4 +1,7 @@
-"""The fault campaigns of MariaDB and MySQL, for a few rounds."""
+"""Runs two rounds of the campaign `mysql` on each version of MariaDB and MySQL.
+
+In each round, the service, the server or the link between them fails while threads write to the database.
+"""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Fences of MySQL and MariaDB under load, and the cases in which there is no fence.
+"""Tests fences of MySQL and MariaDB while threads write to the tables, and cases in which no fence can be taken.
 
-A fence is a snapshot at which a drift comparison reads both the tables and the changelog. In these tests, the changelog
-is the oracle: a fence sees a certain set of transactions, and the rows that it reads from a table must be those that
-result from the changelog's messages of exactly these transactions.
+A fence is a snapshot of the database that sees a certain set of transactions. When the tables are compared with the
+changelog, both are read as they were at a fence. These tests assume that the changelog is right: the rows that a fence
+reads from a table must be those that result from the messages of exactly the transactions that the fence sees.
 """
 
 import time
@@ -50,19 +50,19 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 
 def source(site: MysqlSite) -> tuple[Database, Sequence[Entity]]:
-    """The database of the site's configuration, and its entities."""
+    """Returns the database of the site's configuration, and the entities."""
     settings = config.load(site.config, {})
     opened = database(settings)
     return opened, read_entities(settings, opened)
 
 
 def is_published(site: MysqlSite, fence: Fence) -> bool:
-    """Whether the changelog has everything that the fence sees."""
+    """Returns whether the changelog has everything that the fence sees."""
     return fence.missing(site.checkpoint) is None
 
 
 def read(fence: Fence, entity: str) -> dict[str, Any]:
-    """The rows of a table at the fence, by key."""
+    """Returns the rows that an entity's table has at the fence, by key."""
     pages = Pages(entity=entity, leaf=0, first=0, end=None)
     return {
         row["key"]: msgspec.json.decode(row["current"])
@@ -131,7 +131,7 @@ def test_a_fence_belongs_to_one_server_and_its_present_log(site: MysqlSite) -> N
             assert "the server's log ends at" in reset_reason
 
 
-def test_the_copies_are_deleted_with_the_fence(site: MysqlSite, tmp_path: Path) -> None:
+def test_the_copies_of_the_tables_are_deleted_at_the_end_of_the_fence(site: MysqlSite, tmp_path: Path) -> None:
     folder = tmp_path / "copies"
     folder.mkdir()
     settings = config.load(site.config, {"CHANGELOG__SOURCE__FENCE_FOLDER": str(folder)})
@@ -158,7 +158,7 @@ def test_a_table_has_no_fence_until_it_is_unlocked(site: MysqlSite) -> None:
         assert len(read(fence, "account")) == WRITERS + 1
 
 
-def test_the_account_needs_a_right_only_where_writers_must_be_stopped(site: MysqlSite) -> None:
+def test_the_account_needs_reload_only_where_writers_must_be_stopped(site: MysqlSite) -> None:
     name = site.database
     site.sql(
         f"CREATE USER {name}@'%'",
