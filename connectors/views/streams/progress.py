@@ -30,7 +30,7 @@ from changelog.connectors.views.served import Completeness
 from changelog.connectors.views.streams.tables import KafkaTables
 from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
 from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import ChangelogError, Kind
 
 LOOK_S: Final = 0.05
 """The time between two looks at the tables, in seconds."""
@@ -40,6 +40,9 @@ SEARCH_S: Final = 0.5
 
 SEARCHED_OFFSETS: Final = 100_000
 """At most so many offsets are read. If more are missing, Kafka Streams is still reading them."""
+
+CLOSE_S: Final = 5.0
+"""How long the thread may take to end, in seconds."""
 
 AGAIN_S: Final = 1.0
 """After an error, the thread tries again after this time, in seconds."""
@@ -62,7 +65,7 @@ class _Goal:
 class TablesProgress:
     """Follows the tables of `topics` in an application, for the checkpoints of the service `name`.
 
-    Any thread may call its methods.
+    `error` is what keeps it from asking Kafka now, None if nothing does. Any thread may call its methods.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class TablesProgress:
         self._newest: _Goal | None = None
         self._goals: dict[str, _Goal] = {}
         self._reached: dict[str, Completeness] = {}
+        self.error: ChangelogError | None = None
         self._searched: dict[Part, tuple[int, bool]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
@@ -90,19 +94,22 @@ class TablesProgress:
         return self._reached.get(entity)
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def _follow(self) -> None:
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
             try:
                 self._look()
-                wait_s = LOOK_S
+                self.error, wait_s = None, LOOK_S
             except ChangelogError as error:
-                _log.debug("the progress of tables is unknown", error=str(error))
                 wait_s = AGAIN_S
+                if error.kind is not Kind.PRECONDITION:  # tables are not being restored
+                    if self.error is None:
+                        _log.warning("how far the rows are is unknown", error=str(error))
+                    self.error = error
 
     def _look(self) -> None:
         offsets = committed(self._admin, self._application) if self._goals else {}

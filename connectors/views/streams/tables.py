@@ -6,6 +6,7 @@ is in the name of the folder of a store. So tables must be in the same order at 
 
 import os
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 COMMIT_MS: Final = 100
 """How often offsets are committed. A reader that waits for its own write waits for such a commit."""
+
+SESSION_S: Final = 12.0
+"""After a crash, a process with other tables waits so long, in seconds, for the end of the earlier one's membership."""
 
 CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
@@ -48,6 +52,15 @@ class TablesSettings:
     topics: Mapping[str, str]
     small_tables: frozenset[str] = frozenset()
 
+    @property
+    def member(self) -> str:
+        """The name of this process in the consumer group (static membership).
+
+        A later process with this name takes over at once, also after a crash, and gets the tables of the earlier one.
+        So a process with other tables, after an entity was added, needs another name.
+        """
+        return f"{self.application}-{zlib.crc32(' '.join(self.topics.values()).encode()):08x}"
+
     def properties(self) -> Mapping[str, str]:
         """Returns the properties of Kafka Streams."""
         folder = {} if self.folder is None else {"state.dir": str(self.folder)}
@@ -57,8 +70,9 @@ class TablesSettings:
             "bootstrap.servers": self.bootstrap_servers,
             "application.id": self.application,
             "group.protocol": "classic",  # with the newer protocol, static membership needs a newer broker
-            # One process serves the application: a later one with the same id takes over, and the earlier one ends.
-            "consumer.group.instance.id": self.application,
+            "consumer.group.instance.id": self.member,
+            "consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
+            "consumer.heartbeat.interval.ms": str(int(SESSION_S * 1000) // 4),
             "topology.optimization": "all",
             # With exactly_once_v2, stores of source topics can be emptied (KAFKA-20416).
             "processing.guarantee": "at_least_once",
@@ -133,11 +147,12 @@ class KafkaTables:
                 pairs.close()
 
     def close(self) -> None:
-        """Ends Kafka Streams: the tables are stored, and so is how far they are."""
+        """Ends Kafka Streams: the tables are stored, and so is how far they are. The process leaves its group."""
         self._closing.set()
-        duration = jpype.JClass("java.time.Duration")
+        timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
+        options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(self._failure is None)
         with _translated("ending Kafka Streams"):
-            if not self._streams.close(duration.ofMillis(int(CLOSE_S * 1000))):
+            if not self._streams.close(options):
                 _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
 
     def _topology(self, properties: Any) -> Any:

@@ -55,6 +55,8 @@ class Memory:
 class AtEnd:
     """The progress of tables that are complete."""
 
+    error = None
+
     def reached(self, entity: str) -> Completeness:
         return Completeness(position=Position(1, 10**6, 0), at_s=0.0)
 
