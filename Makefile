@@ -46,11 +46,12 @@ ENGINE_SOURCES := $(shell find connectors/debezium/java -name '*.java') connecto
 
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
 CONNECTORS := postgres mysql mariadb sqlserver
-SERVERS := kafka jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
+SERVERS := kafka streams jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 BENCH_SERVERS_debezium := engine-postgres
 BENCH_SERVERS_shim := engine-postgres
+BENCH_SERVERS_views_kafka := kafka streams
 
 help:
 	@echo 'make demo    runs the demo: a booking database, its changelog, the history of one order, and a console in the browser'
@@ -143,12 +144,12 @@ format: .venv/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev $(if $(filter * debezium shim,$(NAME)),$(ENGINE)) $(foreach name,$(if $(filter *,$(NAME)),kafka mysql debezium,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
+bench: .venv/.dev $(if $(filter * debezium shim,$(NAME)),$(ENGINE)) $(foreach name,$(if $(filter *,$(NAME)),kafka mysql debezium views_kafka,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
-	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --output-file requirements.lock
-	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --extra views --output-file requirements.lock
+	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --extra views --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:
@@ -199,9 +200,15 @@ $(ENGINE): $(ENGINE_SOURCES)
 	@cp .cache/engine/changelog-debezium.jar $@
 
 # Connectors for the embedded engine, as users install them.
-$(CONNECTORS:%=.cache/engine-%/.done): .cache/engine-%/.done: connectors/debezium/jars.py | .venv/.dev
+$(CONNECTORS:%=.cache/engine-%/.done): .cache/engine-%/.done: connectors/debezium/jars.py connectors/java/jars.py | .venv/.dev
 	@echo 'fetching Debezium for $* (once)'
 	@MAVEN_OPTS='-Dmaven.repo.local=$(CURDIR)/.cache/maven' $(RUN) -m changelog debezium install $* --to $(CURDIR)/$(@D) >/dev/null
+	@touch $@
+
+# Kafka Streams for the views over topics, as users install it.
+.cache/streams/.done: connectors/views/streams/jars.py connectors/java/jars.py | .venv/.dev
+	@echo 'fetching Kafka Streams (once)'
+	@MAVEN_OPTS='-Dmaven.repo.local=$(CURDIR)/.cache/maven' $(RUN) -m changelog views install --to $(CURDIR)/$(@D) >/dev/null
 	@touch $@
 
 .cache/jars/.done: tests/servers/spark/pom.xml

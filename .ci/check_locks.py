@@ -14,8 +14,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "requirements.lock": (("console", "embedded", "kafka", "mysql", "state"), ()),
-    "requirements-dev.lock": (("console", "embedded", "kafka", "mysql", "state", "spark"), ("test", "lint", "docs")),
+    "requirements.lock": (("console", "embedded", "kafka", "mysql", "state", "views"), ()),
+    "requirements-dev.lock": (
+        ("console", "embedded", "kafka", "mysql", "state", "views", "spark"),
+        ("test", "lint", "docs"),
+    ),
 }
 """For each lock file: the extras and the dependency groups that it pins, in addition to the core dependencies."""
 

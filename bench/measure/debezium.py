@@ -10,7 +10,7 @@ import psycopg
 from bench.measure import binlog
 from bench.measure.publishers import START_S_MAX, Workspace, end, last_line, launch
 from bench.measure.topic import Topic
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from changelog.connectors.servers.unprivileged import free_port
 

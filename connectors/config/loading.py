@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from changelog.connectors.config.debezium import DebeziumConfig, source_problems
+from changelog.connectors.config.entities import EntityConfig
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
@@ -176,19 +177,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
         include = f'include = ["{config.source.home or "SCHEMA"}.*"]'
         yield ("entities",), f"no table is to be published; add [tables] {include}, or [entities.X]"
     for name, entity in config.entities.items():
-        if entity.table is None and config.tables is None:
-            yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
-        if "sha256" in entity.mask.values() and config.mask is None:
-            yield ("entities", name, "mask"), 'sha256 needs a secret; add [mask] key = "env:NAME"'
-        if entity.types and not isinstance(config.source, DebeziumConfig):
-            text = 'applies only to [source] kind = "debezium"; leave this key out'
-            yield ("entities", name, "types"), text
-        for key in sorted(TOPIC_KEYS & entity.model_fields_set):
-            if not isinstance(config.sink, KafkaConfig):
-                yield ("entities", name, key), "applies only to topics, and the sink is files; leave this key out"
-            elif key == "retention_days" and entity.profile != "history":
-                text = 'applies only to profile = "history"; set that profile, or leave this key out'
-                yield ("entities", name, key), text
+        yield from ((("entities", name, key), text) for key, text in _entity_problems(config, entity))
     if isinstance(config.source, DebeziumConfig):
         yield from ((("source", *keys), text) for keys, text in source_problems(config.source))
     if config.state is not None and config.envelope != OWN_ENVELOPE:
@@ -196,9 +185,28 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
         yield ("state",), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
+    elif "streams" in config.serve.model_fields_set:
+        yield ("serve", "streams"), "applies only to topics, and the sink is files; leave this section out"
     yield from ((("console", key), text) for key, text in web_problems(config.console))
     yield from ((("serve", key), text) for key, text in web_problems(config.serve))
     yield from ((("views", name, "serve"), text) for name, text in served_problems(config.views))
+
+
+def _entity_problems(config: Config, entity: EntityConfig) -> Iterator[tuple[str, str]]:
+    """Yields each key of an entity that does not fit the rest, with a text that says why, and what to do."""
+    if entity.table is None and config.tables is None:
+        yield "table", 'is missing; add table = "SCHEMA.TABLE"'
+    if "sha256" in entity.mask.values() and config.mask is None:
+        yield "mask", 'sha256 needs a secret; add [mask] key = "env:NAME"'
+    if entity.types and not isinstance(config.source, DebeziumConfig):
+        text = 'applies only to [source] kind = "debezium"; leave this key out'
+        yield "types", text
+    for key in sorted(TOPIC_KEYS & entity.model_fields_set):
+        if not isinstance(config.sink, KafkaConfig):
+            yield key, "applies only to topics, and the sink is files; leave this key out"
+        elif key == "retention_days" and entity.profile != "history":
+            text = 'applies only to profile = "history"; set that profile, or leave this key out'
+            yield key, text
 
 
 def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:

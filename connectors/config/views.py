@@ -5,11 +5,12 @@ Such a view has a document for each row of one entity. Arrays in the document ca
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from changelog.connectors.config.fields import Columns, EntityName, Section, Text
+from changelog.connectors.config.fields import Columns, EntityName, Name, Section, Text
 from changelog.connectors.config.web import WebConfig
 
 OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
@@ -31,10 +32,31 @@ class NestedConfig(Section):
     nested: dict[Text, "NestedConfig"] = Field(default={})
 
 
+class StreamsConfig(Section):
+    """`[serve.streams]`: how Kafka Streams keeps the rows of a changelog on Kafka.
+
+    `application` is the id of the application, which is also its consumer group; by default, it is made from the name.
+    It keeps its rows in memory, or in RocksDB in the folder `path`. `heap_mib` is the size of Java's heap, which has
+    the rows if `store` is `in-memory`. `jars` is the folder with the jars of Kafka Streams.
+    """
+
+    application: Name | None = None
+    store: Literal["rocksdb", "in-memory"] = "rocksdb"
+    path: Path = Path("data/views")
+    heap_mib: int = Field(default=512, ge=64, le=65_536)
+    jars: Path | None = None
+
+
 class ServeConfig(WebConfig):
     """`[serve]`: where `changelog views serve` listens, and who may read the rows of its views."""
 
     port: int = Field(default=9466, ge=0, le=65535)
+    streams: StreamsConfig = StreamsConfig()
+
+    def beside(self, folder: Path) -> Self:
+        paths = {"path": folder / self.streams.path, "jars": self.streams.jars and folder / self.streams.jars}
+        streams = self.streams.model_copy(update=paths)
+        return super().beside(folder).model_copy(update={"streams": streams})
 
 
 class ServedConfig(Section):

@@ -46,7 +46,7 @@ from collections.abc import Callable, Mapping, Sequence
 from changelog.connectors.debezium import failures, frames
 from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine, RecordBatch
 from changelog.connectors.debezium.launch import Launch
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.envelope.errors import ChangelogError, Kind
 
 PIPE_BYTES = 1 << 20

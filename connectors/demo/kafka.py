@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker, find_lib, temporary_broker
 from changelog.connectors.sinks.kafka.admin.names import topic

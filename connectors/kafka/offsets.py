@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from changelog.connectors.kafka.client import TIMEOUT_S, Admin, error_of
@@ -48,6 +48,18 @@ def written_ends(admin: Admin, parts: Collection[Part], action: str = _ASKING) -
     answers this request only once it knows what its predecessor had committed (KIP-207).
     """
     return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, action)
+
+
+def committed(admin: Admin, group: str) -> dict[Part, int]:
+    """Returns the offsets that a consumer group has committed: it has read all messages before them."""
+    try:
+        [answer] = admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_S
+        ).values()
+        parts = answer.result().topic_partitions or []
+    except KafkaException as error:
+        raise error_of(error.args[0], _ASKING) from error
+    return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0}
 
 
 def _list_offsets(

@@ -1,4 +1,4 @@
-"""Asks Kafka for the ids of topics. A topic that was deleted and created again has another id."""
+"""Asks Kafka for the ids of topics and of the cluster. A topic that was deleted and created again has another id."""
 
 from collections.abc import Set
 
@@ -21,3 +21,11 @@ def read_ids(admin: Admin, topics: Set[str]) -> dict[str, str]:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise error_of(error.args[0], "asking Kafka for the topics' ids") from error
     return {name: topic_id for name, topic_id in ids.items() if topic_id != _NO_ID}
+
+
+def read_cluster_id(admin: Admin) -> str:
+    """Returns the id of the cluster."""
+    try:
+        return str(admin.describe_cluster(request_timeout=TIMEOUT_S).result().cluster_id)
+    except KafkaException as error:
+        raise error_of(error.args[0], "asking Kafka for its cluster") from error

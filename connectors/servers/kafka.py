@@ -18,7 +18,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.servers.unprivileged import (
     ServerProcess,
     free_port,

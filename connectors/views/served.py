@@ -86,3 +86,6 @@ class StateEngine(Protocol):
 
     def view(self, entity: str, /) -> ServedView:
         """Returns the rows of an entity, which may also be one that the changelog does not have yet."""
+
+    def close(self) -> None:
+        """Ends what the engine runs. It cannot be used afterwards."""

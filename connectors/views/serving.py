@@ -7,6 +7,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from changelog.connectors.config import Config, FilesConfig
+from changelog.connectors.extras import extra_needed
 from changelog.connectors.views.catalogue import catalogue
 from changelog.connectors.views.files.engine import FileEngine
 from changelog.connectors.views.http.app import SURFACE, views_app
@@ -14,8 +15,7 @@ from changelog.connectors.views.http.waiting import WAIT_S
 from changelog.connectors.views.served import StateEngine
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.serving import Serving, served
-from changelog.connectors.wiring.sinks import open_folder
-from changelog.envelope.errors import ChangelogError, Kind
+from changelog.connectors.wiring.sinks import kafka_needed, open_folder
 
 
 @contextlib.contextmanager
@@ -28,7 +28,6 @@ def serving_views(
     `changelog.connectors.web.serving.served`.
     """
     settings = config.serve
-    views = catalogue(open_engine(config, archive), config.views)
 
     def make_app(access: Access, stopping: Callable[[], bool]) -> ASGIApp:
         return views_app(
@@ -42,22 +41,26 @@ def serving_views(
             wait_s=wait_s,
         )
 
-    with served(settings, SURFACE, make_app) as server:
-        yield server
+    with contextlib.closing(open_engine(config, archive)) as engine:
+        views = catalogue(engine, config.views)
+        with served(settings, SURFACE, make_app) as server:
+            yield server
 
 
 def open_engine(config: Config, archive: Path | None) -> StateEngine:
     """Returns the engine that reads the folder `archive`, or the configured sink.
 
-    Raises ChangelogError: USAGE if no engine reads this sink, PRECONDITION if there is no changelog in `archive`.
+    Raises ChangelogError: USAGE if a package is missing, PRECONDITION if there is no changelog in `archive`, and the
+    errors of `changelog.connectors.views.streams.opening.open_engine`.
     """
     if archive is not None:
         open_folder(archive)
         return FileEngine(archive)
     if isinstance(config.sink, FilesConfig):
         return FileEngine(config.sink.path)
-    raise ChangelogError(
-        Kind.USAGE,
-        "views are served from a file log or an archive, and [sink] kind is kafka",
-        hint="archive the topics (docs/how-to/archive.md), and name the archive's folder: --archive FOLDER",
-    )
+    with kafka_needed():
+        import changelog.connectors.wiring.kafka  # noqa: F401, PLC0415, fails if a package is missing
+    with extra_needed("views", "serving views of topics needs {}, which is not installed"):
+        from changelog.connectors.views.streams import opening  # noqa: PLC0415
+    declared = {view.entity for view in config.views.values() if view.serve is not None}
+    return opening.open_engine(config, config.sink, declared)

@@ -20,7 +20,7 @@ from changelog.connectors import cli, show
 from changelog.connectors.commands import add_common_arguments
 from changelog.connectors.commands import demo as command
 from changelog.connectors.demo import Ending
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.envelope.errors import ChangelogError
 from changelog.spark_jobs.demo.chapters import CHAPTERS
 from changelog.spark_jobs.demo.scene import SPARK_LOG, Scene

@@ -7,11 +7,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
+from changelog.connectors.kafka.java_client import java_options
 from changelog.envelope.entity import RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.reading.decode_kafka import DECODED, OFFSET, PARTITION, decoder
 from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
-from changelog.spark_jobs.reading.java_client import java_options
 from changelog.spark_jobs.reading.read_files import ASIDE, ROWS, nullable, refuse_unknown
 from changelog.spark_jobs.reading.where import Kafka, name_of
 

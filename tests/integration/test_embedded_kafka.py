@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker, find_lib
 from changelog.connectors.servers.unprivileged import temporary_folder
 from changelog.envelope.errors import ChangelogError, Kind

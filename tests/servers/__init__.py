@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 
 from changelog.connectors.debezium.launch import OWN_JAR
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.servers.kafka import BRIEF
 from changelog.connectors.servers.postgres import PostgresServer, find_bin
 from changelog.envelope.errors import ChangelogError

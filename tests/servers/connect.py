@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.servers.kafka import BRIEF
 from changelog.connectors.servers.unprivileged import (
     ServerProcess,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changelog.connectors.kafka.java_client import java_options
 from changelog.connectors.sinks.kafka.encoding.messages import JSON, headers
 from changelog.envelope.codec.avro_codec import AvroCodec
 from changelog.envelope.columnar import batch
@@ -22,7 +23,6 @@ from changelog.schemas.avro import value_schema
 from changelog.schemas.types import Primitive, Struct
 from changelog.spark_jobs.reading.decode_kafka import DECODED, MESSAGE_COLUMNS, OFFSET, PARTITION, decoder
 from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
-from changelog.spark_jobs.reading.java_client import java_options
 from tests.unit import records as sample
 from tests.unit.envelope.strategies import records
 

@@ -24,6 +24,8 @@ FOLLOWS = {
     "replication_factor",
     "provenance",
     "schemas",
+    "streams",
+    "application",
 }
 """Keys whose default depends on other settings. The page describes these defaults in words."""
 
@@ -53,7 +55,7 @@ SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
     ],
     "`[state]`": [("", config.StateConfig)],
     "`[drift]`": [("", config.DriftConfig)],
-    "`[serve]`": [("", config.ServeConfig)],
+    "`[serve]`": [("", config.ServeConfig), ("", config.StreamsConfig)],
     "`[console]`": [("", config.ConsoleConfig)],
 }
 

@@ -4,10 +4,12 @@ import argparse
 from collections.abc import Mapping
 
 from changelog.connectors.commands import Command, add_verbs
-from changelog.connectors.commands.views import serve
+from changelog.connectors.commands.views import install, pom, serve
 
 VERBS: Mapping[str, tuple[Command, str]] = {
     "serve": (serve, "serve an HTTP API that answers what the state of a row is now (extra `console`)"),
+    "install": (install, "fetch the jars of Kafka Streams through Maven, which serve views of a changelog on Kafka"),
+    "pom": (pom, "print a pom.xml, with which Maven fetches the same jars on another machine"),
 }
 
 

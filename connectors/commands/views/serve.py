@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 from changelog.connectors import config
 from changelog.connectors.commands.listening import add_listening_arguments, with_listening_options
@@ -26,8 +28,21 @@ def execute(arguments: argparse.Namespace) -> int:
     settings = settings.model_copy(update={"serve": with_listening_options(settings.serve, arguments)})
     with extra_needed("console", "serving views needs {}, which is not installed"):
         from changelog.connectors.views.serving import serving_views  # noqa: PLC0415
-    with serving_views(settings, archive=arguments.archive, logs_requests=arguments.verbose) as server:
-        say(f"views are served at {server.address}; Ctrl-C ends it")
-        with suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to end this command
-            server.run()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with serving_views(settings, archive=arguments.archive, logs_requests=arguments.verbose) as server:
+            say(f"views are served at {server.address}; Ctrl-C ends it")
+            with suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to end this command
+                server.run()
+    except _TerminatedError:  # everything is closed
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
     return 0
+
+
+class _TerminatedError(BaseException):
+    """Raised at SIGTERM. Not an Exception, so that no handler of errors takes it for one."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise _TerminatedError

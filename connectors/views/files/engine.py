@@ -53,6 +53,9 @@ class FileEngine:
     def view(self, entity: str, /) -> "FileView":
         return FileView(self, entity)
 
+    def close(self) -> None:
+        """See `StateEngine`: nothing runs."""
+
     def moment(self, entity: str) -> "FileMoment":
         """Returns the rows of an entity as the files have them now."""
         return FileMoment(self, entity, self.files.now())

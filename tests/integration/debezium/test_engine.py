@@ -16,7 +16,7 @@ import pytest
 from changelog.connectors.debezium.frames import End, LogLine, RecordBatch
 from changelog.connectors.debezium.launch import Launch
 from changelog.connectors.debezium.process import EngineProcess
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.debezium import ChangeEvent, DebeziumEngine, FileStore
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.debezium.site import connector, create_table, has_ended, java_of, kill, program

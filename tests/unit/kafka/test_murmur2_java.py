@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.envelope.key import murmur2, partition, partition_batch
 from tests.servers import kafka_lib
 

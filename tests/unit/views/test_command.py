@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from changelog.connectors import cli
+from changelog.connectors.views import streams
 from changelog.envelope.model import Op
 from tests.patience import PROGRAM_S
 from tests.unit.records import record
@@ -86,12 +87,62 @@ def test_a_port_that_is_taken_is_refused(folder: Path, capsys: pytest.CaptureFix
     assert "(Address already in use); choose another port: --port, or [serve] port" in error
 
 
-def test_topics_are_served_from_their_archive(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=""), "utf-8")
+@pytest.fixture
+def over_topics(tmp_path: Path) -> Path:
+    """A folder with a configuration for a broker that is not there, and with the name of a jar."""
+    streams = f', streams = {{ jars = "{tmp_path}" }}'
+    (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=streams), "utf-8")
+    (tmp_path / "kafka-streams-4.1.1.jar").write_text("", "utf-8")
+    return tmp_path
+
+
+def test_what_is_missing_to_serve_topics_is_named(
+    over_topics: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (over_topics / "kafka-streams-4.1.1.jar").unlink()
+    code, error = refused(capsys, over_topics)
+    assert code == 3
+    assert error.startswith(f"changelog: the jars of Kafka Streams are not in {over_topics}; `changelog views install")
+    (over_topics / "kafka-streams-4.1.1.jar").write_text("", "utf-8")
+    monkeypatch.setenv("JAVA_HOME", str(over_topics))
+    code, error = refused(capsys, over_topics)
+    assert (code, error.partition(";")[0]) == (3, f"changelog: no java in {over_topics}")
+    monkeypatch.setitem(sys.modules, "jpype", None)
+    monkeypatch.delattr(streams, "opening")
+    for module in ("opening", "java", "tables"):
+        monkeypatch.delitem(sys.modules, f"{streams.__name__}.{module}")
+    code, error = refused(capsys, over_topics)
+    assert (code, error.partition(";")[0]) == (
+        2,
+        "changelog: serving views of topics needs jpype, which is not installed",
+    )
+    assert "[views]" in error
+
+
+@pytest.mark.parametrize(
+    ("sink", "streams", "problem"),
+    [
+        (KAFKA, 'store = "lru:100"', "serve.streams.store: should be"),
+        (KAFKA, "heap_mib = 1", "serve.streams.heap_mib: should be"),
+        (CONFIG, "heap_mib = 512", "serve.streams: applies only to topics, and the sink is files; leave this section"),
+        (
+            KAFKA.replace('127.0.0.1:9"', '127.0.0.1:9", envelope = "flat"'),
+            "heap_mib = 512",
+            'changelog: `changelog views serve` reads our own envelope, and [sink] envelope is "flat"',
+        ),
+    ],
+)
+def test_settings_of_kafka_streams_that_do_not_fit_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sink: str, streams: str, problem: str
+) -> None:
+    (tmp_path / "changelog.toml").write_text(sink.format(rest="", serve=f", streams = {{ {streams} }}"), "utf-8")
     code, error = refused(capsys, tmp_path)
     assert code == 2
-    assert error.startswith("changelog: views are served from a file log or an archive, and [sink] kind is kafka; ")
-    assert "--archive FOLDER" in error
+    assert problem in error
+
+
+def test_an_archive_of_topics_is_served(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=""), "utf-8")
     code, error = refused(capsys, tmp_path, "--archive", str(tmp_path))
     assert (code, error.partition(";")[0]) == (3, f"changelog: there is no changelog in {tmp_path}")
     with running(settings(tmp_path), archive=folder / "log") as api:

@@ -162,6 +162,24 @@ class KafkaLog:
         counts = topics.entities(self._admin, self._prefix)
         return self._ends([part for entity in entities for part in self._parts_of(entity, counts)])
 
+    def is_placed_by_key(self, entity: str, count: int) -> bool:
+        """Returns whether every row of the entity is in the partition that its key chooses.
+
+        If the settings changed, stored rows stayed where they were. But each change of the settings begins a new
+        version of the entity's columns, and a version has a hash of the settings. So the function checks that every
+        version has the settings in the checkpoint.
+        """
+        checkpoint = self.checkpoint() if count > 1 else None
+        shape = None if checkpoint is None else checkpoint.settings.get(entity)
+        if shape is None or shape["key"] != shape["partition_by"] or shape["partitions"] != count:
+            return False
+        versions = [
+            Version.parse(state.encode())
+            for rows in self.read(entity=SCHEMAS, key=entity)
+            for state in rows.column("current").to_pylist()
+        ]
+        return {version.settings for version in versions} == {settings_id(shape)}
+
     def counts(self) -> dict[str, dict[str, int]]:
         """Returns, for each entity, an upper bound of its number of messages, under the key `MESSAGES`.
 
@@ -217,7 +235,7 @@ class KafkaLog:
         if entity is None:
             return [(topic(self._prefix, name), number) for name, count in counts.items() for number in range(count)]
         parts = self._parts_of(entity, counts)
-        if key is not None and self._is_placed_by_key(entity, len(parts)):
+        if key is not None and self.is_placed_by_key(entity, len(parts)):
             return [parts[partition(key.encode(), len(parts))]]
         return parts
 
@@ -226,24 +244,6 @@ class KafkaLog:
         if entity not in counts:
             raise unknown_entity(self, entity, counts)
         return [(topic(self._prefix, entity), number) for number in range(counts[entity])]
-
-    def _is_placed_by_key(self, entity: str, count: int) -> bool:
-        """Returns whether every row of the entity is in the partition that its key chooses.
-
-        If the settings changed, stored rows stayed where they were. But each change of the settings begins a new
-        version of the entity's columns, and a version has a hash of the settings. So the function checks that every
-        version has the settings in the checkpoint.
-        """
-        checkpoint = self.checkpoint() if count > 1 else None
-        shape = None if checkpoint is None else checkpoint.settings.get(entity)
-        if shape is None or shape["key"] != shape["partition_by"] or shape["partitions"] != count:
-            return False
-        versions = [
-            Version.parse(state.encode())
-            for rows in self.read(entity=SCHEMAS, key=entity)
-            for state in rows.column("current").to_pylist()
-        ]
-        return {version.settings for version in versions} == {settings_id(shape)}
 
     def _spans(self, parts: Sequence[Part]) -> dict[Part, range]:
         """Returns all committed offsets of each partition."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from changelog.connectors.debezium import jars
 from changelog.connectors.debezium.launch import Launch
 from changelog.connectors.findings import Finding, fail, ok
-from changelog.connectors.java import find_java
+from changelog.connectors.java.program import find_java
 from changelog.connectors.sources import Hold, Remnant
 from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
 from changelog.connectors.sources.debezium.inputs.engine.publication import PUBLISHED, Publication

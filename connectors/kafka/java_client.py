@@ -1,4 +1,6 @@
-"""Translates the options for librdkafka in the configuration into options for the Java client, which Spark uses.
+"""Translates the options for librdkafka in the configuration into options for the Java client.
+
+Spark and Kafka Streams use the Java client.
 
 https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md · https://kafka.apache.org/41/configuration/
 """
@@ -50,7 +52,7 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif name.startswith(("sasl.", "ssl.", "enable.ssl", "https.")) and name not in _LOGIN:
             supported = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] client: Spark's Kafka client has no {name}", hint=f"jobs support {supported}"
+                Kind.USAGE, f"[sink] client: Kafka's Java client has no {name}", hint=f"it supports {supported}"
             )
     if _LOGIN & options.keys():
         yield "sasl.jaas.config", _jaas(options)

@@ -1,0 +1,1 @@
+"""Finds the program `java`, and fetches jars."""

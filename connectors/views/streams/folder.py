@@ -1,0 +1,164 @@
+"""Claims the folder in which Kafka Streams keeps its stores, and deletes stores that could have wrong rows.
+
+Kafka Streams continues a store from the offset in its checkpoint. That gives wrong rows in two cases that it does not
+notice, so such stores are deleted, and restored from the topics:
+
+- The topic was deleted and created again, or was not followed for a while. The offset says nothing then.
+- The offset is older than tombstones are kept. A key that was deleted since may have no message any more.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
+from changelog.envelope.errors import ChangelogError, Kind
+
+_MARKER, _NEW_MARKER, _LOCK, _STORES = "changelog.json", "changelog.new", "lock", "stores"
+
+_DAY_S = 86_400
+
+_log = structlog.get_logger("views")
+
+
+class _Marker(msgspec.Struct, kw_only=True):
+    """The content of `changelog.json`: to what the folder belongs, and the ids of the topics of its stores, in their
+    order.
+    """
+
+    format: int = 1
+    application: str
+    cluster: str
+    topics: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """An application of Kafka Streams in a cluster, and the ids of its topics by name. `tombstones_s` is how long a
+    topic keeps a tombstone at least, in seconds.
+    """
+
+    application: str
+    cluster: str
+    topics: Mapping[str, str]
+    tombstones_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A folder for stores, and the names of their topics in the order in which they were first served."""
+
+    stores: Path
+    topics: Sequence[str]
+
+
+@contextmanager
+def claimed(path: Path, owner: Owner) -> Iterator[Claim]:
+    """Yields the folder for the stores, inside `path`, which is locked meanwhile.
+
+    Raises ChangelogError: IN_USE if another process has it locked, PRECONDITION if it belongs to another application or
+    has other files, STORAGE if it cannot be used.
+    """
+    with _storing(path):
+        make_folder(path, DATA_FOLDER)
+        is_new = not {file.name for file in path.iterdir()} - {_LOCK, _NEW_MARKER}
+        lock = _take_lock(path)
+    try:
+        with _storing(path):
+            marker = _Marker(application=owner.application, cluster=owner.cluster, topics=dict(owner.topics))
+            earlier = None if is_new else _read(path, owner)
+            if earlier is not None:
+                reason = _obsolete(path, earlier, owner)
+                if reason is None:
+                    marker.topics = {**earlier.topics, **marker.topics}
+                else:
+                    _log.warning("stores are deleted and restored", reason=reason, folder=str(path))
+                    shutil.rmtree(path / _STORES, ignore_errors=True)
+            make_folder(path / _STORES, DATA_FOLDER)
+            _write(path / _MARKER, marker)
+        yield Claim(stores=path / _STORES, topics=list(marker.topics))
+    finally:
+        os.close(lock)
+
+
+def _read(path: Path, owner: Owner) -> _Marker:
+    """Returns the marker of a folder. Raises ChangelogError (PRECONDITION) if it is not one of this owner."""
+    try:
+        marker = msgspec.json.decode((path / _MARKER).read_bytes(), type=_Marker)
+    except (FileNotFoundError, msgspec.DecodeError) as error:
+        hint = "give [serve.streams] path a folder of its own; or delete this one, and the rows are restored"
+        raise ChangelogError(Kind.PRECONDITION, f"{path} is not a folder of served views", hint=hint) from error
+    if (marker.application, marker.cluster) != (owner.application, owner.cluster):
+        what = "cluster" if marker.application == owner.application else "application"
+        theirs, ours = getattr(marker, what), getattr(owner, what)
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"{path} has the rows of the {what} {theirs}, not of {ours}",
+            hint="give [serve.streams] path another folder; or delete this one, and the rows are restored",
+        )
+    return marker
+
+
+def _obsolete(path: Path, marker: _Marker, owner: Owner) -> str | None:
+    """Returns why the stores are deleted; None if they are not."""
+    for name, id_ in marker.topics.items():
+        if name not in owner.topics:
+            return f"topic {name} is no longer served"
+        if owner.topics[name] != id_:
+            return f"topic {name} was deleted and created again"
+    age_s = time.time() - _stored_s(path)
+    if age_s > owner.tombstones_s:
+        days, kept_days = age_s / _DAY_S, owner.tombstones_s / _DAY_S
+        return f"their offsets are {days:.1f} days old, and the topics keep tombstones for {kept_days:.1f} days"
+    return None
+
+
+def _stored_s(path: Path) -> float:
+    """Returns when the oldest offset was stored, in seconds since 1970. A task that stored none began with the process
+    that wrote the marker.
+    """
+    tasks = (path / _STORES).glob("*/*/")
+    checkpoints = [task / ".checkpoint" for task in tasks]
+    files = [file if file.exists() else path / _MARKER for file in checkpoints]
+    return min((file.stat().st_mtime for file in files), default=time.time())
+
+
+def _write(file: Path, marker: _Marker) -> None:
+    temporary = file.with_name(_NEW_MARKER)
+    make_file(temporary, DATA_FILE)
+    temporary.write_bytes(msgspec.json.encode(marker))
+    temporary.replace(file)
+
+
+def _take_lock(path: Path) -> int:
+    make_file(path / _LOCK, DATA_FILE)
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise ChangelogError(
+            Kind.IN_USE,
+            f"the rows in {path} are served by another process",
+            hint="stop it, or give this one another [serve.streams] path and application",
+        ) from error
+    return lock
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ChangelogError(
+            Kind.STORAGE, f"cannot keep rows in {path}: {reason}", hint="choose another [serve.streams] path"
+        ) from error

@@ -1,0 +1,109 @@
+"""Starts the Java virtual machine in this process, and turns its log lines into ours."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jpype
+import structlog
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+_ERROR, _WARNING, _INFO = 1000, 900, 800
+"""The levels of Java's own log (`java.util.logging.Level`)."""
+
+_log = structlog.get_logger("java")
+
+_handlers: list[Any] = []
+
+
+def start(program: str, jars: Path, *, heap_mib: int) -> None:
+    """Starts the virtual machine of the program `java`, with the jars of a folder.
+
+    Does nothing if a virtual machine runs already: a process has only one. Raises ChangelogError (PRECONDITION) if it
+    does not start.
+    """
+    if jpype.isJVMStarted():
+        return
+    library = _library(program)
+    options = [
+        f"-Xms{min(32, heap_mib)}m",
+        f"-Xmx{heap_mib}m",
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:-UsePerfData",
+        "-Xrs",  # SIGTERM and SIGINT stay Python's
+        "-Djava.awt.headless=true",
+    ]
+    try:
+        jpype.startJVM(*options, jvmpath=library, classpath=class_path(jars), convertStrings=False, interrupt=True)
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ChangelogError(Kind.PRECONDITION, f"Java does not start: {reason}", hint="see [serve.streams]") from error
+    _take_log()
+
+
+class Threads(threading.local):
+    """Detaches each thread in which `enter` was called from Java when the thread ends.
+
+    JPype attaches threads by itself, but does not detach them. Java would keep the memory of each thread that ended.
+    """
+
+    def __init__(self) -> None:
+        self._end = _ThreadEnd()
+
+    def enter(self) -> None:
+        """Notes that this thread calls Java. The constructor has done that, once for each thread."""
+
+
+class _ThreadEnd:
+    """Detaches a thread when the thread-local variable that has this object is deleted, which the thread does last."""
+
+    def __del__(self) -> None:
+        jpype.java.lang.Thread.detach()
+
+
+def class_path(jars: Path) -> Sequence[str]:
+    """Returns the paths of all jars of a folder."""
+    return [str(jar.absolute()) for jar in sorted(jars.glob("*.jar"))]
+
+
+def _library(java: str) -> str:
+    """Returns the shared library of the virtual machine that the program `java` starts."""
+    home = Path(java).resolve().parents[1]
+    library = next(iter(sorted(home.glob("lib/server/libjvm.*"))), None)
+    if library is None:
+        hint = "set JAVA_HOME to the folder of a Java 17 or newer"
+        raise ChangelogError(Kind.PRECONDITION, f"{home} has no lib/server/libjvm.so", hint=hint)
+    return str(library)
+
+
+def _take_log() -> None:
+    """Sends the lines of Java's log to ours: a handler that prints nothing, with a filter that logs each record."""
+    util_logging = jpype.JPackage("java").util.logging
+
+    @jpype.JImplements(util_logging.Filter)
+    class ToOurLog:
+        @jpype.JOverride
+        def isLoggable(self, record: Any) -> bool:  # noqa: N802, Java's name
+            _log_record(record)
+            return False
+
+    util_logging.LogManager.getLogManager().reset()
+    handler = util_logging.ConsoleHandler()
+    handler.setLevel(util_logging.Level.ALL)
+    handler.setFilter(ToOurLog())
+    root = util_logging.Logger.getLogger("")
+    root.setLevel(util_logging.Level.WARNING)
+    root.addHandler(handler)
+    _handlers.append(handler)
+
+
+def _log_record(record: Any) -> None:
+    value = int(record.getLevel().intValue())
+    level = logging.ERROR if value >= _ERROR else logging.WARNING if value >= _WARNING else logging.DEBUG
+    thrown = record.getThrown()
+    cause = {} if thrown is None else {"cause": str(thrown.toString())}
+    _log.log(level, "kafka streams", said=str(record.getMessage()), logger=str(record.getLoggerName()), **cause)

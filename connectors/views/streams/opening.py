@@ -1,0 +1,79 @@
+"""Opens the engine over Kafka: finds the topics, claims the folder, and starts Java and Kafka Streams."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+
+from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.java.program import find_java
+from changelog.connectors.kafka.java_client import java_options
+from changelog.connectors.kafka.topic_ids import read_cluster_id
+from changelog.connectors.views.streams import jars, java
+from changelog.connectors.views.streams.engine import StreamsEngine
+from changelog.connectors.views.streams.folder import Owner, claimed
+from changelog.connectors.views.streams.progress import TablesProgress
+from changelog.connectors.views.streams.tables import KafkaTables, TablesSettings
+from changelog.connectors.views.streams.topics import served_topics
+from changelog.connectors.wiring import kafka
+from changelog.connectors.wiring.sinks import read_versions, refuse_other_envelope
+
+
+def open_engine(
+    config: Config, sink: KafkaConfig, declared: Collection[str], environment: Mapping[str, str] = os.environ
+) -> StreamsEngine:
+    """Returns the engine for the `declared` entities, or for all entities if there are none.
+
+    The tables are restored in the background. Raises ChangelogError: USAGE if messages are in another envelope;
+    PRECONDITION if Java, its jars or the changelog are missing, or if messages can be lost; and the errors of
+    `claimed` and of Kafka.
+    """
+    refuse_other_envelope(config, "`changelog views serve`")
+    settings = config.serve.streams
+    application = settings.application or f"{config.name}-views"
+    jars_folder, java_program = jars.find(settings.jars, environment), find_java()
+    client, codec, log = kafka.client(sink), kafka.values(config, sink), kafka.open_log(config, sink)
+    options = java_options(sink.client)
+    admin = client.admin()
+    topics = served_topics(admin, log, config.prefix, declared)
+    columns = {version.entity: version.columns for version in read_versions(log)}
+    with ExitStack() as opened:
+        folder, order = None, list(topics.ids)
+        if settings.store == "rocksdb":
+            owner = Owner(
+                application=application,
+                cluster=read_cluster_id(admin),
+                topics=topics.ids,
+                tombstones_s=topics.tombstones_s,
+            )
+            claim = opened.enter_context(claimed(settings.path, owner))
+            folder, order = claim.stores, claim.topics
+        java.start(java_program, jars_folder, heap_mib=settings.heap_mib)
+        tables = KafkaTables(
+            TablesSettings(
+                bootstrap_servers=sink.bootstrap_servers,
+                options=options,
+                application=application,
+                folder=folder,
+                topics=in_order(topics.names(), order),
+                small_tables=frozenset(topics.others),
+            )
+        )
+        opened.callback(tables.close)
+        progress = TablesProgress(
+            tables, client, codec, name=config.name, application=application, topics=topics.entities
+        )
+        opened.callback(progress.close)
+        return StreamsEngine(
+            tables,
+            progress,
+            codec,
+            topics=topics.entities,
+            columns=columns,
+            where=log.where,
+            close=opened.pop_all().close,
+        )
+
+
+def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:
+    """Returns tables, each with its topic, in the order of their topics."""
+    return dict(sorted(tables.items(), key=lambda table: topics.index(table[1])))

@@ -1,0 +1,152 @@
+"""Finds out up to which position of the changelog the tables are complete.
+
+A thread repeats three steps:
+
+1. It takes the newest checkpoint that is in the table of checkpoints.
+2. It asks Kafka where the partitions end by which all rows up to this checkpoint are visible (`complete_ends`).
+3. It waits until Kafka Streams has committed these offsets. Then the tables have all rows up to the checkpoint: Kafka
+   Streams commits an offset only after its messages are in the table, and a table can be read only after it was
+   restored up to its offset.
+
+Kafka Streams commits an offset only together with a message. What is between its offset and the end may be ends of
+transactions, and messages of aborted ones. So if it does not advance, step 3 looks whether there is a message at all.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import Part, committed
+from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
+from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
+from changelog.connectors.sinks.kafka.reading.spans import messages_in
+from changelog.connectors.views.served import Completeness
+from changelog.connectors.views.streams.tables import KafkaTables
+from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+
+LOOK_S: Final = 0.05
+"""The time between two looks at the tables, in seconds."""
+
+SEARCH_S: Final = 0.5
+"""If the offsets of Kafka Streams do not reach the ends for this long, in seconds, the messages between are read."""
+
+SEARCHED_OFFSETS: Final = 100_000
+"""At most so many offsets are read. If more are missing, Kafka Streams is still reading them."""
+
+CLOSE_S: Final = 5.0
+"""How long the thread may take to end, in seconds."""
+
+AGAIN_S: Final = 1.0
+"""After an error, the thread tries again after this time, in seconds."""
+
+_log = structlog.get_logger("views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Goal:
+    """The offsets at which tables are complete up to a checkpoint. `at_s` is when Kafka was asked for them, on the
+    clock `time.monotonic`.
+    """
+
+    checkpoint: bytes
+    completeness: Completeness
+    ends: Mapping[Part, int]
+    at_s: float
+
+
+class TablesProgress:
+    """Follows the tables of `topics` in an application, for the checkpoints of the service `name`.
+
+    `error` is what keeps it from asking Kafka now, None if nothing does. Any thread may call its methods.
+    """
+
+    def __init__(
+        self,
+        tables: KafkaTables,
+        client: Client,
+        codec: ValueCodec,
+        *,
+        name: str,
+        application: str,
+        topics: Mapping[str, ServedTopic],
+    ) -> None:
+        self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
+        self._application, self._admin = application, client.admin()
+        self._newest: _Goal | None = None
+        self._goals: dict[str, _Goal] = {}
+        self._reached: dict[str, Completeness] = {}
+        self.error: ChangelogError | None = None
+        self._searched: dict[Part, tuple[int, bool]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
+        self._thread.start()
+
+    def reached(self, entity: str) -> Completeness | None:
+        """Returns how far the table of an entity is complete; None if it is not yet complete up to any checkpoint."""
+        return self._reached.get(entity)
+
+    def close(self) -> None:
+        """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
+        self._stopping.set()
+        self._thread.join(CLOSE_S)
+
+    def _follow(self) -> None:
+        wait_s = 0.0
+        while not self._stopping.wait(wait_s):
+            try:
+                self._look()
+                self.error, wait_s = None, LOOK_S
+            except ChangelogError as error:
+                wait_s = AGAIN_S
+                if error.kind is not Kind.PRECONDITION:  # tables are not being restored
+                    if self.error is None:
+                        _log.warning("how far the rows are is unknown", error=str(error))
+                    self.error = error
+
+    def _look(self) -> None:
+        offsets = committed(self._admin, self._application) if self._goals else {}
+        for entity, goal in list(self._goals.items()):
+            if all(self._has(part, goal, offsets.get(part, 0)) for part in self._topics[entity].parts()):  # 3
+                self._reached[entity] = goal.completeness
+                del self._goals[entity]
+        if len(self._goals) == len(self._topics):
+            return
+        newest = self._tables.get_with_time(POSITIONS, 0, self._name.encode())  # 1
+        if newest is None:
+            return
+        if self._newest is None or newest[0] != self._newest.checkpoint:
+            self._newest = self._goal(*newest)
+        for entity in self._topics.keys() - self._goals.keys():
+            if self._reached.get(entity) != self._newest.completeness:
+                self._goals[entity] = self._newest
+
+    def _goal(self, text: bytes, at_s: float) -> _Goal:
+        checkpoint = Checkpoint.from_json(text)
+        parts = list(all_parts(self._topics))
+        ends = complete_ends(self._client, self._codec, self._name, parts, lambda: checkpoint)  # 2
+        completeness = Completeness(position=checkpoint.reached, at_s=at_s)
+        return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic())
+
+    def _has(self, part: Part, goal: _Goal, offset: int) -> bool:
+        """Returns whether a table has all messages before the goal's end of a partition."""
+        end = goal.ends[part]
+        if offset >= end or self._searched.get(part) == (end, True):
+            return True
+        is_late = time.monotonic() - goal.at_s > SEARCH_S
+        if not is_late or end - offset > SEARCHED_OFFSETS or self._searched.get(part) == (end, False):
+            return False
+        self._searched[part] = end, self._is_empty(part, range(offset, end))
+        return self._searched[part][1]
+
+    def _is_empty(self, part: Part, span: range) -> bool:
+        """Returns whether there is no committed message in a span of offsets."""
+        with closing(self._client.reader()) as consumer:
+            return not any(messages_in(consumer, {part: span}))

@@ -1,0 +1,289 @@
+"""Runs Kafka Streams: a table for each topic, with the last message of each key as bytes.
+
+A topic is itself the changelog of its store (`topology.optimization`). Kafka Streams numbers the tables, and the number
+is in the name of the folder of a store. So tables must be in the same order at each start (`folder.Claim`).
+"""
+
+import os
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jpype
+import structlog
+
+from changelog.connectors.views.streams.java import Threads
+from changelog.envelope.errors import ChangelogError, Kind
+
+COMMIT_MS: Final = 100
+"""How often offsets are committed. A reader that waits for its own write waits for such a commit."""
+
+SESSION_S: Final = 12.0
+"""After a crash, a process with other tables waits so long, in seconds, for the end of the earlier one's membership."""
+
+CLOSE_S: Final = 30.0
+"""How long Kafka Streams may take to end, in seconds."""
+
+AGAIN_S: Final = 5.0
+"""After a failure, a thread is replaced after this time, in seconds."""
+
+FETCH_BYTES: Final = 16 << 20
+"""The most bytes that a consumer fetches at once."""
+
+_log = structlog.get_logger("views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesSettings:
+    """`options` are those of the Java client, which may have secrets. `topics` maps each table to its topic, in
+    the order of the tables.
+
+    Tables are kept in RocksDB in `folder`, or in memory if it is None. Those in `small_tables` are always in memory.
+    """
+
+    bootstrap_servers: str
+    options: Mapping[str, str]
+    application: str
+    folder: Path | None
+    topics: Mapping[str, str]
+    small_tables: frozenset[str] = frozenset()
+
+    @property
+    def member(self) -> str:
+        """The name of this process in the consumer group (static membership).
+
+        A later process with this name takes over at once, also after a crash, and gets the tables of the earlier one.
+        So a process with other tables, after an entity was added, needs another name.
+        """
+        return f"{self.application}-{zlib.crc32(' '.join(self.topics.values()).encode()):08x}"
+
+    def properties(self) -> Mapping[str, str]:
+        """Returns the properties of Kafka Streams."""
+        folder = {} if self.folder is None else {"state.dir": str(self.folder)}
+        return {
+            **self.options,
+            **folder,
+            "bootstrap.servers": self.bootstrap_servers,
+            "application.id": self.application,
+            "group.protocol": "classic",  # with the newer protocol, static membership needs a newer broker
+            "consumer.group.instance.id": self.member,
+            "consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
+            "consumer.heartbeat.interval.ms": str(int(SESSION_S * 1000) // 4),
+            "topology.optimization": "all",
+            # With exactly_once_v2, stores of source topics can be emptied (KAFKA-20416).
+            "processing.guarantee": "at_least_once",
+            "main.consumer.auto.offset.reset": "earliest",
+            "main.consumer.isolation.level": "read_committed",
+            "restore.consumer.isolation.level": "read_committed",
+            "commit.interval.ms": str(COMMIT_MS),
+            "statestore.cache.max.bytes": "0",  # a cache would hide the newest messages
+            "max.task.idle.ms": "-1",  # tables do not wait for each other
+            "num.stream.threads": str(min(4, os.cpu_count() or 1)),
+            "consumer.fetch.max.bytes": str(FETCH_BYTES),
+            "consumer.max.partition.fetch.bytes": str(FETCH_BYTES >> 2),
+            "consumer.receive.buffer.bytes": str(1 << 20),
+            "main.consumer.max.poll.records": "10000",
+            "restore.consumer.max.poll.records": "10000",
+        }
+
+
+class KafkaTables:
+    """Running tables. Any thread may call the methods, which raise ChangelogError: PRECONDITION while tables are being
+    restored, and the error that ended Kafka Streams, if one did.
+
+    The virtual machine must run (`java.start`).
+    """
+
+    def __init__(self, settings: TablesSettings) -> None:
+        self._settings = settings
+        self.restored_messages = 0
+        self._threads = Threads()
+        self._failure: ChangelogError | None = None
+        self._closing = threading.Event()
+        self._stores: dict[tuple[str, int], Any] = {}
+        self._streams_package = jpype.JPackage("org").apache.kafka.streams
+        self._bytes_of: Any = jpype.JArray(jpype.JByte)
+        self._listeners = [self._restore_listener(), self._failure_handler()]
+        properties = jpype.JClass("java.util.Properties")()
+        for name, value in settings.properties().items():
+            properties.setProperty(name, value)
+        with _translated("starting Kafka Streams"):
+            self._streams = self._streams_package.KafkaStreams(self._topology(properties), properties)
+            self._streams.setGlobalStateRestoreListener(self._listeners[0])
+            self._streams.setUncaughtExceptionHandler(self._listeners[1])
+            self._streams.start()
+
+    def refuse_unready(self, table: str) -> None:
+        """Raises the error for a table that cannot be read now, as far as that is known without reading it."""
+        with self._asking(table):
+            if str(self._streams.state().name()) != "RUNNING":
+                raise restoring(table)
+
+    def get(self, table: str, partition: int, key: bytes) -> bytes | None:
+        """Returns the last message of a key in a partition of a table; None if there is none, or a tombstone."""
+        with self._asking(table):
+            value = self._store(table, partition).get(self._bytes_of(key))
+            return None if value is None else bytes(value.value())
+
+    def get_with_time(self, table: str, partition: int, key: bytes) -> tuple[bytes, float] | None:
+        """Returns the same as `get` with the message's time, in seconds since 1970."""
+        with self._asking(table):
+            value = self._store(table, partition).get(self._bytes_of(key))
+            return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
+
+    def scan(self, table: str, partition: int, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the keys of a partition from `begin` on in their order, each with its last message."""
+        with self._asking(table):
+            pairs = self._store(table, partition).range(self._bytes_of(begin), None)
+            try:
+                while pairs.hasNext():
+                    pair = pairs.next()
+                    yield bytes(pair.key), bytes(pair.value.value())
+            finally:
+                pairs.close()
+
+    def close(self) -> None:
+        """Ends Kafka Streams: the tables are stored, and so is how far they are. The process leaves its group."""
+        self._closing.set()
+        timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
+        options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(self._failure is None)
+        with _translated("ending Kafka Streams"):
+            if not self._streams.close(options):
+                _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
+
+    def _topology(self, properties: Any) -> Any:
+        kstream = self._streams_package.kstream
+        serdes = jpype.JPackage("org").apache.kafka.common.serialization.Serdes
+        builder = self._streams_package.StreamsBuilder()
+        for table, topic in self._settings.topics.items():
+            in_memory = self._settings.folder is None or table in self._settings.small_tables
+            types = kstream.Materialized.StoreType
+            store = (
+                kstream.Materialized.as_(table)
+                .withKeySerde(serdes.ByteArray())
+                .withValueSerde(serdes.ByteArray())
+                .withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
+            )
+            consumed = kstream.Consumed.with_(serdes.ByteArray(), serdes.ByteArray())
+            builder.table(topic, consumed, store)
+        return builder.build(properties)
+
+    def _store(self, table: str, partition: int) -> Any:
+        """Returns the store of a partition, for reading. It stays valid when tasks are restored again."""
+        store = self._stores.get((table, partition))
+        if store is None:
+            types = self._streams_package.state.QueryableStoreTypes
+            query = self._streams_package.StoreQueryParameters.fromNameAndType(table, types.timestampedKeyValueStore())
+            store = self._streams.store(query.withPartition(jpype.JInt(partition)))
+            self._stores[table, partition] = store
+        return store
+
+    @contextmanager
+    def _asking(self, table: str) -> Iterator[None]:
+        self._refuse_failed()
+        self._threads.enter()
+        errors = self._streams_package.errors
+        try:
+            yield
+        except (errors.InvalidStateStoreException, errors.StreamsNotStartedException) as error:
+            self._refuse_failed()
+            raise restoring(table) from error
+        except jpype.JException as error:
+            raise _failed(f"reading the rows of {table}", error) from error
+
+    def _refuse_failed(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _restore_listener(self) -> Any:
+        tables = self
+
+        @jpype.JImplements(self._streams_package.processor.StateRestoreListener)
+        class RestoreListener:
+            @jpype.JOverride
+            def onRestoreStart(self, part: Any, table: Any, begin: Any, end: Any) -> None:  # noqa: N802, Java's name
+                if (count := int(end) - int(begin)) > 0:
+                    _log.info("restoring", table=str(table), partition=int(part.partition()), offsets=count)
+
+            @jpype.JOverride
+            def onBatchRestored(self, _part: Any, _table: Any, _end: Any, count: Any) -> None:  # noqa: N802
+                tables.restored_messages += int(count)
+
+            @jpype.JOverride
+            def onRestoreEnd(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
+                if int(count) > 0:
+                    _log.info("restored", table=str(table), partition=int(part.partition()), messages=int(count))
+
+            @jpype.JOverride
+            def onRestoreSuspended(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
+                """Nothing to do: the restoration goes on later."""
+
+        return RestoreListener()
+
+    def _failure_handler(self) -> Any:
+        tables, errors = self, self._streams_package.errors
+        answers = jpype.JClass(
+            f"{errors.StreamsUncaughtExceptionHandler.class_.getName()}$StreamThreadExceptionResponse"
+        )
+
+        @jpype.JImplements(errors.StreamsUncaughtExceptionHandler)
+        class FailureHandler:
+            @jpype.JOverride
+            def handle(self, error: Any) -> Any:
+                return answers.REPLACE_THREAD if tables._again_after(error) else answers.SHUTDOWN_CLIENT
+
+        return FailureHandler()
+
+    def _again_after(self, error: Any) -> bool:
+        """Returns whether Kafka Streams goes on after an error that ended a thread; it does so after a while."""
+        text = _text(error)
+        if self._failure is not None:
+            return False
+        if "FencedInstanceId" in text:
+            self._failure = ChangelogError(
+                Kind.IN_USE,
+                f"another process took over the application {self._settings.application}",
+                hint="run one, or give each another [serve.streams] application",
+            )
+        elif "MissingSourceTopic" in text:
+            self._failure = ChangelogError(
+                Kind.PRECONDITION, f"a topic is gone: {text}", hint="start the command again when the topics are there"
+            )
+        if self._failure is not None:
+            _log.error("kafka streams ended", error=str(self._failure))
+            return False
+        _log.error("a thread of kafka streams failed", error=text)
+        self._closing.wait(AGAIN_S)
+        return not self._closing.is_set()
+
+
+def restoring(table: str) -> ChangelogError:
+    """Returns the error for a table that cannot be read yet."""
+    return ChangelogError(
+        Kind.PRECONDITION, f"the rows of {table} are being restored from Kafka", hint="try again; /ready says when"
+    )
+
+
+@contextmanager
+def _translated(action: str) -> Iterator[None]:
+    try:
+        yield
+    except jpype.JException as error:
+        raise _failed(action, error) from error
+
+
+def _failed(action: str, error: Any) -> ChangelogError:
+    return ChangelogError(Kind.PRECONDITION, f"{action}: {_text(error)}")
+
+
+def _text(error: Any) -> str:
+    """Returns the messages of a Java exception and of its causes, in one line."""
+    texts: list[str] = []
+    while error is not None and len(texts) < 5:
+        texts.append(" ".join(str(error.toString()).split()))
+        error = error.getCause()
+    return ": ".join(texts)

@@ -1,0 +1,140 @@
+"""Finds the topics that can be served: those that keep the last message of every key."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from changelog.connectors.kafka.client import Admin
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.kafka.topic_ids import read_ids
+from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
+from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState, read
+from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.envelope.entity import RESERVED, SCHEMAS
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import partition
+
+POSITIONS: Final = "positions"
+"""The table of checkpoints. No entity has this name."""
+
+_DAY_S = 86_400.0
+_UNLIMITED = "-1"
+
+_log = structlog.get_logger("views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTopic:
+    """The topic `name` of an entity, whose key has the columns `key`.
+
+    `is_placed_by_key` says whether each key is in the partition that it chooses; otherwise, it can be in any partition.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    partitions: int
+    is_placed_by_key: bool
+
+    def parts(self) -> Sequence[Part]:
+        """Returns all partitions."""
+        return [(self.name, number) for number in range(self.partitions)]
+
+    def partitions_of(self, key: bytes) -> Sequence[int]:
+        """Returns the numbers of the partitions in which a key can be."""
+        return [partition(key, self.partitions)] if self.is_placed_by_key else range(self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTopics:
+    """The topics that are served: those of `entities`, and `others`, by table.
+
+    `ids` are the ids of all topics, by name; empty texts if the broker has no ids. `tombstones_s` is how long a
+    tombstone is kept at least, in seconds.
+    """
+
+    entities: Mapping[str, ServedTopic]
+    others: Mapping[str, str]
+    ids: Mapping[str, str]
+    tombstones_s: float
+
+    def names(self) -> Mapping[str, str]:
+        """Returns the names of all topics, by table."""
+        return {**self.others, **{entity: served.name for entity, served in self.entities.items()}}
+
+
+def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection[str]) -> ServedTopics:
+    """Returns the topics of the `declared` entities. If there are none, those of all entities whose topics keep the
+    last message of every key.
+
+    Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity loses
+    messages; and errors of Kafka.
+    """
+    checkpoint = log.checkpoint()
+    settings = {} if checkpoint is None else checkpoint.settings
+    names = sorted(set(settings) - RESERVED)
+    existing = admin.topics()
+    absent = [topic(prefix, name) for name in names if topic(prefix, name) not in existing]
+    if not names or absent:
+        what = f"topic {absent[0]} does not exist" if absent else f"{log.where} is empty"
+        raise ChangelogError(Kind.PRECONDITION, what, hint="start the service: `changelog run`")
+    served_names = [name for name in names if not declared or name in declared]
+    topics = {name: topic(prefix, name) for name in served_names}
+    states = _states(admin, topics.values())
+    lossy = {entity: text for entity, name in topics.items() if (text := loss(states.get(name)))}
+    for entity, text in lossy.items():
+        message = f"topic {topics[entity]} deletes messages ({text}), so it lacks rows that did not change since"
+        if declared or len(lossy) == len(topics):
+            hint = 'serve its archive (--archive FOLDER), or set cleanup.policy = "compact" and rebuild the entity'
+            raise ChangelogError(Kind.PRECONDITION, message, hint=hint)
+        _log.warning("an entity is not served", entity=entity, reason=message)
+    entities = {
+        name: ServedTopic(
+            name=topics[name],
+            key=tuple(settings[name].get("key", ())),
+            partitions=len(existing[topics[name]].partitions),
+            is_placed_by_key=log.is_placed_by_key(name, len(existing[topics[name]].partitions)),
+        )
+        for name in served_names
+        if name not in lossy
+    }
+    others = {POSITIONS: positions_topic(prefix), SCHEMAS: topic(prefix, SCHEMAS)}
+    all_names = {*others.values(), *(served.name for served in entities.values())}
+    ids = read_ids(admin, all_names)
+    return ServedTopics(
+        entities=entities,
+        others=others,
+        ids={name: ids.get(name, "") for name in sorted(all_names)},
+        tombstones_s=min((_tombstones_s(state) for state in states.values()), default=_DAY_S),
+    )
+
+
+def loss(state: TopicState | None) -> str | None:
+    """Returns the settings by which a topic deletes messages that are the last of their key; None if it has none, or if
+    the settings are unknown.
+    """
+    if state is None or "delete" not in state.settings.get("cleanup.policy", "compact"):
+        return None
+    limits = {name: state.settings.get(name, _UNLIMITED) for name in ("retention.ms", "retention.bytes")}
+    return next((f"{name} = {limit}" for name, limit in limits.items() if limit != _UNLIMITED), None)
+
+
+def _states(admin: Admin, names: Collection[str]) -> Mapping[str, TopicState]:
+    """Returns the settings of topics; none if this user may not read them."""
+    try:
+        return read(admin, [Topic(name=name, partitions=1, settings={}) for name in names])
+    except ChangelogError as error:
+        if error.kind is not Kind.ACCESS:
+            raise
+        return {}
+
+
+def _tombstones_s(state: TopicState) -> float:
+    return float(state.settings.get("delete.retention.ms", _DAY_S * 1000)) / 1000
+
+
+def all_parts(topics: Mapping[str, ServedTopic]) -> Iterator[Part]:
+    """Yields all partitions of entities."""
+    for served in topics.values():
+        yield from served.parts()

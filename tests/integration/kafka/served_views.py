@@ -1,0 +1,80 @@
+"""Runs `changelog views serve` over topics as a process, and kills it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.patience import PATIENCE_S, PROGRAM_S, until
+from tests.servers import fetched
+from tests.unit.views.running import Api
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""Options of a Java that runs for a few seconds."""
+
+
+class ServedViews:
+    """The command with a configuration. The log of all its processes goes to the file `log`."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+        self.log = config.with_suffix(".views.log")
+        self._process: subprocess.Popen[str] | None = None
+        self.api = Api("")
+
+    def start(self) -> Api:
+        """Starts a process, and returns its API once every view can be read."""
+        command = [sys.executable, "-W", "error", "-m", "changelog", "views", "serve", "--config", str(self._config)]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*command, "--port", "0"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1"},
+            )
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            address = re.search(r"views are served at (http://127.0.0.1:\d+)/", output.readline())
+        assert address is not None, self.log.read_text("utf-8")
+        self.api = Api(address[1])
+        until(lambda: self.api.get("/ready").status == 200, "views are not ready")
+        return self.api
+
+    def kill(self) -> None:
+        """Ends the process at once, as a crash does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """Ends the process as systemd does, and returns its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(PROGRAM_S)
+
+    def close(self) -> None:
+        """Ends the process if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+def streams_section(folder: Path, rest: str = "") -> str:
+    """Returns the section `[serve.streams]` with a folder for the rows."""
+    path = folder / "views"
+    return f'[serve.streams]\npath = "{path}"\njars = "{fetched("streams")}"\nheap_mib = 128\n{rest}'
+
+
+@contextmanager
+def served(config: Path) -> Iterator[ServedViews]:
+    """Yields the command with a configuration, which runs already."""
+    views = ServedViews(config)
+    try:
+        views.start()
+        yield views
+    finally:
+        views.close()

@@ -1,0 +1,124 @@
+"""The engine over Kafka has the rows of the messages, whatever order partitions are read in. No Java runs here."""
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.views.served import Completeness
+from changelog.connectors.views.streams.engine import StreamsEngine
+from changelog.connectors.views.streams.topics import ServedTopic
+from changelog.envelope.codec import json_codec
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import partition
+from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position
+from tests.unit.records import record
+from tests.unit.views.story import KEYS, Story
+
+PARTITIONS = 2
+
+
+class Memory:
+    """Tables in memory, which take messages as Kafka Streams does: the last one of each key, and none for a tombstone.
+
+    `lagging` are partitions whose tombstones have not come yet.
+    """
+
+    def __init__(self, lagging: frozenset[int] = frozenset()) -> None:
+        self.messages: dict[tuple[str, int], dict[bytes, bytes]] = {}
+        self._lagging = lagging
+
+    def take(self, change: Record, number: int) -> None:
+        messages = self.messages.setdefault((change.entity, number), {})
+        key = change.place.key.encode()
+        messages[key] = json_codec.encode(change.envelope)
+        if change.envelope.provenance.source.op is Op.DELETE and number not in self._lagging:
+            del messages[key]
+
+    def refuse_unready(self, table: str) -> None:
+        pass
+
+    def get(self, table: str, number: int, key: bytes) -> bytes | None:
+        return self.messages.get((table, number), {}).get(key)
+
+    def scan(self, table: str, number: int, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from sorted(pair for pair in self.messages.get((table, number), {}).items() if pair[0] >= begin)
+
+
+class AtEnd:
+    """The progress of tables that are complete."""
+
+    error = None
+
+    def reached(self, entity: str) -> Completeness:
+        return Completeness(position=Position(1, 10**6, 0), at_s=0.0)
+
+
+def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
+    topics = {
+        name: ServedTopic(name=f"booking.{name}", key=("id",), partitions=PARTITIONS, is_placed_by_key=placed)
+        for name in ("order", "guest")
+    }
+    return StreamsEngine(
+        cast(Any, memory), cast(Any, AtEnd()), JSON, topics=topics, columns={}, where="here", close=lambda: None
+    )
+
+
+@given(st.randoms(use_true_random=False), st.booleans(), st.frozensets(st.integers(0, PARTITIONS - 1)))
+def test_rows_are_those_of_the_last_messages(randoms: random.Random, placed: bool, lagging: frozenset[int]) -> None:
+    story, memory = Story(randoms), Memory(lagging)
+    expected: dict[str, Any] = {}
+    for records in story.more(40):
+        for change in records:
+            key, source = change.place.key, change.envelope.provenance.source
+            if key == TRUNCATE_KEY:
+                memory.take(change, change.place.partition)
+            else:
+                memory.take(change, partition(key.encode(), PARTITIONS))
+            if change.entity != "order":
+                continue
+            if source.op is Op.TRUNCATE:
+                expected.clear()
+            elif change.envelope.current is None:
+                expected.pop(key, None)
+            else:
+                expected[key] = bytes(change.envelope.current), tuple(sorted(source.unavailable)), source.position
+    moment = engine(memory, placed=placed).view("order").now()
+    gets = {key: row for key in (*KEYS, TRUNCATE_KEY, "absent") if (row := moment.get(key)) is not None}
+    assert {key: (row.current, row.unavailable, row.position) for key, row in gets.items()} == expected
+    for begin in ("", *KEYS):
+        pairs = list(moment.rows(begin))
+        assert [key for key, _ in pairs] == sorted({key for key, _ in pairs})
+        rows = {key: row for key, row in pairs if row is not None}
+        assert rows == {key: row for key, row in gets.items() if key >= begin}
+
+
+def test_of_a_key_in_two_partitions_the_newer_row_counts() -> None:
+    memory = Memory()
+    for number, (op, commit) in enumerate(((Op.CREATE, 5), (Op.UPDATE, 3))):
+        current = json.dumps({"id": 1, "commit": commit})
+        memory.take(record(op, current, commit=commit, key="1"), number)
+    moment = engine(memory, placed=False).view("order").now()
+    row = moment.get("1")
+    assert row is not None
+    assert (json.loads(row.current)["commit"], list(moment.rows(""))) == (5, [("1", row)])
+    memory.take(record(Op.TRUNCATE, None, None, commit=4, key=TRUNCATE_KEY), 1)
+    assert moment.get("1") == row
+    memory.take(record(Op.TRUNCATE, None, None, commit=6, key=TRUNCATE_KEY), 0)
+    assert moment.get("1") is None
+    assert list(moment.rows("")) == [("1", None)]
+
+
+def test_a_message_that_is_no_envelope_is_named() -> None:
+    memory = Memory()
+    memory.messages["order", partition(b"1", PARTITIONS)] = {b"1": b"{"}
+    with pytest.raises(ChangelogError, match=r"booking\.order, partition") as caught:
+        engine(memory).view("order").now().get("1")
+    assert caught.value.kind is Kind.MALFORMED

@@ -1,0 +1,100 @@
+"""The folder of Kafka Streams: who may use it, and which stores are deleted because their rows could be wrong."""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from changelog.connectors.views.streams.folder import Owner, claimed
+from changelog.envelope.errors import ChangelogError, Kind
+
+OWNER = Owner(application="booking-views", cluster="c1", topics={"booking.order": "id-1"}, tombstones_s=86_400.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a store of one task, as an earlier process left it."""
+    with claimed(tmp_path / "views", OWNER) as claim:
+        (claim.stores / "booking-views" / "0_0" / "rocksdb").mkdir(parents=True)
+        (claim.stores / "booking-views" / "0_0" / ".checkpoint").write_text("0", "utf-8")
+    return tmp_path / "views"
+
+
+def kept(folder: Path, owner: Owner) -> tuple[bool, str | None]:
+    """Returns whether the stores are still there after the owner claimed the folder, and the reason if they are not."""
+    structlog.reset_defaults()
+    with capture_logs() as events, claimed(folder, owner) as claim:
+        is_kept = (claim.stores / "booking-views" / "0_0" / "rocksdb").exists()
+    return is_kept, next((event["reason"] for event in events), None)
+
+
+def refusal(folder: Path, owner: Owner = OWNER) -> ChangelogError:
+    with pytest.raises(ChangelogError) as caught, claimed(folder, owner):
+        pass
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_stores_are_kept_while_they_can_be_continued(folder: Path) -> None:
+    assert kept(folder, OWNER) == (True, None)
+    more = replace(OWNER, topics={"booking.guest": "id-2", **OWNER.topics})
+    assert kept(folder, more) == (True, None)
+    with claimed(folder, more) as claim:
+        assert claim.topics == ["booking.order", "booking.guest"]
+    assert kept(folder, OWNER) == (False, "topic booking.guest is no longer served")
+    assert kept(folder, OWNER) == (False, None)
+
+
+def test_stores_of_a_topic_that_was_created_again_are_deleted(folder: Path) -> None:
+    again = replace(OWNER, topics={"booking.order": "id-9"})
+    assert kept(folder, again) == (False, "topic booking.order was deleted and created again")
+
+
+@pytest.mark.parametrize("oldest", [".checkpoint", "changelog.json"])
+def test_stores_that_are_older_than_tombstones_are_deleted(folder: Path, oldest: str) -> None:
+    checkpoint = folder / "stores" / "booking-views" / "0_0" / ".checkpoint"
+    file = checkpoint
+    if oldest == "changelog.json":  # the task stored no offset
+        checkpoint.unlink()
+        file = folder / oldest
+    os.utime(file, (time.time() - 80_000, time.time() - 80_000))
+    assert kept(folder, OWNER) == (True, None)
+    os.utime(file, (time.time() - 172_800, time.time() - 172_800))
+    is_kept, reason = kept(folder, OWNER)
+    assert not is_kept
+    assert reason == "their offsets are 2.0 days old, and the topics keep tombstones for 1.0 days"
+
+
+def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:
+    error = refusal(folder, replace(OWNER, application="shop-views"))
+    assert error.kind is Kind.PRECONDITION
+    assert error.message == f"{folder} has the rows of the application booking-views, not of shop-views"
+    assert "[serve.streams] path" in str(error)
+    assert "of the cluster c1, not of c2" in refusal(folder, replace(OWNER, cluster="c2")).message
+    (folder / "changelog.json").write_text("{", "utf-8")
+    assert "is not a folder of served views" in refusal(folder).message
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter").write_text("", "utf-8")
+    assert "is not a folder of served views" in refusal(tmp_path / "home").message
+    assert refusal(tmp_path / "home" / "letter").kind is Kind.STORAGE
+
+
+def test_only_one_process_uses_a_folder(folder: Path) -> None:
+    with claimed(folder, OWNER):
+        error = refusal(folder)
+    assert error.kind is Kind.IN_USE
+    assert str(error).startswith(f"the rows in {folder} are served by another process; stop it, or give this one")
+    assert kept(folder, OWNER) == (True, None)
+
+
+def test_a_start_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
+    with suppress(ZeroDivisionError), claimed(tmp_path / "views", OWNER):
+        raise ZeroDivisionError
+    (tmp_path / "views" / "changelog.json").unlink()
+    (tmp_path / "views" / "stores").rmdir()
+    assert kept(tmp_path / "views", OWNER) == (False, None)

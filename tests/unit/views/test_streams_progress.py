@@ -1,0 +1,114 @@
+"""How far rows are: up to a checkpoint once the application has committed the offsets that belong to it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.views.streams import progress
+from changelog.connectors.views.streams.progress import TablesProgress
+from changelog.connectors.views.streams.topics import ServedTopic
+from changelog.envelope.errors import ChangelogError, Kind
+from tests.patience import until
+from tests.unit.records import checkpoint
+
+ORDER, GUEST = ("booking.order", 0), ("booking.guest", 0)
+TOPICS = {
+    name: ServedTopic(name=f"booking.{name}", key=("id",), partitions=1, is_placed_by_key=True)
+    for name in ("order", "guest")
+}
+
+
+class Cluster:
+    """Kafka, as the progress sees it: the newest checkpoint, the ends, committed offsets, and committed messages."""
+
+    def __init__(self) -> None:
+        self.commit: int | None = None
+        self.ends: dict[Part, int] = {ORDER: 0, GUEST: 0}
+        self.offsets: dict[Part, int] = {}
+        self.messages: dict[Part, list[int]] = {}
+        self.error: ChangelogError | None = None
+
+    def admin(self) -> None:
+        pass
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        yield
+
+    def get_with_time(self, table: str, number: int, key: bytes) -> tuple[bytes, float] | None:
+        assert (table, number, key) == ("positions", 0, b"app")
+        if self.error is not None:
+            raise self.error
+        return None if self.commit is None else (checkpoint(self.commit).to_json(), float(self.commit))
+
+    def in_spans(self, _: object, spans: Mapping[Part, range]) -> Iterator[list[int]]:
+        for part, span in spans.items():
+            yield [offset for offset in self.messages.get(part, []) if offset in span]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(progress, "committed", lambda *_: dict(cluster.offsets))
+    monkeypatch.setattr(progress, "complete_ends", lambda *_: dict(cluster.ends))
+    monkeypatch.setattr(progress, "messages_in", cluster.in_spans)
+    monkeypatch.setattr(progress, "closing", lambda context: context)
+    monkeypatch.setattr(progress, "SEARCH_S", 0.05)
+    monkeypatch.setattr(progress, "LOOK_S", 0.001)
+    monkeypatch.setattr(progress, "AGAIN_S", 0.001)
+    return cluster
+
+
+@pytest.fixture
+def followed(cluster: Cluster) -> Iterator[TablesProgress]:
+    anything = cast(Any, cluster)
+    tables = TablesProgress(anything, anything, JSON, name="app", application="app-views", topics=TOPICS)
+    yield tables
+    tables.close()
+
+
+def reached(followed: TablesProgress, entity: str) -> int | None:
+    completeness = followed.reached(entity)
+    return None if completeness is None or completeness.position is None else completeness.position.commit
+
+
+def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, followed: TablesProgress) -> None:
+    assert reached(followed, "order") is None
+    cluster.ends, cluster.messages = {ORDER: 7, GUEST: 5}, {ORDER: [6], GUEST: [3]}
+    cluster.offsets = {ORDER: 6, GUEST: 5}
+    cluster.commit = 1
+    until(lambda: reached(followed, "guest") == 1, "guest is not complete")
+    assert reached(followed, "order") is None
+    cluster.offsets = {ORDER: 7, GUEST: 5}
+    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    assert followed.reached("order") == followed.reached("guest")
+
+
+def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: TablesProgress) -> None:
+    cluster.ends, cluster.messages = {ORDER: 100, GUEST: 5}, {ORDER: [3, 50, 99]}
+    cluster.offsets = {ORDER: 4, GUEST: 5}
+    for commit in (1, 2, 3):
+        cluster.commit = commit
+        until(lambda commit=commit: reached(followed, "guest") == commit, "guest is not complete")  # type: ignore[misc]
+    assert reached(followed, "order") is None
+    cluster.offsets = {ORDER: 100, GUEST: 5}
+    until(lambda: reached(followed, "order") == 3, "order is not complete")
+
+
+def test_what_has_no_message_need_not_be_read(cluster: Cluster, followed: TablesProgress) -> None:
+    cluster.ends, cluster.messages = {ORDER: 60, GUEST: 5}, {ORDER: [9]}
+    cluster.commit = 1
+    cluster.offsets = {ORDER: 10}
+    until(lambda: reached(followed, "order") == reached(followed, "guest") == 1, "the ends hold messages")
+
+
+def test_an_error_is_kept_until_kafka_answers(cluster: Cluster, followed: TablesProgress) -> None:
+    cluster.error = ChangelogError(Kind.ACCESS, "asking Kafka: not authorized")
+    until(lambda: followed.error is cluster.error, "there is no error")
+    cluster.error, cluster.commit = None, 1
+    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    until(lambda: followed.error is None, "the error stays")

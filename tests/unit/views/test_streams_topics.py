@@ -1,0 +1,37 @@
+"""Which topics can be served, and in which of their partitions a key can be."""
+
+import pytest
+
+from changelog.connectors.sinks.kafka.admin.topics import Profile, TopicSettings, TopicState
+from changelog.connectors.views.streams.topics import ServedTopic, loss
+from changelog.envelope.key import partition
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"cleanup.policy": "compact", "retention.ms": "1000"}, None),
+        ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}, None),
+        ({"cleanup.policy": "delete", "retention.ms": "1000"}, "retention.ms = 1000"),
+        ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "5"}, "retention.bytes = 5"),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "1000"}, "retention.ms = 1000"),
+    ],
+)
+def test_a_topic_that_deletes_messages_is_told_apart(settings: dict[str, str], expected: str | None) -> None:
+    assert loss(TopicState(partitions=1, settings=settings)) == expected
+    assert loss(None) is None
+
+
+@pytest.mark.parametrize(("profile", "keeps"), [("changelog", True), ("aggressive", True), ("history", False)])
+def test_topics_of_the_service_keep_the_last_message_of_each_key(profile: Profile, keeps: bool) -> None:
+    state = TopicState(partitions=1, settings=TopicSettings(profile=profile).to_kafka())
+    assert (loss(state) is None) == keeps
+
+
+def test_a_key_is_in_one_partition_if_the_key_chooses_it() -> None:
+    placed = ServedTopic(name="booking.order", key=("id",), partitions=3, is_placed_by_key=True)
+    assert placed.partitions_of(b"42") == [partition(b"42", 3)]
+    elsewhere = ServedTopic(name="booking.order", key=("id",), partitions=3, is_placed_by_key=False)
+    assert list(elsewhere.partitions_of(b"42")) == [0, 1, 2]
+    assert placed.parts() == [("booking.order", 0), ("booking.order", 1), ("booking.order", 2)]
