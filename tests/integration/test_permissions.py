@@ -64,7 +64,7 @@ def test_the_files_of_a_service_and_its_commands_have_fixed_modes(
 
 
 def test_the_sink_keeps_the_mode_of_a_folder_that_exists(tmp_path: Path) -> None:
-    """An operator may have set the mode to grant or deny access to a group of readers, or to another user's service."""
+    """An operator may have set the mode in order to grant or deny access to a group, or to another user's service."""
     folder = tmp_path / "log"
     folder.mkdir()
     folder.chmod(0o701)

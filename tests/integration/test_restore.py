@@ -87,7 +87,7 @@ def pass_end(site: Site, lsn: int, statement: str) -> None:
 
 
 def go_over_gap(site: Site) -> None:
-    """Accepts that changes are lost (a *gap*), as `changelog run --over-gap --yes` does before it starts the service."""
+    """Accepts that changes are lost (a *gap*), as `changelog run --over-gap --yes` does before it runs the service."""
     settings = config.load(site.config, os.environ)
     gap = gaps.find(settings, accept_settings=False, reach=failpoints.nowhere)
     assert gap is not None

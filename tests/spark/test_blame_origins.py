@@ -1,5 +1,7 @@
-"""Tests that a row keeps its origin when it moves to another key, although other rows can have the same key earlier or
-later.
+"""Tests that all changes of a row are attributed to it when it moves to another key, although other rows can have the
+same keys earlier or later.
+
+The *origin* of a row is its first key, with the position at which an earlier row left that key.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Tests that with `--repair` the service repairs each entity as its policy says, and the next run verifies this."""
+"""Tests that after `detect_drift --repair` the service repairs each entity as the configuration says, and that the next
+run verifies the repairs.
+"""
 
 import threading
 import time
