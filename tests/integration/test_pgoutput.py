@@ -1,8 +1,8 @@
 """Tests that messages of PostgreSQL's output plugin `pgoutput` are decoded without loss: a decoded message that is
 encoded again has the same bytes.
 
-The messages come from real servers. They are all kinds that the newest protocol of each server has, for plain, streamed
-and two-phase transactions.
+Real servers send the messages, for plain, streamed and two-phase transactions. The messages must include every kind
+that the newest version of the protocol has.
 
 `python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file, which the unit tests
 read.

@@ -1,4 +1,4 @@
-"""Tests that the Python API returns the same rows of a table as PostgreSQL had, now and as of earlier positions."""
+"""Tests that the Python API returns the rows that a PostgreSQL table has now, or had at an earlier position."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,9 @@
 """Tests that the signals `republish` and `rebuild` correct a changelog that differs from its table.
 
-A *signal* is an operator's request, written into the database's log. `republish` makes the service read some keys or
-the whole table again, and `rebuild` the whole table. A *ghost* is a row that the changelog holds and the table lacks.
-`rebuild` deletes all ghosts, for which a *sweep* searches the changelog; `republish` deletes those among its keys.
+A *signal* is an operator's request, written into the database's log. After `republish`, the service reads some rows or
+the whole table again; after `rebuild`, it reads the whole table again. A *ghost* is a row that the changelog holds and
+the table lacks. `rebuild` also deletes all ghosts; a *sweep* searches the changelog for them. `republish` deletes only
+ghosts whose keys the signal names.
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
 """Tests that the service continues after a signal with keys that no row can have, and finds the rows of the signal's
 other keys.
 
-The signal `republish` makes the service read the rows of some keys again.
+A *signal* is an operator's request, written into the database's log. `republish` requests that some rows are read
+again.
 """
 
 from dataclasses import replace

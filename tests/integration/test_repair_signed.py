@@ -1,5 +1,7 @@
 """Tests that the service obeys a signed signal once. The service refuses a copy of the signal, no matter when and by
 which role the copy is sent.
+
+A *signal* is an operator's request, written into the database's log.
 """
 
 from collections.abc import Iterator

@@ -65,7 +65,7 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """A repository whose main branch has the schema of `order`. The branch `mine` is checked out, and the working
+    """A repository whose main branch has the schema of `order`. The branch `mine` is checked out, and the current
     folder is the repository's root.
     """
     for variable in [name for name in os.environ if name.startswith("GIT_")]:

@@ -1,6 +1,4 @@
-"""Tests that `changelog schemas check --live` compares the schema files of entities with the tables as they
-are now.
-"""
+"""Tests that `changelog schemas check --live` compares the schema files of entities with the tables as they are now."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """Tests that a service with a `[state]` adds old rows and unchanged values to its messages if PostgreSQL's log lacks
 them.
 
-A `[state]` is a local store of the current row of every key. By default, the log has only the keys of old rows.
+A `[state]` is a local store of the current row of every key. By default, the log has at most the keys of old rows.
 """
 
 import json
@@ -74,7 +74,7 @@ def test_without_a_state_originals_are_unknown(site: Site) -> None:
 
 
 def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Returns the statuses of the findings of `check` about old rows in the log."""
+    """Returns the status of each finding of `changelog check` that is about old rows in the log."""
     site.call("check", "--json")
     findings = json.loads(capsys.readouterr().out)
     texts = ("old rows", "replica identity")

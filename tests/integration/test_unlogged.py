@@ -1,8 +1,8 @@
-"""Tests that the service notices changes that the database's log does not show, and repairs the changelog after them:
-edits of the publication, changes of keys, and tables that exchange their names.
+"""Tests that the service notices edits of the publication, changes of keys, and tables that exchange their names, and
+that it repairs the changelog.
 
-The service notices such a change when it reads the catalogue: at intervals, and at some events of the stream. In these
-tests, a *reading* is one such read of the catalogue.
+The database's log does not show such changes. The service notices them when it reads the catalogue: at intervals, and
+at some events of the stream. In these tests, a *reading* is one such read of the catalogue.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Helps to test the job `derive_deltas`: writes a configuration for the job, and rebuilds tables from its deltas.
 
-A *delta* says in a patch what one change did to its row.
+A *delta* describes, as a patch, what one change did to its row.
 """
 
 import json

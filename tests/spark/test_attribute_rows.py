@@ -1,7 +1,7 @@
 """Tests, with random changelogs, that the function with which Spark's executors compute the blame of rows finds the
 same changes as plain Python.
 
-The *blame* of a row is the change that set each of its attributes. The executors' function reads all changes of a row
+The *blame* of a row says which change set each of its attributes. The executors' function reads all changes of a row
 together, also those under its earlier keys; plain Python reads the changes key by key.
 """
 

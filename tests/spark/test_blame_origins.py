@@ -1,7 +1,8 @@
-"""Tests that all changes of a row are attributed to it when it moves to another key, although other rows can have the
-same keys earlier or later.
+"""Tests that a row's changes are found under all keys that it had, although other rows can have the same keys earlier
+or later.
 
-The *origin* of a row is its first key, with the position at which an earlier row left that key.
+The *origin* of a row identifies it: its first key and, if another row had this key before, the position at which that
+row left it.
 """
 
 from collections.abc import Sequence

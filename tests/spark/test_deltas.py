@@ -1,7 +1,7 @@
 """Tests that a batch of changes becomes the same deltas as its changes one by one, and that the deltas become correct
 Kafka messages.
 
-A *delta* says in a patch what one change did to its row.
+A *delta* describes, as a patch, what one change did to its row.
 """
 
 import io

@@ -214,7 +214,7 @@ def test_a_hadoop_store_can_commit_by_renaming(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_hadoop_store_behaves_like_a_local_folder(spark: SparkSession, tmp_path: Path) -> None:
-    """Hadoop's own file system for local folders fulfils the same contract."""
+    """The store uses Hadoop's own file system for local folders, and must do the same as `local`."""
     store = hadoop(spark, f"file:{tmp_path}")
     assert list(store.files("manifest")) == []
     assert newest(store) is None
