@@ -1,4 +1,4 @@
-"""A strict form of docs/message.schema.json: a message with a member that the schema does not describe is invalid."""
+"""Validates messages against a strict form of docs/message.schema.json, which allows only described members."""
 
 import json
 from pathlib import Path

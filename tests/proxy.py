@@ -1,4 +1,4 @@
-"""A TCP proxy that fails in the ways networks do."""
+"""A TCP proxy that a test can make fail as networks do: it refuses, resets or hangs."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,8 @@ ABORT = struct.pack("ii", 1, 0)
 
 class Proxy:
     """Listens at `address` and forwards every connection to `host`:`port`.
+
+    A *link* is the connection of one client, together with the connection to the server that the proxy opens for it.
 
     Use it as a context manager. Its address never changes. Each method returns when its effect is complete.
     """
@@ -62,8 +64,8 @@ class Proxy:
         self._call(self._hang())
 
     def mute(self) -> None:
-        """Forwards requests, but holds the answers back. So the server executes requests, and the client does not know
-        it.
+        """Forwards requests, but holds the answers back. The server executes a request, but the client does not learn
+        whether it did.
         """
         self._call(self._mute())
 
@@ -72,7 +74,7 @@ class Proxy:
         self._call(self._drop(abort=True))
 
     def resume(self) -> None:
-        """Forwards again, for links that hang and for new ones. After `stop`, it listens again."""
+        """Forwards again, on links that hang and on new ones. Listens again after `stop`."""
         self._call(self._resume())
 
     def forward_to(self, host: str, port: int) -> None:
@@ -100,7 +102,7 @@ class Proxy:
         await self._drop()
 
     async def _accept_no_more(self, server: asyncio.Server) -> None:
-        """Stops listening, and first waits until every accepted connection is a link.
+        """Accepts no more connections, and closes the server once every accepted connection is a link.
 
         When the server closes, asyncio loses a connection that was accepted but is not a link yet. The socket of that
         connection stays open until a garbage collection, which then warns of it in the middle of another test.

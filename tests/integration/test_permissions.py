@@ -40,7 +40,9 @@ def modes(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_service_and_its_commands(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_service_and_its_commands_have_fixed_modes(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(database, tmp_path)
     site.sql(GUEST)
     monkeypatch.setenv("DATABASE_URL", database)
@@ -62,7 +64,7 @@ def test_a_service_and_its_commands(database: str, tmp_path: Path, monkeypatch: 
 
 
 def test_the_sink_keeps_the_mode_of_a_folder_that_exists(tmp_path: Path) -> None:
-    """An operator may have granted or denied access to a group of readers, or to a service of another user."""
+    """An operator may have set the mode in order to grant or deny access to a group, or to another user's service."""
     folder = tmp_path / "log"
     folder.mkdir()
     folder.chmod(0o701)
@@ -72,7 +74,7 @@ def test_the_sink_keeps_the_mode_of_a_folder_that_exists(tmp_path: Path) -> None
     assert modes(folder)["."] == "drwx-----x"
 
 
-def test_the_folder_of_files_that_are_set_aside(tmp_path: Path) -> None:
+def test_the_folder_for_files_that_are_set_aside_has_a_fixed_mode(tmp_path: Path) -> None:
     with closing(FileSink(tmp_path / "log")) as sink:
         sink.recover()
     (tmp_path / "log" / "log" / "strange").touch()
@@ -81,7 +83,7 @@ def test_the_folder_of_files_that_are_set_aside(tmp_path: Path) -> None:
     assert modes(tmp_path / "log")["aside"] == "drwxr-x---"
 
 
-def test_files_that_jobs_write_themselves(tmp_path: Path) -> None:
+def test_files_that_a_job_writes_itself_have_fixed_modes(tmp_path: Path) -> None:
     """The test leaves out the files that Spark writes for a job, because Hadoop's setting `fs.permissions.umask-mode`
     determines their permissions.
     """

@@ -1,5 +1,8 @@
-"""Tests the decoder on every kind of message that a real server sends in the newest protocol: plain, streamed and
-two-phase.
+"""Tests that messages of PostgreSQL's output plugin `pgoutput` are decoded without loss: a decoded message that is
+encoded again has the same bytes.
+
+Real servers send the messages, for plain, streamed and two-phase transactions. The messages must include every kind
+that the newest version of the protocol has.
 
 `python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file, which the unit tests
 read.

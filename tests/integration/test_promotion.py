@@ -41,7 +41,7 @@ listen = "127.0.0.1:0"
 
 
 class Pair:
-    """A primary, and a standby with copies of the primary's slots."""
+    """A primary server, and a standby that has copies of the primary's replication slots."""
 
     def __init__(self, primary: PostgresServer, *, standby_first: bool) -> None:
         """With `standby_first`, the primary's logical slots send only changes that the standby already has."""

@@ -1,4 +1,4 @@
-"""Tests that the tables of the Python API have the rows that the PostgreSQL server has."""
+"""Tests that the Python API returns the rows that a PostgreSQL table has now, or had at an earlier position."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,9 @@ TYPES = {
     '"odd ""name"': "text",
     "large": "text",
 }
-"""Columns of a table, and their types. The values of `large` are stored outside the row."""
+"""Columns of a table, and their types. The values of `large` are stored outside the row, so the log lacks them if an
+UPDATE does not change them.
+"""
 
 FILL = """
     INSERT INTO things SELECT n, n % 2 = 0, n, n / 3.0, n * 1.25, 'é "' || n, int8send(n), gen_random_uuid(),
@@ -80,7 +82,9 @@ def rows_of_server(site: Site) -> list[dict[str, Any]]:
 
 
 def assert_equal(table: pa.Table, expected: list[dict[str, Any]]) -> None:
-    """Checks the rows of a table. The log does not contain `large` if a row only moves to another key."""
+    """Checks the rows of a table. Rows that an UPDATE moved to another key lack `large`, because the log did not
+    repeat this value.
+    """
     rows = table.sort_by("id").to_pylist()
     assert [row["id"] for row in rows] == [row["id"] for row in expected]
     for row, server_row in zip(rows, expected, strict=True):

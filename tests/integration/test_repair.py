@@ -1,7 +1,9 @@
-"""Tests signals that make the service read some keys or a whole table again, and delete rows that the table lacks from
-the changelog.
+"""Tests that the signals `republish` and `rebuild` correct a changelog that differs from its table.
 
-A *ghost* is a row that the changelog holds and the table lacks.
+A *signal* is an operator's request, written into the database's log. After `republish`, the service reads some rows or
+the whole table again; after `rebuild`, it reads the whole table again. A *ghost* is a row that the changelog holds and
+the table lacks. `rebuild` also deletes all ghosts; a *sweep* searches the changelog for them. `republish` deletes only
+ghosts whose keys the signal names.
 """
 
 from pathlib import Path
@@ -32,7 +34,7 @@ def test_a_republish_of_keys_reads_only_these_keys_again(site: Site) -> None:
     assert site.state("item") == table(site)
 
 
-def test_a_republish_deletes_each_key_that_the_table_lacks_once(site: Site) -> None:
+def test_a_republish_deletes_a_key_that_the_table_lacks_only_once(site: Site) -> None:
     begin(site)
     ghost = {"id": 99, "name": "ghost", "amount": 1}
     plant(site, ("99", ghost))

@@ -1,7 +1,8 @@
-"""Tests that a repair of a table is done exactly once, although the service is killed at each fail point in turn while
+"""Tests that a repair of a table is done exactly once, even if the service is killed at each fail point in turn while
 rows are written to the table.
 
-A *ghost* is a row that the changelog holds and the table lacks.
+A *fail point* is a step of the service at which a test can kill it. A *ghost* is a row that the changelog holds and the
+table lacks.
 """
 
 import random

@@ -1,4 +1,9 @@
-"""Tests signals with keys that no row can have: the service continues, and finds the rows of the other keys."""
+"""Tests that the service continues after a signal with keys that no row can have, and finds the rows of the signal's
+other keys.
+
+A *signal* is an operator's request, written into the database's log. `republish` requests that some rows are read
+again.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -44,7 +49,7 @@ VALUES = (
     "english", "simple", "postgres", "now()", "pg_catalog", "+(integer,integer)", "abs(integer)", "a=>1",
     "978-0-11-000222-4", "9790060115615", "1436-4522", "036000291452", "9771436452006", "\\x00",
 )  # fmt: skip
-"""Each table has one row. Its key is the first of these values that the type accepts."""
+"""The key of each table's only row is the first of these values that the type accepts. Some types accept none."""
 
 HOSTILE = (
     "", " ", "garbage", "no_such", "'", '"', '""', '"a', "\\", "\0", "a\0b", "a.b.c.d.e", "public.no_such", "no.such",
@@ -152,8 +157,8 @@ def test_repairs_are_cancelled_while_the_service_is_stopped(site_with_repair: Si
 
 @pytest.fixture
 def site_with_repair(database: str, tmp_path: Path) -> Site:
-    """A table whose keys are names of tables. The checkpoint has a repair of some keys, and two of these keys do not
-    exist.
+    """A table whose keys are names of tables (`regclass`), and a stopped service. The checkpoint has an open repair of
+    three keys, and two of these are not names of tables.
     """
     site = Site(database, tmp_path)
     site.sql("CREATE TABLE item (id regclass PRIMARY KEY)", "INSERT INTO item VALUES ('pg_class')")

@@ -1,5 +1,7 @@
 """Tests signals that pause, resume and cancel repairs, signals that the service ignores, and the commands that send
 signals.
+
+A *signal* is an operator's request, written into the database's log.
 """
 
 import contextlib
@@ -161,7 +163,7 @@ def test_the_commands_send_signals_wait_and_print_the_outcome(site: Site, capsys
     assert "does not belong to a drift report" in site.refused("republish", "item", "--report", str(report), code=2)
 
 
-def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None:
+def test_a_command_fails_if_the_service_does_not_obey_its_signal(site: Site) -> None:
     site.configure(ENTITIES + '[signals]\nsecret = "the one that it has"\n')
     with site.running() as service:
         service.until(site.is_read)

@@ -1,5 +1,7 @@
 """Tests that the service obeys a signed signal once. The service refuses a copy of the signal, no matter when and by
 which role the copy is sent.
+
+A *signal* is an operator's request, written into the database's log.
 """
 
 from collections.abc import Iterator
@@ -30,7 +32,9 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stranger(site: Site) -> Iterator[str]:
-    """A role that may only log in, and a slot through which the test copies signals from the database's log."""
+    """Yields a connection string of a role that may only log in. Also creates a replication slot, with which the test
+    copies signals from the database's log.
+    """
     role = f"stranger_{site.name}"
     site.sql(
         f'CREATE ROLE "{role}" LOGIN', f"SELECT pg_create_logical_replication_slot('spy_{site.name}', 'test_decoding')"

@@ -87,7 +87,7 @@ def pass_end(site: Site, lsn: int, statement: str) -> None:
 
 
 def go_over_gap(site: Site) -> None:
-    """Continues over the gap, as `changelog run --over-gap --yes` does before it starts the service."""
+    """Accepts that changes are lost (a *gap*), as `changelog run --over-gap --yes` does before it runs the service."""
     settings = config.load(site.config, os.environ)
     gap = gaps.find(settings, accept_settings=False, reach=failpoints.nowhere)
     assert gap is not None
@@ -148,8 +148,8 @@ def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Pos
 
 
 def test_transactions_that_the_server_sends_twice_are_handled_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the service was killed, the server sends the last transaction again. In this test, the transaction is a
-    signal, which leaves no row in the changelog.
+    """The server sends a transaction again if the service ended before it confirmed the transaction. In this test, the
+    transaction is a signal, which leaves no row in the changelog.
     """
     monkeypatch.setattr(source.PostgresSource, "confirm", lambda *_: None)
     site.sql("INSERT INTO orders VALUES (2, 'second')")

@@ -1,4 +1,6 @@
-"""Tests `changelog schemas check` against git repositories, folders and a real registry."""
+"""Tests `changelog schemas check`, which compares schema files with their earlier versions in a git repository, in a
+folder or in a real schema registry.
+"""
 
 import json
 import os
@@ -38,7 +40,7 @@ def reset_logging() -> Iterator[None]:
 
 
 class Repository:
-    """A git repository with schemas."""
+    """A git repository with schema files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +55,7 @@ class Repository:
         self.git("commit", "--quiet", "--allow-empty", "--message", "a change")
 
     def write(self, entity: str, *fields: dict[str, Any], file: str | None = None, **more: Any) -> None:
-        """Writes the file of an entity with a key `id` and these fields."""
+        """Writes the schema file of an entity whose columns are the key `id` and these fields."""
         columns = [{"name": "id", "type": "long"}, *fields]
         state = {"type": "record", "name": "State", "namespace": f"booking.{entity}", **more, "fields": columns}
         path = self.folder / (file or f"schemas/{entity}.avsc")
@@ -63,7 +65,7 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """A repository whose main branch has the schema of `order`. The branch `mine` is checked out, and the working
+    """A repository whose main branch has the schema of `order`. The branch `mine` is checked out, and the current
     folder is the repository's root.
     """
     for variable in [name for name in os.environ if name.startswith("GIT_")]:
@@ -254,7 +256,7 @@ def test_a_check_that_has_nothing_to_compare_with_fails(
     assert refused(capsys).startswith("git has no common commit of HEAD and main; say --against git:REF")
 
 
-def test_outside_a_repository_and_without_git(
+def test_outside_a_repository_and_without_git_the_error_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -273,7 +275,9 @@ def test_in_a_git_hook_the_repository_of_the_files_is_used(
     assert check(capsys)[-1].endswith(": 1 unchanged")
 
 
-def test_a_repository_with_sha256_hashes(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repository_with_sha256_hashes_can_be_compared(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(repository.folder / ".git")
     repository.git("init", "--quiet", "--initial-branch", "main", "--object-format", "sha256")
     repository.commit()
@@ -302,7 +306,9 @@ def test_a_shallow_clone_compares_the_commits_that_it_has_and_says_so(
     assert summary.startswith("1 schema against git:origin/HEAD (")
 
 
-def test_against_a_folder(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schemas_are_compared_with_those_in_a_folder(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     repository.write("order", {"name": "amount", "type": "string"}, file="released/bookings.avsc")
     repository.write("room", file="released/room.avsc")
     lines = check(capsys, "--against", "released", code=1)
@@ -311,7 +317,7 @@ def test_against_a_folder(repository: Repository, capsys: pytest.CaptureFixture[
     assert lines[-1] == "2 schemas against released: 1 incompatible, 1 removed"
 
 
-def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_format_shows_the_same_findings(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     repository.write("order", {"name": "amount", "type": "string"})
     repository.write("room", file="schemas/a,b: 50%.avsc")
     (repository.folder / "schemas" / "bad.avsc").write_text("{", "utf-8")
@@ -351,7 +357,9 @@ def test_control_characters_and_characters_that_xml_forbids_are_escaped(
     ElementTree.fromstring("\n".join(check(capsys, "--format", "junit", code=3)))
 
 
-def test_against_a_registry(registry: Server, repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schemas_are_compared_with_those_in_a_registry(
+    registry: Server, repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     prefix = f"checked-{os.getpid()}"
     shape = Struct(fields=(("id", P.LONG), ("amount", P.STRING)))
 

@@ -1,5 +1,5 @@
-"""Tests, on real tables, that `changelog schemas generate` writes a file for each entity, and keeps what people have
-added to the file.
+"""Tests, on real tables, that `changelog schemas generate` writes a schema file for each entity, and keeps what people
+have added to the file.
 """
 
 import json
@@ -27,7 +27,7 @@ def reset_logging() -> Iterator[None]:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A database with two tables. The working folder is that of the configuration."""
+    """A database with two tables. The current folder is the one with the configuration."""
     monkeypatch.chdir(tmp_path)
     new_site = Site(database, tmp_path)
     new_site.sql(

@@ -1,4 +1,4 @@
-"""Tests that `changelog schemas check --live` compares the schema files of entities with the present tables."""
+"""Tests that `changelog schemas check --live` compares the schema files of entities with the tables as they are now."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def reset_logging() -> Iterator[None]:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    """Two tables, and the files that were generated from them."""
+    """Two tables, and the schema files that were generated from them."""
     new_site = Site(database, tmp_path)
     new_site.sql(*TABLES)
     new_site.configure(CONFIG)
@@ -38,7 +38,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def check(site: Site, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """Returns a function that runs the command with some options, checks the exit code, and returns the JSON output."""
+    """Returns a function that runs `schemas check --live`, checks the exit code, and returns the output in JSON."""
 
     def run(*options: str, code: int | None = None) -> dict[str, Any]:
         capsys.readouterr()
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[str, list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_tables_that_were_altered(site: Site, check: Callable[..., dict[str, Any]], case: str) -> None:
+def test_each_alteration_of_a_table_is_reported(site: Site, check: Callable[..., dict[str, Any]], case: str) -> None:
     statements, rules, state = CASES[case]
     site.sql(*statements.split("; "))
     result = check()
@@ -117,7 +117,7 @@ def test_tables_that_were_altered(site: Site, check: Callable[..., dict[str, Any
     assert check()["clean"]
 
 
-def test_another_key_and_another_partition_key(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_another_key_or_partition_key_is_reported(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     site.configure(CONFIG.replace('key = ["id"]', 'key = ["id"]\npartition_by = ["guest_id"]'))
     assert [line.partition(": ")[2] for line in findings(check())] == ["PARTITION_DIFFERS /", "PARTITION_CHANGED /"]
     site.sql("CREATE UNIQUE INDEX ON orders (guest_id)")
@@ -135,7 +135,7 @@ def test_the_mode_decides_whether_a_change_is_compatible(site: Site, check: Call
     assert verdict["state"] == "compatible"
 
 
-def test_an_entity_without_a_file_and_a_file_without_an_entity(
+def test_an_entity_without_a_file_and_a_file_without_an_entity_are_reported(
     site: Site, check: Callable[..., dict[str, Any]]
 ) -> None:
     site.sql("ALTER TABLE guest RENAME TO visitor")
@@ -146,7 +146,9 @@ def test_an_entity_without_a_file_and_a_file_without_an_entity(
     assert "has no entity" in note
 
 
-def test_names_that_avro_does_not_allow(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_a_column_whose_name_avro_does_not_allow_is_reported_by_its_avro_name(
+    site: Site, check: Callable[..., dict[str, Any]]
+) -> None:
     site.sql('ALTER TABLE guest ADD "second name" text')
     assert findings(check(), "guest") == ["1: COLUMN_MISSING /fields/second_x0020_name"]
 
@@ -179,7 +181,7 @@ def test_a_file_that_is_not_a_schema_is_invalid(site: Site, check: Callable[...,
     ]
 
 
-def test_no_files_at_all(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_without_files_each_entity_is_reported(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     for file in (site.folder / "schemas").iterdir():
         file.unlink()
     (site.folder / "schemas").rmdir()
@@ -187,13 +189,13 @@ def test_no_files_at_all(site: Site, check: Callable[..., dict[str, Any]]) -> No
     assert [verdict["findings"][0]["rule"] for verdict in result["verdicts"]] == ["FILE_MISSING", "FILE_MISSING"]
 
 
-def test_bad_usage(site: Site) -> None:
+def test_contradicting_options_and_a_missing_server_are_refused(site: Site) -> None:
     assert "not allowed with" in " ".join(site.call("schemas", "check", "--live", "--against", "git:main")[1])
     site.configure(CONFIG, dsn="host=127.0.0.1 port=1")
     assert site.refused("schemas", "check", "--live").startswith("cannot connect to PostgreSQL")
 
 
-def test_the_other_formats(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_are_printed_in_the_other_formats(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.sql("ALTER TABLE orders ADD extra int", "ALTER TABLE orders DROP note")
     file = site.folder / "schemas" / "orders.avsc"
     outputs = {}

@@ -1,4 +1,6 @@
-"""Tests, on a real server, the threads that read tables in chunks."""
+"""Tests, on a real server, that the service plans its table reads again if a table was renamed or dropped before it was
+read.
+"""
 
 import time
 from functools import partial

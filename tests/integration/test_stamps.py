@@ -1,4 +1,6 @@
-"""Tests that the SQL and the psycopg code on the documentation's page on stamps do what the page says."""
+"""Tests that the SQL and the psycopg code in docs/how-to/stamps.md do what the page says: they stamp a transaction, so
+that its messages say which service made the changes.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Tests a server that holds back changes until its standby has them: the service waits, and reports the reason."""
+"""Tests that the service waits, and reports why, while a server holds back changes because its standby lacks them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def reset_logging() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the service ask often what the server waits for."""
+    """Shortens the interval at which the service asks the server what it waits for."""
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
 
 
@@ -121,7 +121,7 @@ def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Postgr
 
 
 def test_the_reason_names_a_standby_slot_that_does_not_exist(site: Site) -> None:
-    """After a promotion, the setting names such a slot if the new primary has the setting of the former one."""
+    """This can happen after a promotion: the setting of the former primary names a slot that the new primary lacks."""
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, GONE)

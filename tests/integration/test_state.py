@@ -1,4 +1,8 @@
-"""Tests a service with a [state] on PostgreSQL, whose log has only the keys of old rows."""
+"""Tests that a service with a `[state]` adds old rows and unchanged values to its messages if PostgreSQL's log lacks
+them.
+
+A `[state]` is a local store of the current row of every key. By default, the log has at most the keys of old rows.
+"""
 
 import json
 import shutil
@@ -28,7 +32,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def last(site: Site) -> dict[str, Any]:
-    """Returns the parts of the last message, with only the source of its provenance."""
+    """Returns three parts of the last message: the current row, the original row, and the source in its provenance."""
     message = site.messages("item")[-1]["value"]
     return {"source": message["provenance"]["source"], "current": message["current"], "original": message["original"]}
 
@@ -70,7 +74,7 @@ def test_without_a_state_originals_are_unknown(site: Site) -> None:
 
 
 def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Returns the statuses of the findings of `check` about old rows in the log."""
+    """Returns the status of each finding of `changelog check` that is about old rows in the log."""
     site.call("check", "--json")
     findings = json.loads(capsys.readouterr().out)
     texts = ("old rows", "replica identity")
@@ -78,7 +82,7 @@ def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_check_asks_for_whole_rows_only_without_a_state(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a state, the log must have more than the keys of old rows only if other columns choose the partition."""
+    """With a state, the log needs to have whole old rows only if columns outside the key choose the partition."""
     assert statuses(site, capsys) == []
     site.configure(ENTITY)
     assert statuses(site, capsys) == ["warn"]

@@ -1,4 +1,4 @@
-"""Tests that `changelog status` shows what it can find out when something is wrong, and names what it cannot."""
+"""Tests that `changelog status` shows what it knows when something is wrong, and says what it could not find out."""
 
 import json
 from collections.abc import Iterator

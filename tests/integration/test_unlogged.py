@@ -1,7 +1,8 @@
-"""Tests changes that the database's log does not show: edits of the publication, changes of keys, and tables that
-exchange their names.
+"""Tests that the service notices edits of the publication, changes of keys, and tables that exchange their names, and
+that it repairs the changelog.
 
-The service notices such a change when it reads the catalogue: at intervals, and at some events of the stream.
+The database's log does not show such changes. The service notices them when it reads the catalogue: at intervals, and
+at some events of the stream. In these tests, a *reading* is one such read of the catalogue.
 """
 
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_a_foreign_row_filter_stops_the_service_until_it_is_removed(site: Site) 
         until_repaired(site, service)
 
 
-def test_the_policies_stop_ignore_and_rebuild(site: Site) -> None:
+def test_the_service_stops_at_an_edit_or_ignores_it_as_its_policy_says(site: Site) -> None:
     site.configure(ITEM + 'on_unlogged = "stop"\n')
     begin(site)
     hide(site)
@@ -206,7 +207,7 @@ def test_edits_that_hide_no_change_are_not_reported(site: Site) -> None:
     site.sql(f'REASSIGN OWNED BY "{site.name}_owner" TO CURRENT_USER', f'DROP ROLE "{site.name}_owner"')
 
 
-def test_a_table_that_temporarily_had_another_name(site: Site, readings: CatalogReadings) -> None:
+def test_a_table_that_temporarily_had_another_name_is_read_again(site: Site, readings: CatalogReadings) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with readings.held():
@@ -220,7 +221,9 @@ def test_a_table_that_temporarily_had_another_name(site: Site, readings: Catalog
         assert [warning["why"] for warning in warnings(service)] == ["the table had another name or schema for a while"]
 
 
-def test_a_publication_that_temporarily_left_out_some_changes(site: Site, readings: CatalogReadings) -> None:
+def test_a_table_is_read_again_if_its_publication_temporarily_left_out_changes(
+    site: Site, readings: CatalogReadings
+) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with readings.held():
@@ -251,7 +254,7 @@ def test_a_key_without_a_unique_index_stops_the_service_before_the_next_row(site
         until_repaired(site, service)
 
 
-def test_a_primary_key_that_was_missing_while_the_service_was_stopped(site: Site) -> None:
+def test_a_table_is_read_again_if_it_had_no_primary_key_while_the_service_was_stopped(site: Site) -> None:
     begin(site)
     site.sql(
         "ALTER TABLE item DROP CONSTRAINT item_pkey",

@@ -1,5 +1,7 @@
-"""Tests partitions that are truncated, detached, dropped or attached. The log does not show this as a change of the
-partitioned table, so the service notices such a change when it reads the catalogue.
+"""Tests that the service repairs the changelog after a partition was truncated, detached, dropped or attached.
+
+The log does not show this as a change of the partitioned table. The service notices it when it reads the catalogue. In
+these tests, a *reading* is one such read of the catalogue.
 """
 
 from pathlib import Path

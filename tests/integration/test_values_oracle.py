@@ -1,5 +1,7 @@
-"""Tests the conversion of values with a server as the oracle: the server prints values, our codec converts the texts to
-JSON, and the server must read the JSON back as equal values.
+"""Tests, with a PostgreSQL server as the oracle, that the conversion of values to JSON loses nothing.
+
+The server prints values, and our codec converts the texts to JSON. The test converts the JSON to input of the server,
+which must read it as the same values.
 """
 
 import base64
@@ -212,7 +214,7 @@ def test_the_server_converts_a_value_to_the_same_json(oracle: Oracle, sql_type: 
     assert [json.loads(to_json(text)) for text in texts] == [json.loads(text) for text in server_json]
 
 
-def test_infinite_intervals(oracle: Oracle) -> None:
+def test_the_server_reads_back_infinite_intervals(oracle: Oracle) -> None:
     if not oracle.supports("interval", "infinity"):
         pytest.skip("intervals are finite before PostgreSQL 17")
     check(oracle, "interval", ["infinity", "-infinity"])
@@ -222,7 +224,7 @@ def test_arrays_with_explicit_bounds_stay_text(oracle: Oracle) -> None:
     check(oracle, "int[]", ["[0:2]={1,2,NULL}", "[-1:0][2:2]={{1},{2}}", "{}", "{{{{{{1}}}}}}"])
 
 
-def test_a_quoted_char_above_ascii(oracle: Oracle) -> None:
+def test_a_quoted_char_above_ascii_is_published_as_octal_digits(oracle: Oracle) -> None:
     type_, typmod, texts = oracle.read('"char"', ["é"])  # the value is the first byte of é, 0xc3
     assert codec_for(type_, typmod).to_json(texts[0]) == b'"\\\\303"'
 

@@ -31,12 +31,12 @@ key = ["id", "region"]
 
 @pytest.fixture(params=VERSIONS)
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
-    """A site in a fresh database, of each version in turn."""
+    """A site with a fresh database, on a server of each version in turn."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         yield Site(dsn, tmp_path)
 
 
-def test_snapshot_stream_truncate_and_restart(site: Site) -> None:
+def test_rows_changes_and_a_truncate_are_published_also_after_a_restart(site: Site) -> None:
     site.sql(TABLES)
     site.configure(ENTITIES)
     assert site.call("check", "--fix") == (0, [])

@@ -1,4 +1,6 @@
-"""Computes the tables of the job `blame` in plain Python, key by key."""
+"""Computes in plain Python, key by key, the tables that the job `blame` must write: which change set each attribute of
+each row, and how many changes each service made.
+"""
 
 from collections import Counter
 from collections.abc import Iterable

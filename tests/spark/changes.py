@@ -1,5 +1,5 @@
-"""A random workload with every kind of change: the records that the service would publish, and the tables that
-result.
+"""Generates a random workload with every kind of change: the records that the service would publish, and the tables
+that result.
 """
 
 import json

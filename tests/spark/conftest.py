@@ -1,4 +1,4 @@
-"""Fixtures: one Spark session for all tests, and a function that runs a job in it."""
+"""Provides one Spark session for all tests in this folder, and a function that runs a job in the session."""
 
 import gc
 import json

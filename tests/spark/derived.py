@@ -1,4 +1,7 @@
-"""Helpers of the tests of `derive_deltas`: the job's configuration, and a reader that rebuilds tables from deltas."""
+"""Helps to test the job `derive_deltas`: writes a configuration for the job, and rebuilds tables from its deltas.
+
+A *delta* describes, as a patch, what one change did to its row.
+"""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The result of a job that ran in the tests' Spark session."""
+"""Holds what a job printed and wrote when it ran in the tests' Spark session."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Ran:
         return report
 
     def drifted(self) -> dict[str, tuple[str, list[str]]]:
-        """Returns the drifted keys of a comparison, each with its kind of drift and its sorted drifted columns."""
+        """Returns the keys that differ, each with the kind of difference and the sorted columns that differ."""
         lines = map(json.loads, self.beside("keys.jsonl").read_text("utf-8").splitlines())
         return {line["key"]: (line["kind"], sorted(line["columns"])) for line in lines}
 

@@ -1,4 +1,4 @@
-"""Tests that the tables of the Python API equal the views that Spark makes of the same changes."""
+"""Tests that the Python API returns the same table as the view that Spark makes of the same changes."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.spark.test_fold_batch import COLUMNS
 from tests.unit.api.shop import ORDER, shop, workload
 
 
-def test_states_have_the_same_schema() -> None:
+def test_python_and_spark_give_a_table_the_same_schema() -> None:
     assert states_schema(COLUMNS).equals(schema_of(COLUMNS))
 
 

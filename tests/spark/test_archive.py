@@ -1,4 +1,7 @@
-"""Tests the archive job with file logs, and with a changelog on Kafka without a broker."""
+"""Tests the job `archive`, which copies a changelog into files by entity and day: readers get the same rows as before.
+
+Some tests archive file logs. The others archive rows as if they came from Kafka, and need no broker.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +122,7 @@ def test_a_short_log_has_nothing_to_archive(tmp_path: Path) -> None:
 # The file log
 
 
-def test_the_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
+def test_readers_get_the_same_rows_from_a_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
     """Archives closed days and then a late row, compacts the archive, deletes files, and drops old days.
 
     Readers get the same rows after each step, until a day is dropped.
@@ -168,7 +171,7 @@ def test_the_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
     assert read(log)[-1] == change(90, NOON + 2 * DAY), "the service can still publish"
 
 
-def test_the_command_with_a_file_log(
+def test_the_command_archives_and_compacts_a_file_log(
     spark: SparkSession, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "changelog.toml"
@@ -313,7 +316,7 @@ def order_spans(after: Mapping[int, int], ends: Mapping[int, int]) -> dict[tuple
     }
 
 
-def test_a_stream_continues_while_rows_of_the_checkpoint_cannot_be_read(archive: ArchiveRun, tmp_path: Path) -> None:
+def test_a_stream_can_begin_while_an_open_transaction_hides_rows(archive: ArchiveRun, tmp_path: Path) -> None:
     def goals(kind: Kind) -> Callable[[], Goal | None]:
         def ask() -> Goal | None:
             raise ChangelogError(kind, "a transaction has been open for 60 s")

@@ -1,4 +1,6 @@
-"""Tests the archive job with a real broker, in the tests' Spark session."""
+"""Tests, with a real broker, that the job `archive` stores each committed message of a changelog once, and stops if
+Kafka has lost messages.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ from tests.integration.kafka.test_log import change, entity, raw, settings, stor
 from tests.servers import fetched, kafka_lib
 from tests.unit.records import record
 
-__all__ = ["settings"]  # this fixture has its own topic prefix
+__all__ = ["settings"]  # pytest uses this imported fixture, which has its own topic prefix
 
 CONFIG = """
 name = "app"
@@ -217,7 +219,9 @@ def _first(slices: Callable[[Spans, int], Iterable[Spans]], spans: Spans, rows_m
         (["--once", "--continuous"], "not allowed with"),
     ],
 )
-def test_bad_usage(site: Site, capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+def test_bad_options_are_refused(
+    site: Site, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         site.run(*options)
     assert stopped.value.code == 2

@@ -1,4 +1,7 @@
-"""Tests levels and minor compaction of an archive: which files are merged, and that readers get the same rows."""
+"""Tests which files of an archive are merged into levels and by minor compaction, and that readers get the same rows.
+
+A *level* has the rows of one entity and many days, in files with disjoint ranges of keys.
+"""
 
 from dataclasses import replace
 from datetime import date, timedelta
@@ -74,8 +77,8 @@ def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_days_become_levels(spark: SparkSession, run: ArchiveRun, tmp_path: Path) -> None:
-    """Days become one level of each entity. A late row and a closed day are merged with these levels, because the
-    levels are not much larger. In the end, old days are dropped.
+    """The files of all days are merged into one level for each entity. A late row and a closed day are merged with
+    these levels, because the levels are not much larger. In the end, old days are dropped.
     """
     assert compact_levels(run, before=MIDNIGHT) == Merged(files=6, into=4, rows=60)
     assert len(levels(run)) == 2, "one level of each entity"
@@ -137,7 +140,7 @@ def test_a_run_that_stops_changes_nothing_for_readers(run: ArchiveRun, tmp_path:
     assert {file.path for file in run.store.files("archive")} == {file.path for file in run.manifest().files}
 
 
-def test_two_runs_that_drop_days_at_the_same_time(run: ArchiveRun, tmp_path: Path) -> None:
+def test_if_two_runs_drop_days_at_the_same_time_the_later_one_fails(run: ArchiveRun, tmp_path: Path) -> None:
     """The run that ends later fails, because the other run has replaced its files. No row is lost."""
     compact_levels(run, before=MIDNIGHT)
 

@@ -1,5 +1,8 @@
-"""Tests, with random changelogs, that the fold of each row over all its keys gives the same attributes as the fold of
-each key.
+"""Tests, with random changelogs, that the function with which Spark's executors compute the blame of rows finds the
+same changes as plain Python.
+
+The *blame* of a row says which change set each of its attributes. The executors' function reads all changes of a row
+together, also those under its earlier keys; plain Python reads the changes key by key.
 """
 
 import random
@@ -25,7 +28,7 @@ DEFAULTS = DefaultStamps(general=DEFAULT, by_entity={})
 
 
 def arranged(records: Sequence[Record], rows_max: int) -> list[pa.RecordBatch]:
-    """Returns the changes with the origins of their rows, sorted as the job sorts them, in small batches."""
+    """Returns the changes with the origins (first keys) of their rows, sorted as the job sorts them, in batches."""
     moves = [
         Move(position=str(position_of(change)), entity=change.entity, old=change.moved_from.key, new=change.place.key)
         for change in records

@@ -100,7 +100,7 @@ def damaged(log: Path) -> None:
 
 
 def without_manifest(log: Path) -> None:
-    """Deletes the first two files. This looks like an archive whose manifest is lost."""
+    """Deletes the first two files, so that the log looks as if an archive had replaced them and lost its manifest."""
     for number in (1, 2):
         log_file(log, number).unlink()
 
@@ -119,7 +119,7 @@ def empty(log: Path) -> None:
         (empty, "there is no changelog in |the changelog in .* is empty"),
     ],
 )
-def test_a_log_that_cannot_be_read(
+def test_a_log_that_cannot_be_read_is_reported(
     error_of: ErrorOf, tmp_path: Path, job: str, spoil: Callable[[Path], None], message: str
 ) -> None:
     publish(tmp_path / "log")
@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("job", ["blame", "derive_deltas", "rebuild_view"])
-def test_an_output_that_is_a_file(error_of: ErrorOf, tmp_path: Path, job: str) -> None:
+def test_an_output_that_is_a_file_is_not_overwritten(error_of: ErrorOf, tmp_path: Path, job: str) -> None:
     publish(tmp_path / "log")
     (tmp_path / "out").write_text("somebody's")
     error_line = error_of(FILES, job, 'path = "log"', code=3)
@@ -138,7 +138,7 @@ def test_an_output_that_is_a_file(error_of: ErrorOf, tmp_path: Path, job: str) -
     assert (tmp_path / "out").read_text() == "somebody's"
 
 
-def test_a_change_that_cannot_be_read(error_of: ErrorOf, tmp_path: Path) -> None:
+def test_a_change_that_cannot_be_read_is_named_by_its_position(error_of: ErrorOf, tmp_path: Path) -> None:
     publish(tmp_path / "log")  # the provenances in this log have only one member
     error_line = error_of(FILES, "blame", 'path = "log"', code=3)
     position = r"00000001/000000000000000[1-4]/00000000"
@@ -169,7 +169,7 @@ def topics(settings: KafkaSettings, codec: str = 'codec = "json"') -> str:
 
 
 @pytest.mark.parametrize("job", KAFKA)
-def test_a_schema_that_the_registry_does_not_have(
+def test_a_schema_that_the_registry_does_not_have_is_reported(
     error_of: ErrorOf, settings: KafkaSettings, registry: Registry, job: str
 ) -> None:
     sink = topics(settings, f'codec = "avro", registry = "{registry.url}", auto_register = true')
@@ -190,7 +190,7 @@ def test_a_schema_that_the_registry_does_not_have(
         ("rebuild_view", ["--as-of", BEYOND], f"{BEYOND} is beyond the end"),
     ],
 )
-def test_an_entity_or_position_that_the_changelog_does_not_have(
+def test_an_entity_or_position_that_the_changelog_does_not_have_is_refused(
     error_of: ErrorOf, settings: KafkaSettings, tmp_path: Path, job: str, arguments: list[str], message: str
 ) -> None:
     assert message in error_of(KAFKA, job, topics(settings), *arguments, code=2)
@@ -198,7 +198,7 @@ def test_an_entity_or_position_that_the_changelog_does_not_have(
 
 
 @pytest.mark.parametrize("job", KAFKA)
-def test_a_broker_that_does_not_answer(
+def test_a_broker_that_does_not_answer_is_reported(
     error_of: ErrorOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)

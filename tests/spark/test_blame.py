@@ -1,4 +1,6 @@
-"""Tests that the job `blame` writes the same blame of all rows as plain Python computes key by key."""
+"""Tests that the job `blame` finds, for each attribute of all rows, the change that set it: the same as plain Python
+finds key by key.
+"""
 
 import contextlib
 import io
@@ -37,7 +39,7 @@ from tests.spark.test_views import stamped, transactions
 from tests.unit.records import BEGIN, record
 from tests.unit.sinks.material import checkpoint
 
-__all__ = ["topics"]  # this fixture has its own topic prefix
+__all__ = ["topics"]  # pytest uses this imported fixture, which has its own topic prefix
 
 CONFIG = """
 name = "booking"
@@ -102,7 +104,7 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def blame(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Runs the job with the configuration in a folder. Returns its summary, and its line on standard error."""
+    """Runs the job with the configuration in a folder. Returns its summary, with its standard error as `stderr`."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         exit_code = main(JOB, ["--config", str(folder / "changelog.toml"), *arguments])
@@ -229,13 +231,13 @@ def attribute_list(site: Site) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_query_for_what_a_service_wrote(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_query_for_what_a_service_wrote_is_correct(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = answers(site, QUERIES[0], monkeypatch)
     rows = [row for row in attribute_list(site) if (row["service_name"], row["api_version"]) == ("nightly-batch", "2")]
     assert answer == [{name: row[name] for name in answer[0]} for row in rows]
 
 
-def test_the_query_for_rows_of_several_services(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_query_for_rows_of_several_services_is_correct(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = answers(site, QUERIES[1], monkeypatch)
     services: dict[tuple[str, str], dict[str | None, list[str]]] = {}
     for row in attribute_list(site):
@@ -248,14 +250,14 @@ def test_the_query_for_rows_of_several_services(site: Site, monkeypatch: pytest.
     assert all(row["attributes"] == len(row["paths"]) for row in answer)
 
 
-def test_the_query_for_what_a_request_set(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_query_for_what_a_request_set_is_correct(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     last = site.records[-1].envelope.provenance.stamp.identifier
     answer = answers(site, QUERIES[2].replace("req-42", last), monkeypatch)
     rows = [row for row in attribute_list(site) if row["identifier"] == last]
     assert answer == [{name: row[name] for name in answer[0]} for row in rows]
 
 
-def test_the_queries_for_shares(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queries_for_shares_are_correct(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = coverage_of(site.records, site.end)
     for row in answers(site, QUERIES[3], monkeypatch):
         of_day = {group: count for group, count in changes.items() if group[:2] == (row["entity"], row["day"])}

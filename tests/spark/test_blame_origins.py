@@ -1,5 +1,8 @@
-"""Tests that a row keeps its origin when it moves to another key, although other rows can have the same key earlier or
-later.
+"""Tests that a row's changes are found under all keys that it had, although other rows can have the same keys earlier
+or later.
+
+The *origin* of a row identifies it: its first key and, if another row had this key before, the position at which that
+row left it.
 """
 
 from collections.abc import Sequence

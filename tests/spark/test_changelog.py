@@ -1,4 +1,6 @@
-"""Tests that Spark reads the same rows from a changelog in files as the log's own reader, or fails with one line."""
+"""Tests that Spark reads the same rows from a changelog in files as the reader without Spark, and reports errors in one
+line.
+"""
 
 import json
 import shutil

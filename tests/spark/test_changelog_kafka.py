@@ -1,4 +1,4 @@
-"""Tests that Spark reads the same rows from files and from topics, to which services publish the same workload."""
+"""Tests that Spark reads the same rows from Kafka topics as from files to which the same workload was published."""
 
 import json
 import os

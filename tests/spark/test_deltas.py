@@ -1,4 +1,8 @@
-"""Tests how batches of changes become deltas, and deltas become messages."""
+"""Tests that a batch of changes becomes the same deltas as its changes one by one, and that the deltas become correct
+Kafka messages.
+
+A *delta* describes, as a patch, what one change did to its row.
+"""
 
 import io
 import json
@@ -33,7 +37,7 @@ AVRO: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath
 
 
 @given(st.lists(records(), max_size=3))
-def test_derive_equals_its_definition(rows: list[Record]) -> None:
+def test_a_batch_becomes_the_same_deltas_as_its_changes_one_by_one(rows: list[Record]) -> None:
     deltas = derive(from_records(rows))
     assert deltas.schema == SCHEMA
     for row, delta in zip(rows, deltas.to_pylist(), strict=True):
@@ -62,7 +66,7 @@ def test_a_delta_has_the_partition_and_key_of_its_change(rows: list[Record]) -> 
 
 
 @given(st.lists(records(), max_size=4))
-def test_messages_in_avro(rows: list[Record]) -> None:
+def test_deltas_in_avro_have_the_paths_and_positions_of_their_changes(rows: list[Record]) -> None:
     ids = {row.entity: 7 + number for number, row in enumerate(rows)}
     deltas = derive(from_records(rows))
     for value, row in zip(avro_values(ids)(deltas).to_pylist(), rows, strict=True):

@@ -1,4 +1,7 @@
-"""Tests the job `derive_deltas` from a file log to files: repeated runs, runs that stop, and bad input."""
+"""Tests that the job `derive_deltas` writes one delta for each change of a file log, even if runs stop or are repeated.
+
+Bad input is reported in one line. A *delta* describes, as a patch, what one change did to its row.
+"""
 
 import json
 import random

@@ -1,5 +1,7 @@
-"""Tests the job `detect_drift` with a real database and the real service. The drift is planted in the changelog's
-files.
+"""Tests that the job `detect_drift` finds exactly the differences between a changelog and its tables, with a real
+database and the real service.
+
+The tests make most of these differences (*drift*) by editing the changelog's files.
 """
 
 import json
@@ -126,7 +128,7 @@ def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run,
 
 def test_a_changelog_that_equals_its_tables_is_clean(site: Site, service: Running, detect: Run) -> None:
     """The tables have masks, a row filter, a large value that the log does not repeat, and a truncate. `event` is
-    skipped.
+    skipped, because it is immutable and changes of its table are ignored.
     """
     site.sql(
         "UPDATE doc SET n = 1 WHERE id = 2",
@@ -249,7 +251,7 @@ def test_a_range_of_texts_is_ordered_by_bytes(site: Site, detect: Run) -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_a_mask_is_compared(site: Site, detect: Run) -> None:
+def test_masked_values_are_compared(site: Site, detect: Run) -> None:
     row = latest(site.log, "person")["person", '["2","0"]']
     rewrite(site.log, {("person", row["key"]): last_only(row["position"], setting({"email": '"0000"'}))})
     ran = detect("--entities", "person", code=1)

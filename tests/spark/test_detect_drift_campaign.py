@@ -1,4 +1,6 @@
-"""Runs the campaigns `drift` and `drift_mysql` with few rounds."""
+"""Tests, with few rounds of the campaigns `drift` and `drift_mysql`, that the job `detect_drift` finds all planted
+drift while threads write to the tables.
+"""
 
 import pytest
 from pyspark.sql import SparkSession

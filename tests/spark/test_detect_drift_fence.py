@@ -1,5 +1,5 @@
-"""Tests comparisons that are refused because they could not be exact, and comparisons with commits that are in the log
-before they are visible.
+"""Tests that the job `detect_drift` compares nothing if the result would not be exact, and that a commit which is in
+the log but not visible yet is not reported as drift.
 """
 
 import contextlib

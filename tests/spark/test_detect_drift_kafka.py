@@ -1,5 +1,5 @@
-"""Tests the job `detect_drift` with a changelog on Kafka in JSON and in Avro, and with an archive. The job also repairs
-a topic.
+"""Tests that the job `detect_drift` finds drift in Kafka topics, in JSON and in Avro, and in an archive of topics, and
+that the drift in a topic is repaired.
 """
 
 from collections.abc import Callable

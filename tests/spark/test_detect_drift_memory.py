@@ -1,7 +1,7 @@
-"""Tests the job `detect_drift` with a database in memory. The service, the comparison and the repairs know only the
-interface `Database`.
+"""Tests that the job `detect_drift` needs only the interface `Database`: it runs on a database in memory.
 
-The tests plant drift by editing the tables without a trace in the log.
+The service and the repairs use the same interface. The tests cause drift by editing the tables without a trace in the
+log.
 """
 
 from collections.abc import Iterator

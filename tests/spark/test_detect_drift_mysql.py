@@ -1,4 +1,8 @@
-"""Tests the job `detect_drift` with real MySQL and MariaDB servers. The drift is planted in the changelog's files."""
+"""Tests that the job `detect_drift` finds exactly the differences between a changelog and its tables, on real MySQL and
+MariaDB servers.
+
+The tests make these differences (*drift*) by editing the changelog's files.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,7 +127,9 @@ def test_ranges_and_samples_read_the_same_keys_of_both_sides(site: MysqlSite, de
     assert detect("--entities", "item", "--sample", "0.5", code=1).drifted().keys() <= {"10", "30", "50"}
 
 
-def test_an_idle_server_with_a_new_file_is_compared_soon(site: MysqlSite, service: Running, detect: Detect) -> None:
+def test_an_idle_server_that_began_a_new_binary_log_is_compared_soon(
+    site: MysqlSite, service: Running, detect: Detect
+) -> None:
     site.sql("CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO other VALUES (1)", "FLUSH BINARY LOGS")
     assert detect("--wait", "20").report["verdict"] == "clean"
 

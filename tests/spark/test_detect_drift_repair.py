@@ -1,4 +1,6 @@
-"""Tests that with `--repair` the service repairs each entity as its policy says, and the next run verifies this."""
+"""Tests that after `detect_drift --repair` the service repairs each entity as the configuration says, and that the next
+run verifies the repairs.
+"""
 
 import threading
 import time
@@ -159,7 +161,7 @@ def test_a_comparison_waits_for_a_repair_that_was_requested_before(site: Site, d
 
 
 def _wake_once_fenced(site: Site, service: Service) -> None:
-    """Wakes the service once the comparison has its locks, which it takes before its snapshot."""
+    """Wakes the paused service when the comparison holds its locks, which a comparison takes before its snapshot."""
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
     deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:

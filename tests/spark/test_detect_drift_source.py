@@ -1,4 +1,7 @@
-"""Tests comparisons with a copy of a table (`--source`). Keys that differ are compared again after `--settle`."""
+"""Tests `detect_drift --source`, which compares the changelog with a copy of a table in another store.
+
+Such a copy may be late, so the job waits `--settle` seconds and compares the keys that differ again.
+"""
 
 import re
 import shutil
@@ -151,7 +154,7 @@ LAGGING = """(
         CASE id WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc::text END AS doc, uid::text
     FROM sale WHERE id <> 11
 ) AS copy"""
-"""The table with drift. From the third read on, row 5 is correct."""
+"""A copy of the table with drift. Row 5 is wrong only in the first two reads, as in a copy that is late."""
 
 
 def test_a_table_over_jdbc_is_read_again_once_it_has_settled(site: Site, detect: Detect) -> None:
@@ -272,7 +275,7 @@ def _version(type_: ColumnType) -> Version:
     )
 
 
-def test_a_source_is_for_one_entity_and_without_repair(
+def test_the_option_source_needs_one_entity_and_excludes_repair(
     site: Site, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     config = ["--config", str(site.config), "--source", "parquet"]

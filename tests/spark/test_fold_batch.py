@@ -1,4 +1,4 @@
-"""Tests that states read in batches equal states read row by row, for values of all kinds."""
+"""Tests that reading the JSON of many rows at once gives the same values as reading it row by row."""
 
 import json
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ documents = st.lists(
 
 
 def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[str, Any]]:
-    """Folds one change for each document. Returns the states sorted by key."""
+    """Folds one change for each document. Without `whole`, reads them row by row. Returns the states sorted by key."""
     count = len(documents)
     constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é", "context": "{}"}
     columns = {name: pa.array([value] * count) for name, value in constants.items()}

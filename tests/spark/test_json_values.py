@@ -57,7 +57,7 @@ def arrow(type_: ColumnType) -> pa.DataType:
         (Array(element=PAIR), '[{"n":1,"at":"2026-11-21"}]', [{"n": 1, "at": dt.date(2026, 11, 21)}]),
     ],
 )
-def test_values_that_fit_their_type(type_: ColumnType, token: str, value: Any) -> None:
+def test_values_that_fit_their_type_are_converted(type_: ColumnType, token: str, value: Any) -> None:
     result = reader(type_)(token.encode())
     assert result == value
     assert pa.array([result, None], arrow(type_)).to_pylist() == [value, None]
@@ -93,7 +93,7 @@ def test_values_that_fit_their_type(type_: ColumnType, token: str, value: Any) -
         (Map(value=P.STRING), "[]"),
     ],
 )
-def test_values_that_do_not_fit_their_type(type_: ColumnType, token: str) -> None:
+def test_values_that_do_not_fit_their_type_are_refused(type_: ColumnType, token: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         reader(type_)(token.encode())
 

@@ -1,4 +1,7 @@
-"""Tests the manifests of an archive, and the stores that hold them."""
+"""Tests that readers always find the last committed manifest of an archive, whatever file system holds it.
+
+A *manifest* lists the files of an archive.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -187,7 +190,7 @@ def test_a_refused_change_commits_nothing(tmp_path: Path) -> None:
         (Path("/a/s3:x"), "file:/a/s3:x"),
     ],
 )
-def test_paths_of_this_machine(text: str | Path, root: str) -> None:
+def test_paths_of_this_machine_need_no_spark_session(text: str | Path, root: str) -> None:
     assert store_of(text).root == root
 
 
@@ -196,9 +199,9 @@ def test_other_file_systems_need_a_session() -> None:
         store_of("s3a://bucket/changelog")
 
 
-def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file. On the file
-    system of a cluster, it fails instead.
+def test_a_hadoop_store_can_commit_by_renaming(spark: SparkSession, tmp_path: Path) -> None:
+    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file; on the file
+    system of a cluster, such a rename fails.
     """
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")
@@ -210,8 +213,8 @@ def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".changelog-*"))
 
 
-def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
-    """Hadoop's own file system for local folders fulfils the same contract."""
+def test_a_hadoop_store_behaves_like_a_local_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """The store uses Hadoop's own file system for local folders, and must do the same as `local`."""
     store = hadoop(spark, f"file:{tmp_path}")
     assert list(store.files("manifest")) == []
     assert newest(store) is None

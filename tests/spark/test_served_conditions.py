@@ -1,4 +1,4 @@
-"""Tests that conditions of served views hold for exactly those rows for which they hold in Spark."""
+"""Tests that `changelog views serve` and Spark agree for which rows the condition of a view is true."""
 
 import itertools
 from collections.abc import Mapping

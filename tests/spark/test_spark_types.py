@@ -1,4 +1,4 @@
-"""Tests Spark's types for the rows of an entity, with Spark itself."""
+"""Tests that the columns of an entity become types of Spark, and that Spark returns the columns that it stored."""
 
 import importlib.resources
 from pathlib import Path

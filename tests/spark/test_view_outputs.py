@@ -1,5 +1,7 @@
-"""Tests views that are written as tables. In PostgreSQL, the new table replaces the old one in one step. In Delta Lake,
-each new state of a view is one commit. The job never replaces a table that it did not write itself.
+"""Tests that the job `rebuild_view` writes views as tables of PostgreSQL and of Delta Lake.
+
+In PostgreSQL, the new table replaces the old one in one step. In Delta Lake, each new state of a view is one commit.
+The job never replaces a table that it did not write itself.
 """
 
 import json
@@ -131,7 +133,7 @@ def comment(dsn: str) -> dict[str, Any]:
     return dict(json.loads(text.removeprefix(to_postgres.MARK)))
 
 
-def test_a_table_is_replaced_at_once(folder: Path, run: Run, dsn: str) -> None:
+def test_a_table_is_replaced_in_one_step(folder: Path, run: Run, dsn: str) -> None:
     typed = (*POSTGRES, "--schemas", str(folder / "schemas"))
     rows(dsn, "CREATE TABLE orders__new (left_by text); CREATE TABLE orders__new_parts (a_killed_run int)")
     first = run(*typed)
@@ -220,7 +222,7 @@ def test_a_refused_run_changes_no_table(
     assert rows(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid") == before
 
 
-def test_two_runs_do_not_write_one_table(folder: Path, run: Run, dsn: str) -> None:
+def test_two_runs_do_not_write_the_same_table_at_once(folder: Path, run: Run, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s, hashtext('public.orders'))", [to_postgres.LOCK_CLASS])
         summary = run(*POSTGRES, "--schemas", str(folder / "schemas"), code=3)

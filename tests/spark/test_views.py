@@ -1,4 +1,4 @@
-"""Tests that views equal the states that plain Python computes from the same changes."""
+"""Tests that a view that Spark computes has the same rows as plain Python computes from the same changes."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def stored(path: Path, transactions: Sequence[Sequence[Record]]) -> Path:
 
 def positions(records: Sequence[Record], chance: random.Random, count: int) -> list[Position]:
     """Returns random positions. Some are positions of records, and some lie between the positions of two records."""
-    chosen_ = [position.envelope.provenance.source.position for position in chance.choices(records, k=count)]
+    chosen_ = [choice.envelope.provenance.source.position for choice in chance.choices(records, k=count)]
     return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in chosen_]
 
 
@@ -210,7 +210,7 @@ def test_a_state_has_the_context_of_its_last_change(changes: DataFrame, records:
     assert len({row["_context"] for row in rows}) > 2
 
 
-def test_a_view_of_an_older_version_is_updated(
+def test_a_view_that_an_older_version_wrote_is_updated(
     spark: SparkSession, changes: DataFrame, records: list[Record], tmp_path: Path
 ) -> None:
     first, second = sorted(positions(records, random.Random(17), 2))
@@ -245,7 +245,9 @@ def test_a_context_is_not_taken_for_the_source(spark: SparkSession, tmp_path: Pa
         )
 
 
-def test_a_view_is_updated(spark: SparkSession, changes: DataFrame, records: list[Record], tmp_path: Path) -> None:
+def test_an_updated_view_equals_a_rebuilt_one(
+    spark: SparkSession, changes: DataFrame, records: list[Record], tmp_path: Path
+) -> None:
     chance = random.Random(13)
     for number in range(ROUNDS // 2):
         first, second = sorted(positions(records, chance, 2))
