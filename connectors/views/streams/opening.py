@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from changelog.connectors.config import Config, KafkaConfig
 from changelog.connectors.java.program import find_java
@@ -37,7 +38,8 @@ def open_engine(
     topics = served_topics(admin, log, config.prefix, declared)
     columns = {version.entity: version.columns for version in read_versions(log)}
     with ExitStack() as opened:
-        folder, order = None, list(topics.ids)
+        folder: Path | None = None
+        order: Sequence[str] = tuple(topics.ids)
         if settings.store == "rocksdb":
             owner = Owner(
                 application=application,

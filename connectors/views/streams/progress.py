@@ -32,8 +32,8 @@ from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, al
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
 
-LOOK_S: Final = 0.05
-"""The time between two looks at the tables, in seconds."""
+POLL_S: Final = 0.05
+"""How long the thread waits between two readings of the tables, in seconds."""
 
 SEARCH_S: Final = 0.5
 """If the offsets of Kafka Streams do not reach the ends for this long, in seconds, the messages between are read."""
@@ -102,8 +102,8 @@ class TablesProgress:
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
             try:
-                self._look()
-                self.error, wait_s = None, LOOK_S
+                self._advance()
+                self.error, wait_s = None, POLL_S
             except ChangelogError as error:
                 wait_s = AGAIN_S
                 if error.kind is not Kind.PRECONDITION:  # tables are not being restored
@@ -111,7 +111,7 @@ class TablesProgress:
                         _log.warning("how far the rows are is unknown", error=str(error))
                     self.error = error
 
-    def _look(self) -> None:
+    def _advance(self) -> None:
         offsets = committed(self._admin, self._application) if self._goals else {}
         for entity, goal in list(self._goals.items()):
             if all(self._has(part, goal, offsets.get(part, 0)) for part in self._topics[entity].parts()):  # 3

@@ -58,7 +58,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(progress, "messages_in", cluster.in_spans)
     monkeypatch.setattr(progress, "closing", lambda context: context)
     monkeypatch.setattr(progress, "SEARCH_S", 0.05)
-    monkeypatch.setattr(progress, "LOOK_S", 0.001)
+    monkeypatch.setattr(progress, "POLL_S", 0.001)
     monkeypatch.setattr(progress, "AGAIN_S", 0.001)
     return cluster
 
