@@ -2,8 +2,8 @@
 
 Every edit of a catalogue row gives the row a new `xmin`, the id of the transaction that wrote it. An `xmin` survives
 VACUUM FREEZE and is the same on a physical standby. So if a table leaves the publication and comes back between two
-readings of the catalogue, the second reading finds another `xmin` in the catalogue row that makes the table part of the
-publication. Another cluster assigns its own transaction ids, so its catalogue cannot be compared.
+readings, the second one finds another `xmin` in the row that makes the table part of the publication. Another cluster
+assigns its own transaction ids, so its catalogue cannot be compared.
 """
 
 import hashlib
@@ -187,8 +187,7 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """Returns `before`, but with the present state of those partitions whose changes are harmless, because no row was
-    lost.
+    """Returns `before`, but with the present state of those partitions whose changes lost no row.
 
     So `unlogged` yields no change of partitions that VACUUM FULL or CLUSTER has rewritten, or of new partitions whose
     rows are all in the log. The rows of a partition show whether it was rewritten or truncated: only a rewritten
