@@ -1,4 +1,4 @@
-"""Makes a changelog of one table, adds rows to it that the table never had, and sends the signals that repair it."""
+"""Publishes a table, adds changes to its changelog that the table never had, and sends the signals that repair it."""
 
 import json
 from dataclasses import replace
@@ -49,9 +49,9 @@ def begin(site: Site) -> None:
 
 
 def plant(site: Site, *changes: tuple[str, Any]) -> None:
-    """Appends changes to the changelog that the database never had. Uses the file sink.
+    """Appends to the changelog, through the file sink, changes that the database never made.
 
-    A change is a key and the row after the change, or a key and None for a delete.
+    Each change is a key and the row after the change, or a key and None for a delete.
     """
     last = [record for rows in read_log(site.log, entity="item") for record in batch.records(rows)][-1]
     sink = FileSink(site.log)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies. For every type, a strategy draws texts that PostgreSQL accepts as a value of this type."""
+"""Has a Hypothesis strategy for each type of PostgreSQL, which draws texts that are valid values of the type."""
 
 import datetime
 import json
@@ -45,7 +45,7 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# JSONS never draws the JSON null, because it is published like NULL within an array. Unit tests cover the JSON null.
+# JSONS never draws the JSON null: as an element of an array, it is published like an SQL NULL. Unit tests cover it.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,

@@ -1,4 +1,4 @@
-"""What an operator has: one database, one configuration, and the service that reads both."""
+"""Runs a service and commands as an operator does: with a database, and a configuration in a folder."""
 
 import contextlib
 import io
@@ -37,7 +37,7 @@ service = {{ listen = "127.0.0.1:0" }}
 
 
 class Site:
-    """A database at `dsn`, and in `folder` the configuration and the log of one service.
+    """A database at `dsn`, and in `folder` the configuration of one service and the files of its changelog.
 
     A slot's name is unique on the whole server, so the service has the name of its database.
     """
@@ -86,9 +86,9 @@ class Site:
 
     @contextlib.contextmanager
     def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator["Running"]:
-        """Yields the service, which runs in a thread and is stopped at the end.
+        """Runs the service in a thread while the body runs, and then stops it.
 
-        Then raises the service's error, unless `ended` has returned it.
+        At the end, raises the service's error, unless `ended` has returned it.
         """
         settings = config.load(self.config, os.environ)
         service = Running(Service(settings, accept_settings=accept, accept_cluster=accept_cluster))
@@ -123,7 +123,7 @@ class Site:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint that is stored in the log."""
+        """The checkpoint that is stored with the changelog."""
         checkpoint = read_checkpoint(self.log)
         assert checkpoint is not None
         return checkpoint
@@ -134,8 +134,8 @@ class Site:
 
 
 def _shown(line: str) -> list[str]:
-    """Returns a line of plain text as it is. For a line of the log, returns the error if the service failed, and
-    nothing for other events.
+    """Returns a line of plain text as it is. Of the events that the service logs, returns only the error with which the
+    service failed.
     """
     if not line.startswith("{"):
         return [line]

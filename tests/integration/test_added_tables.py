@@ -1,4 +1,4 @@
-"""Tables are added to a changelog that already exists, or are added to it again."""
+"""Tests tables that are added to an existing changelog, for the first time or again."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_rows_deleted_while_an_entity_was_not_configured_are_deleted_when_it_is_
     assert site.ops("late")[-2] == ("delete", "2")
 
 
-def test_a_table_that_is_new_to_the_changelog_is_read_without_a_sweep(site: Site) -> None:
+def test_a_table_that_is_new_to_the_changelog_is_read_without_a_repair(site: Site) -> None:
     site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0)")
     site.configure(EARLY)
     with site.running() as service:

@@ -1,6 +1,7 @@
 """Tests ALTER TYPE of a composite type that is part of an entity key.
 
-The text of every key then changes. So the service reads the table again, and publishes a delete for each old key.
+Such a statement changes the text of every key. So the service reads the table again, and publishes a delete for each
+old key.
 """
 
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def test_rows_have_only_their_new_keys(site: Site) -> None:
         service.until(lambda: site.state("item") == expected_rows(1, 3, 3))
 
 
-def test_a_type_that_was_altered_while_the_service_was_stopped(site: Site) -> None:
+def test_a_type_may_be_altered_while_the_service_is_stopped(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
     site.sql("UPDATE item SET n = 1", RENAME, "UPDATE item SET n = 2", "DELETE FROM item WHERE (c).y > 3")
@@ -69,7 +70,7 @@ def test_a_type_that_was_altered_while_the_service_was_stopped(site: Site) -> No
         service.until(lambda: site.is_read() and site.state("item") == expected_rows(1, 3, 2))
 
 
-def test_an_attribute_is_renamed_and_renamed_back(site: Site) -> None:
+def test_an_attribute_may_be_renamed_and_renamed_back(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql(RENAME, "UPDATE item SET n = 1", "ALTER TYPE co RENAME ATTRIBUTE later TO x", "UPDATE item SET n = 2")

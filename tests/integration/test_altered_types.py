@@ -1,4 +1,4 @@
-"""Tests ALTER TYPE of a composite type, which writes nothing to the stream.
+"""Tests ALTER TYPE of a composite type. PostgreSQL's stream of changes does not contain this statement.
 
 The tests check which attribute names the published rows have: rows from before the ALTER TYPE, rows from after it, and
 rows for which the service cannot know which names are valid.
@@ -163,7 +163,7 @@ def test_an_incompatible_change_of_a_type_stops_the_service(site: Site) -> None:
         service.until(lambda: site.is_read() and currents(site)[-1]["c"] == NEW)
 
 
-def test_another_table_takes_the_name_of_one_with_composites(site: Site) -> None:
+def test_a_table_may_take_the_name_of_one_with_composites(site: Site) -> None:
     """The stream describes both tables. After the swap, the types of the old table's columns no longer matter."""
     with site.running() as service:
         service.until(site.is_read)

@@ -1,4 +1,4 @@
-"""Tests, on real servers, how the service reads the catalogue, and the publication and slot that it creates."""
+"""Tests how the service reads PostgreSQL's catalogue, and how it checks and creates publications and slots."""
 
 import re
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def failures(conn: Connection, *entities: Entity) -> list[Finding]:
     return [finding for finding in findings(conn, requirements, read_tables(conn)) if finding.status == "fail"]
 
 
-def test_a_plain_table(conn: Connection) -> None:
+def test_the_columns_pages_and_index_of_a_plain_table_are_read(conn: Connection) -> None:
     t = create(
         conn,
         "CREATE TABLE t (a int, gone int, id bigint PRIMARY KEY, n numeric(10, 2) NOT NULL,"
@@ -135,7 +135,7 @@ def test_a_not_null_constraint_that_is_not_validated_does_not_count(conn: Connec
     assert t.columns[0].not_null is False
 
 
-def test_partitions_of_partitions(conn: Connection) -> None:
+def test_partitions_of_partitions_are_read_as_leaves(conn: Connection) -> None:
     t = create(
         conn,
         "CREATE TABLE t (id int, day date, PRIMARY KEY (day, id)) PARTITION BY RANGE (day)",
@@ -154,7 +154,7 @@ def test_partitions_of_partitions(conn: Connection) -> None:
     assert [(name, len(table.leaves)) for (_, name), table in tables(conn).items()] == [("empty", 0), ("t", 2)]
 
 
-def test_names_of_all_kinds(conn: Connection) -> None:
+def test_names_with_any_characters_are_read(conn: Connection) -> None:
     conn.execute('CREATE SCHEMA "Büro"')
     conn.execute("""CREATE TABLE "Büro"."tab.le ""x'" ("Größe %s" int PRIMARY KEY)""")
     conn.execute("""CREATE TABLE "tab.le ""x'" (id int)""")
@@ -205,7 +205,7 @@ def test_indexes_that_cannot_be_an_entity_key(conn: Connection) -> None:
     assert "broken of public.t is not valid" in str(tables(conn)["public", "t"].key_problem(("id",)))
 
 
-def test_a_key_of_generated_columns(conn: Connection) -> None:
+def test_generated_columns_can_be_a_key_since_postgresql_18(conn: Connection) -> None:
     t = create(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
     assert (t.key_problem(("id",)) is None) == (conn.info.server_version >= 180000)
 
@@ -250,7 +250,7 @@ def test_a_publication_that_lacks_something_is_refused(conn: Connection, creatio
     assert conn.execute("SELECT p FROM pg_publication AS p").fetchall() == before
 
 
-def test_a_fixed_publication_equals_a_new_one(conn: Connection) -> None:
+def test_after_the_fixes_of_check_a_publication_equals_a_new_one(conn: Connection) -> None:
     conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
     conn.execute("CREATE TABLE child () INHERITS (t)")
@@ -284,7 +284,7 @@ def test_a_publication_for_all_tables_is_accepted(conn: Connection) -> None:
     assert failures(conn, entity()) == []
 
 
-def test_generated_columns_that_the_publication_leaves_out(conn: Connection) -> None:
+def test_a_publication_that_leaves_out_generated_columns_is_a_problem_since_postgresql_18(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
     conn.execute("CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
     messages = [finding.message for finding in failures(conn, entity())]
@@ -373,7 +373,7 @@ def test_no_fix_breaks_the_updates_of_a_table_with_a_virtual_column(conn: Connec
     assert "the application's own UPDATE and DELETE would fail; use DEFAULT" in finding.message
 
 
-def test_a_role_that_may_not_create_the_publication(conn: Connection) -> None:
+def test_a_role_that_may_not_create_the_publication_is_refused(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY)")
     role = f"role_{conn.info.dbname}"
     conn.execute(f"CREATE ROLE {role}".encode())

@@ -1,5 +1,6 @@
-"""Tests, on real servers, that only one service at a time reads a slot, and that sessions of other roles cannot keep a
-service from reading it.
+"""Tests that only one service at a time can read a slot, and that sessions of other roles cannot keep it from doing so.
+
+Before a service reads a slot, it claims the slot: it takes advisory locks that other services look for.
 """
 
 import threading
@@ -87,7 +88,7 @@ def test_the_error_describes_the_session_that_holds_the_claim(conn: Connection, 
         assert f"SELECT pg_terminate_backend({pid})" in raised.value.hint
 
 
-def test_a_slot_that_is_released_while_another_service_waits_for_it(conn: Connection, slot: str) -> None:
+def test_a_slot_that_is_released_while_a_service_waits_for_it_is_claimed(conn: Connection, slot: str) -> None:
     with replication_session(conn) as replication:
         ensure_slot(conn, replication, slot, None, failover=False)
         conn.execute("CREATE PUBLICATION p")
@@ -169,7 +170,7 @@ def test_locks_of_another_role_do_not_block_a_claim(conn: Connection, stranger: 
 
 
 def test_another_role_cannot_open_a_replication_session(conn: Connection, stranger: Connection) -> None:
-    """A claim is safe only because the server accepts replication sessions only from roles that may replicate."""
+    """A claim is safe because the server refuses replication sessions of roles that may not replicate."""
     with pytest.raises(ChangelogError) as raised:
         ReplicationConnection.connect(make_conninfo(conn.info.dsn, user=stranger.info.user))
     assert raised.value.kind is Kind.ACCESS

@@ -1,6 +1,4 @@
-"""Tests the commands init, check, status and drop on a real server, and which entities a configuration makes of the
-tables.
-"""
+"""Tests the commands init, check, status and drop, and how a configuration turns tables into entities."""
 
 import json
 import os
@@ -160,7 +158,7 @@ def test_init_writes_a_kafka_sink_on_request(config_file: Path, capsys: pytest.C
         assert "--sink kafka and --bootstrap-servers go together" in capsys.readouterr().err
 
 
-def test_every_table_becomes_an_entity(tables: str, tmp_path: Path) -> None:
+def test_every_included_table_becomes_an_entity(tables: str, tmp_path: Path) -> None:
     rest = """
     [tables]
     include = ["*"]
@@ -304,7 +302,9 @@ def test_check_compares_the_slot_with_the_changelog(
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_check_of_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_the_settings_of_a_server_that_is_not_set_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with temporary_server(settings={**SETTINGS, "wal_level": "replica", "max_replication_slots": "0"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")
@@ -315,7 +315,9 @@ def test_check_of_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.Cap
         ]
 
 
-def test_check_on_an_older_server(database_15: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fixes_the_publication_on_an_older_server(
+    database_15: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with psycopg.connect(database_15, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
     path = write(tmp_path / "c.toml", database_15, "[tables]\ninclude = ['*']")
@@ -328,7 +330,9 @@ def test_check_on_an_older_server(database_15: str, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.xdist_group("postgres-14")
-def test_a_server_without_row_filters(database_14: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_where_on_a_server_without_row_filters(
+    database_14: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with psycopg.connect(database_14, autocommit=True) as connection:
         connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")
     path = write(tmp_path / "c.toml", database_14, "[entities.guest]\ntable = 'public.guest'\nwhere = 'id > 0'")
@@ -376,7 +380,9 @@ def test_drop_needs_yes_to_drop_anything(config_file: Path, tables: str, capsys:
         assert slot is None
 
 
-def test_status_before_the_first_start(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_the_first_start_says_that_nothing_is_published(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     assert run(config_file, "status") == 0
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The writer of docker-compose.yml, which changes the tables of the example's database."""
+"""Tests the writer of docker-compose.yml: a script that changes the tables of the example database."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Tests that this version of the service continues a changelog that an earlier version stored.
 
 The earlier version, which wrote `stored/changelog`, was the last one without `connectors/capture`. In this changelog,
-`photo` is partly read, and a repair of two keys of `item` is open. The changelog's database cluster no longer exists,
-so the service continues with another cluster.
+the table `photo` is only partly read, and a repair of two keys of `item` has not ended. The changelog's database
+cluster no longer exists, so the service continues with another cluster.
 """
 
 import shutil

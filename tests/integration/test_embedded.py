@@ -1,4 +1,4 @@
-"""Starts, stops, crashes and recovers the embedded PostgreSQL."""
+"""Tests the embedded PostgreSQL, which needs no installation: it starts, stops, and recovers from a crash."""
 
 import os
 import shutil

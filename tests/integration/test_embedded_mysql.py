@@ -1,4 +1,4 @@
-"""Starts, stops, crashes and recovers the embedded MariaDB and MySQL."""
+"""Tests the embedded MariaDB and MySQL, which need no installation: they start, stop, and recover from a crash."""
 
 import os
 import shutil
@@ -87,7 +87,7 @@ def test_a_server_that_cannot_start_says_why(flavour: Flavour) -> None:
 
 @EACH_FLAVOUR
 @pytest.mark.usefixtures("starts_servers")
-def test_a_data_folder_that_cannot_be_initialised_says_why(flavour: Flavour, tmp_path: Path) -> None:
+def test_the_error_of_a_data_folder_that_cannot_be_initialised_says_why(flavour: Flavour, tmp_path: Path) -> None:
     program = tmp_path / "home" / "bin" / PROGRAMS[flavour]
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho 'libaio.so.1: cannot open shared object file' >&2\nexit 127\n")

@@ -1,5 +1,7 @@
-"""Tests changes of columns while the service runs: which versions it announces, which tables it reads again, and which
-changes stop it.
+"""Tests changes of a table's columns while the service runs.
+
+The service announces each new version of the columns in the entity `schemas`. After some changes, it reads the table
+again; at others, it stops.
 """
 
 import json

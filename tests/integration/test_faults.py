@@ -1,6 +1,7 @@
-"""Kills the service at each of its fail points once, and runs each campaign for a few rounds.
+"""Kills the service at fail points, and runs some of the campaigns for a few rounds.
 
-A fail point is a named line of the service's code at which a test can kill the service.
+A fail point is a named line of the service's code at which a test can kill the service. A campaign injects faults at
+random moments, and then compares the changelog with the changes of the database.
 """
 
 import re
@@ -125,7 +126,7 @@ def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str
 
 
 @pytest.mark.parametrize("name", AFTER_DAMAGE)
-def test_a_crash_while_the_sink_repairs_a_damaged_log(site: Site, name: str) -> None:
+def test_a_crash_while_the_sink_repairs_a_damaged_log_loses_and_repeats_nothing(site: Site, name: str) -> None:
     """The test damages the log as a crash of the machine does: the newest file is in the folder, but only a part of its
     content reached the disk, and the service has not confirmed the file.
     """

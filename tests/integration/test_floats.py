@@ -1,4 +1,4 @@
-"""Floats are printed exactly as PostgreSQL prints them."""
+"""Tests that the service prints floats exactly as PostgreSQL prints them."""
 
 import math
 import struct

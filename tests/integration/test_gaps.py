@@ -1,5 +1,7 @@
-"""Tests that `changelog run --over-gap` continues the changelog after each kind of gap, and that the changelog then
-equals its table again. The operator only has to confirm the command.
+"""Tests that `changelog run --over-gap` continues the changelog after each kind of gap.
+
+A gap is changes that were lost before they could be published. After the command, the changelog must equal its table
+again. The operator only has to confirm the command.
 """
 
 import contextlib
@@ -138,7 +140,9 @@ def drop_slot(world: World) -> None:
 
 
 @pytest.mark.parametrize("point", FAIL_POINTS)
-def test_a_crash_at_each_step_over_a_gap(world: World, capsys: pytest.CaptureFixture[str], point: str) -> None:
+def test_after_a_crash_at_any_step_the_command_can_be_run_again(
+    world: World, capsys: pytest.CaptureFixture[str], point: str
+) -> None:
     drop_slot(world)
     world.writer.write(10)
     gap = world.cross_gap(capsys, "does not exist, and the changelog was begun with it", point)
@@ -184,8 +188,8 @@ def drop_publication(world: World) -> None:
 
 
 def hide_publication(world: World) -> None:
-    """Drops the publication and creates it again. PostgreSQL cannot send the changes that were written in between,
-    because the publication did not exist then.
+    """Drops the publication, writes rows, and creates the publication again. PostgreSQL cannot send the changes of
+    these rows, because there was no publication when they were written.
     """
     create = f"CREATE PUBLICATION {world.site.name} FOR TABLE guest WITH (publish_via_partition_root = true)"
     world.site.sql(f"DROP PUBLICATION {world.site.name}")
@@ -282,7 +286,9 @@ def other_server(starts_servers: None) -> Iterator[PostgresServer]:
         yield server
 
 
-def test_another_cluster(world: World, other_server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_service_continues_with_another_cluster(
+    world: World, other_server: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     with fresh_database(other_server) as dsn:
         world.writer, original_dsn = Writer(dsn, 5), world.site.dsn
         world.site.dsn = dsn
@@ -295,7 +301,7 @@ def test_another_cluster(world: World, other_server: PostgresServer, capsys: pyt
         world.site.dsn = original_dsn
 
 
-def test_a_server_that_was_restored(
+def test_the_service_continues_after_the_server_was_restored(
     other_server: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The restore also restores the slot, at a position before the last published change."""

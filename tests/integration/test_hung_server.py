@@ -1,5 +1,5 @@
-"""Tests a server that hangs: the backend of one of the service's sessions is stopped, the server's answers are lost, or
-the whole server cannot be reached.
+"""Tests that the service survives a server that hangs: the backend of one of the service's sessions is stopped, the
+server's answers are lost, or the whole server cannot be reached.
 """
 
 import contextlib
@@ -252,6 +252,7 @@ def test_the_service_drops_a_hung_session_and_continues(
 
 
 def test_a_sweep_whose_session_hangs_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep searches the changelog for keys that the table may lack. A rebuild of the entity begins one."""
     monkeypatch.setattr(sweeper, "SNAPSHOT_INTERVAL_S", 0.0)  # the sweep asks the server after each file that it reads
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)
@@ -285,7 +286,9 @@ def test_the_service_drops_a_hung_walsender_and_waits_for_its_slot(site: HungSit
 
 @pytest.mark.parametrize("how", ["mute", "hang", "stop"])
 @pytest.mark.parametrize("limit", [1, 600], ids=["goes on", "stops at once"])
-def test_an_unreachable_server(site: HungSite, server: PostgresServer, how: str, limit: float) -> None:
+def test_the_service_waits_for_an_unreachable_server_and_can_be_stopped(
+    site: HungSite, server: PostgresServer, how: str, limit: float
+) -> None:
     with Proxy("127.0.0.1", server.port) as proxy:
         site.write_config(dsn=make_conninfo(site.dsn, port=proxy.port, connect_timeout=600), limit=limit)
         with site.running() as running:

@@ -1,5 +1,6 @@
-"""Tests many small tables after a gap. The service reads its changelog a few times for all tables together, not once
-for each table.
+"""Tests that the service can repair many small tables after a gap without reading its changelog once for each table.
+
+It compares many tables at once, so a few reads are enough.
 """
 
 import os

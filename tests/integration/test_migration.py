@@ -122,7 +122,7 @@ class Load:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 while not self._stopping.wait(PAUSE_S):
                     connection.execute(*self._statement())
-        except BaseException as error:  # noqa: BLE001, `running` raises it again
+        except BaseException as error:  # noqa: BLE001 - `running` raises it again
             self.failure = error
 
     def _statement(self) -> tuple[bytes, tuple[int, ...]]:
@@ -326,13 +326,13 @@ def judge(site: Site) -> None:
     assert len({(position, key) for position, key, *_ in rows}) == len(rows)
 
 
-def test_a_migration_in_the_file_log(database: str, tmp_path: Path, seed: int) -> None:
+def test_a_migration_is_published_to_files(database: str, tmp_path: Path, seed: int) -> None:
     site = Site(database, tmp_path, 'path = "log"\ncommit_seconds = 0.05')
     migrate(site, seed)
     assert site.stops == 3
 
 
-def test_a_migration_on_kafka_as_avro(
+def test_a_migration_is_published_to_kafka_as_avro(
     database: str, broker: Broker, registry: Registry, tmp_path: Path, seed: int
 ) -> None:
     site = Site(

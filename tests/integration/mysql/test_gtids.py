@@ -1,4 +1,4 @@
-"""Compares `GtidSet` and `GtidPosition` with real servers."""
+"""Tests that `GtidSet` and `GtidPosition` give the same sets and positions of GTIDs as real servers."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -47,7 +47,7 @@ def test_sets_agree_with_the_functions_of_mysql(mysql: MysqlServer, seed: int) -
 
 
 def printed(gtids: GtidSet) -> str:
-    """Returns the text that the server prints for a set. It has a line break after each comma."""
+    """Returns the text that the server prints for a set: with a line break after each comma."""
     return gtids.text.replace(",", ",\n")
 
 

@@ -1,4 +1,4 @@
-"""JSON documents in MySQL's log, compared with what the server prints for them."""
+"""Decodes JSON documents from MySQL's log, and compares them with the texts that the server prints for them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def random_value(random: Random, depth: int = 0) -> Any:
         )
     if kind in (3, 4):
         return random.choice(TEXTS)
-    if random.random() < 0.02:  # more than 64 KiB, so that it has the layout for large values
+    if random.random() < 0.02:  # a value of more than 64 KiB, for which MySQL has another layout
         return [random.choice(NUMBERS) for _ in range(30_000)] if kind == 5 else {f"n{n}": n for n in range(9_000)}
     values = [random_value(random, depth + 1) for _ in range(random.randrange(5))]
     return values if kind == 5 else {random.choice(NAMES): value for value in values}
@@ -124,7 +124,9 @@ OPAQUE = [
     *("CAST('ab' AS BINARY(5))", "ST_GeomFromText('POINT(1 2.5)')"),
     *(f"(SELECT {name} FROM o)" for name in ("y", "b", "e", "s", "ts", "bl", "f", "vb", "d", "dt")),
 ]
-"""Expressions of types that JSON lacks. A document stores such a value with its SQL type, or converts it to JSON."""
+"""SQL expressions of types that JSON lacks. MySQL stores such a value in a document with its SQL type, or converts it
+to a type of JSON.
+"""
 
 
 def test_values_of_other_types_are_what_the_server_prints(mysql: MysqlServer, database: str) -> None:
@@ -156,7 +158,7 @@ VALUES = ["7", "'text'", "CAST('[1, {\"k\": 2.5}]' AS JSON)", "1.50"]
 
 
 def path_into(document: Any, random: Random) -> str:
-    """Returns a path to a value in the document, or to a place just outside of it."""
+    """Returns the path of a value in the document, or of a member or an element that the document lacks."""
     path = "$"
     while isinstance(document, dict | list) and (path == "$" or random.random() < 0.8):
         if isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Tables with keys of any type are read in chunks, each row once. The rows of single keys are found as well."""
+"""Tests that the service reads each row once from tables with keys of any type, and finds the rows of given keys."""
 
 import itertools
 from collections.abc import Sequence
@@ -143,9 +143,8 @@ def test_rows_are_read_by_keys_of_each_type(
         counts = {name: len(rows) for name, (_, rows) in tables.items()}
         assert {name: len(set(keys)) for name, keys in first_keys.items()} == counts
         assert {name: len(keys) for name, keys in first_keys.items()} == counts
-        # The command would take a key that begins with a minus for an option. Some tables have a row whose key is the
-        # empty string, which is also in the sample. It is always requested: `keys[::2]` has it only in some orders of
-        # the rows.
+        # A key that begins with a minus is not requested, because the command would take it for an option. A key that
+        # is also in HOSTILE_SAMPLE, such as the empty string, is always requested, even if `keys[::2]` lacks it.
         requested = {
             name: {key for key in keys if not key.startswith("-")} & {*keys[::2], *HOSTILE_SAMPLE}
             for name, keys in first_keys.items()

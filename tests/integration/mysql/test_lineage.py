@@ -1,4 +1,4 @@
-"""Tests on real servers how the source decides whether a server's log continues a changelog."""
+"""Tests how the source decides whether it can continue a changelog with the log of a server."""
 
 from dataclasses import replace
 

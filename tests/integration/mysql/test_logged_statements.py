@@ -1,4 +1,4 @@
-"""Statements that change tables, in the forms in which real servers log them."""
+"""Tests that the service understands statements on tables in the form in which real servers log them."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 
 @pytest.mark.parametrize("charset", ["sjis", "gbk", "big5"])
-def test_a_name_in_the_character_set_of_the_session(site: MysqlSite, charset: str) -> None:
-    """In these sets, the second byte of a character can be that of a backslash, or of the backquote around names."""
+def test_a_table_name_is_read_in_the_character_set_of_the_session(site: MysqlSite, charset: str) -> None:
+    """In these character sets, the second byte of a character can be the byte of a backslash or of a backquote."""
     names = {"sjis": "表", "gbk": "乗", "big5": "功"}
     name = names[charset]
     assert name.encode(charset)[1:] == b"\\"

@@ -1,4 +1,7 @@
-"""Tests what a service on MySQL or MariaDB refuses. For each mistake, it prints one line that says what to do."""
+"""Tests for which mistakes a service on MySQL or MariaDB refuses to run, or stops.
+
+For each mistake, it prints one line that says what to do.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +40,7 @@ def account(site: MysqlSite, *, rights: str = "ALL ON *.*", requires: str = "") 
         site.sql(f"DROP USER {name}")
 
 
-def test_a_wrong_password(site: MysqlSite) -> None:
+def test_a_wrong_password_is_refused(site: MysqlSite) -> None:
     with account(site) as user:
         site.configure(ENTITY, dsn=site.url(user, "wrong"))
         refusal = site.refused()
@@ -46,17 +49,17 @@ def test_a_wrong_password(site: MysqlSite) -> None:
     assert "wrong" not in refusal
 
 
-def test_an_unknown_database(site: MysqlSite) -> None:
+def test_an_unknown_database_is_refused(site: MysqlSite) -> None:
     site.configure(ENTITY, dsn=site.dsn + "x")
     assert "check the database in [source] dsn" in site.refused()
 
 
-def test_no_server(site: MysqlSite) -> None:
+def test_a_server_that_cannot_be_reached_is_reported(site: MysqlSite) -> None:
     site.configure(ENTITY, dsn="mysql://root@127.0.0.1:1/shop")
     assert "is it running and reachable?" in site.refused("check")
 
 
-def test_an_account_that_needs_tls(site: MysqlSite) -> None:
+def test_an_account_that_needs_tls_is_refused_without_tls(site: MysqlSite) -> None:
     with account(site, requires="SSL") as user:
         site.configure(ENTITY, dsn=site.url(user, "secret") + "?ssl-mode=DISABLED")
         refusal = site.refused()
@@ -85,7 +88,7 @@ def test_the_servers_certificate_is_verified(site: MysqlSite) -> None:
 
 @EVERY_VERSION
 @pytest.mark.parametrize("missing", ["REPLICATION SLAVE", "log"])
-def test_a_missing_right(site: MysqlSite, missing: str) -> None:
+def test_the_error_of_a_missing_right_has_the_statement_that_grants_it(site: MysqlSite, missing: str) -> None:
     log = "BINLOG MONITOR" if site.server.flavour == "mariadb" else "REPLICATION CLIENT"
     missing, present = (log, "REPLICATION SLAVE") if missing == "log" else (missing, log)
     with account(site, rights=f"SELECT, {present} ON *.*") as user:
@@ -98,7 +101,7 @@ def test_a_missing_right(site: MysqlSite, missing: str) -> None:
             service.until(site.is_read)
 
 
-def test_a_table_that_the_account_may_not_read(site: MysqlSite) -> None:
+def test_a_table_that_the_account_may_not_read_is_refused(site: MysqlSite) -> None:
     log = "BINLOG MONITOR" if site.server.flavour == "mariadb" else "REPLICATION CLIENT"
     with account(site, rights=f"REPLICATION SLAVE, {log} ON *.*") as user:
         site.sql("CREATE TABLE other (id INT PRIMARY KEY)", f"GRANT SELECT ON {site.database}.other TO {user}")
@@ -123,7 +126,7 @@ def test_a_setting_that_does_not_fit_is_refused(site: MysqlSite, name: str, valu
     assert f"SET {'GLOBAL' if site.server.flavour == 'mariadb' else 'PERSIST'} {remedy}" in refusal
 
 
-def test_a_server_without_gtids(tmp_path: Path, starts_servers: None) -> None:
+def test_a_server_without_gtids_is_refused(tmp_path: Path, starts_servers: None) -> None:
     settings = {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
     with own_mysql_server("mysql", settings) as server, fresh_mysql_database(server) as database:
         site = MysqlSite(server, database, tmp_path)
@@ -155,7 +158,7 @@ def test_a_table_that_cannot_be_published_is_refused(site: MysqlSite, sql: str, 
 
 
 @pytest.mark.parametrize("version", [*FLAVOURS, "mysql-9"])
-def test_a_log_that_was_reset(version: str, tmp_path: Path, starts_servers: None) -> None:
+def test_a_log_that_was_reset_is_refused(version: str, tmp_path: Path, starts_servers: None) -> None:
     with own_mysql_server(version) as server, fresh_mysql_database(server) as database:
         site = MysqlSite(server, database, tmp_path)
         site.sql("CREATE TABLE item (id INT PRIMARY KEY)", "INSERT INTO item VALUES (1)")
@@ -170,7 +173,7 @@ def test_a_log_that_was_reset(version: str, tmp_path: Path, starts_servers: None
 
 
 def skip_the_stop(site: MysqlSite, *statements: str, problem: str) -> None:
-    """Makes the service stop at these statements. Then skips the stop, and waits until the service has continued."""
+    """Executes statements that stop the service. Then tells it to skip them, and waits until it has continued."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(*statements)
@@ -191,7 +194,7 @@ def test_a_statement_that_is_not_logged_as_rows_can_be_skipped(site: MysqlSite) 
 
 
 def test_a_rollback_in_the_log_can_be_skipped(mariadb: MysqlServer, tmp_path: Path) -> None:
-    """MariaDB logs a transaction that was rolled back, if it also wrote to a table of MyISAM."""
+    """MariaDB logs changes that were rolled back if their transaction also wrote to a MyISAM table."""
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)
         site.sql("CREATE TABLE item (id INT PRIMARY KEY, amount INT)", "INSERT INTO item VALUES (1, 1)")

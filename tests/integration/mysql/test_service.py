@@ -1,4 +1,4 @@
-"""A service on a real MySQL or MariaDB: what it reads, publishes and refuses."""
+"""Tests what a service on a real MySQL or MariaDB reads, publishes and refuses."""
 
 import json
 import os

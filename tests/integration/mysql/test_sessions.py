@@ -1,4 +1,4 @@
-"""Tests the source's sessions with unusual accounts, and on servers with unusual settings."""
+"""Tests the sessions that the source opens on a server: passwords, encryption, time limits, and missing answers."""
 
 import time
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def test_a_password_may_have_any_characters(site: MysqlSite, password: str) -> N
 
 @EVERY_VERSION
 @pytest.mark.parametrize("mode", ["PREFERRED", "REQUIRED"])
-def test_a_session_without_verification_is_encrypted_and_loads_no_authorities(site: MysqlSite, mode: str) -> None:
+def test_a_session_without_verification_is_encrypted_and_loads_no_ca_certificates(site: MysqlSite, mode: str) -> None:
     with Connection(Address.parse(f"{site.dsn}?ssl-mode={mode}")) as connection:
         [(_, cipher)] = connection.query("SHOW STATUS LIKE 'Ssl_cipher'")
         assert cipher
@@ -109,7 +109,7 @@ def test_a_session_outlives_the_servers_limit_for_idle_sessions(site: MysqlSite)
         settings.connect_reading(settings.stopping) as reader,
     ):
         reader.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        with site.server.connect() as other:  # this session becomes idle after the other two
+        with site.server.connect() as other:  # the last session that becomes idle: the server ends it last
             other_id = other.thread_id()  # type: ignore[no-untyped-call]
             deadline = time.monotonic() + PATIENCE_S
             while other_id in {id_ for id_, *_ in site.sql("SHOW PROCESSLIST")}:
@@ -119,7 +119,9 @@ def test_a_session_outlives_the_servers_limit_for_idle_sessions(site: MysqlSite)
 
 
 @EVERY_VERSION
-def test_a_lost_host_does_not_keep_writers_stopped(site: MysqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_read_lock_of_a_lost_host_does_not_keep_writers_waiting(
+    site: MysqlSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.sql("CREATE TABLE item (id INT PRIMARY KEY)")
     settings = Settings(name=site.name, dsn=site.dsn, hmac_key=b"")
     monkeypatch.setattr(cut, "LOST_S", 1)

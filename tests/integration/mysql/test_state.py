@@ -1,4 +1,7 @@
-"""With a state, MySQL's `binlog_row_image = NOBLOB` gives the same changelog as whole rows in the log."""
+"""Tests that a service with a `[state]` fills in the values that MySQL's log lacks with `binlog_row_image = NOBLOB`.
+
+The changelog must be the same as with whole rows in the log.
+"""
 
 import json
 from collections.abc import Sequence
@@ -77,7 +80,7 @@ def statements(random: Random, count: int) -> list[str]:
 
 
 def changes(site: MysqlSite, entity: str) -> list[tuple[Any, ...]]:
-    """Returns an entity's changes, without what must differ between the table and its twin."""
+    """Returns an entity's changes without the parts that differ between the table and its twin, such as positions."""
     result = []
     for message in site.messages(entity):
         value = message["value"]

@@ -1,4 +1,4 @@
-"""Tests stamps in the comments of statements, in the form in which real servers log them."""
+"""Tests that the service takes stamps, which say who makes a change, from comments in the logged statements."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Executes statements on real servers. `effects` must tell what each statement did from the form in which the server
-logged it.
-"""
+"""Tests that `effects` tells what statements do to tables. It reads the statements as real servers log them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -66,7 +64,7 @@ def compare(server: MysqlServer, database: str, cases: Sequence[tuple[str | byte
     assert effects_of_log == [expected for _, expected in cases if expected]
 
 
-def test_statements_on_tables(mysql_server: MysqlServer, mysql_database: str) -> None:
+def test_effects_tell_what_statements_do_to_tables(mysql_server: MysqlServer, mysql_database: str) -> None:
     t, u, v, copy = (TableName(mysql_database, name) for name in ("t", "größe", "v w", "copy"))
     needless_create: list[Effect] = [Created(table=copy, if_missing=True)] if mysql_server.flavour == "mysql" else []
     with fresh_mysql_database(mysql_server) as other:
@@ -117,7 +115,7 @@ def test_statements_on_tables(mysql_server: MysqlServer, mysql_database: str) ->
         compare(mysql_server, mysql_database, cases)
 
 
-def test_statements_in_other_character_sets(mysql_server: MysqlServer, mysql_database: str) -> None:
+def test_effects_read_statements_in_other_character_sets(mysql_server: MysqlServer, mysql_database: str) -> None:
     t, u = (TableName(mysql_database, name) for name in ("größe", "表"))
     cases: list[tuple[str | bytes, list[Effect]]] = [
         ("SET NAMES latin1", []),
@@ -130,7 +128,7 @@ def test_statements_in_other_character_sets(mysql_server: MysqlServer, mysql_dat
     compare(mysql_server, mysql_database, cases)
 
 
-def test_statements_of_mariadb(mariadb: MysqlServer) -> None:
+def test_effects_read_statements_that_only_mariadb_has(mariadb: MysqlServer) -> None:
     with fresh_mysql_database(mariadb) as database:
         t, u = (TableName(database, name) for name in ("t", "u"))
         cases: list[tuple[str | bytes, list[Effect]]] = [
@@ -152,7 +150,9 @@ def test_statements_of_mariadb(mariadb: MysqlServer) -> None:
         compare(mariadb, database, cases)
 
 
-def test_rows_in_statement_format(mysql_server: MysqlServer, mysql_database: str) -> None:
+def test_effects_name_the_tables_of_statements_that_are_not_logged_as_rows(
+    mysql_server: MysqlServer, mysql_database: str
+) -> None:
     t, u = (TableName(mysql_database, name) for name in ("t", "u"))
 
     def run(cursor: Cursor) -> None:
@@ -178,7 +178,7 @@ def test_rows_in_statement_format(mysql_server: MysqlServer, mysql_database: str
     assert changed_tables[5:] == [None]
 
 
-def test_steps_of_transactions(mysql_server: MysqlServer, mysql_database: str) -> None:
+def test_effects_tell_the_steps_of_transactions(mysql_server: MysqlServer, mysql_database: str) -> None:
     xa_id = XaId(format_id=7, gtrid=f"it's {mysql_database}".encode(), bqual=b"\xff")
 
     is_mysql = mysql_server.flavour == "mysql"  # MySQL refuses a transaction that changes tables of two engines

@@ -1,7 +1,7 @@
-"""Random values of every type, as the server writes them to its log and as it returns them from a query.
+"""Tests that random values of every type are the same if they are read from the log and if they are read by a query.
 
-The log and the query must give the same text. If the published JSON of a value is inserted into another table, that
-table must then have the same value.
+Both must give the same text. If the published JSON of a value is inserted into another table, that table must then have
+the same value.
 """
 
 import base64
@@ -132,7 +132,7 @@ def check(table: Table, definition: str) -> None:
 
 
 def expression(column: LogColumn, text: bytes) -> str:
-    """Returns the SQL of a published value."""
+    """Returns an SQL expression that has the value which is published for this text."""
     codec = codec_for(column)
     token = codec.to_json(text).decode()
     value = json.loads(token)
@@ -193,8 +193,8 @@ def has_text(column: LogColumn) -> bool:
     """Whether a column has a character set. If a value of such a column is written back, its text stays the same, but
     its bytes may differ.
 
-    In some sets, several characters stand for the same character of Unicode, or a character has no equivalent in
-    Unicode.
+    In some character sets, several characters stand for the same character of Unicode, or a character has no equivalent
+    in Unicode.
     """
     return column.collation is not None and column.collation != 63
 
@@ -221,7 +221,9 @@ def check_results(results: Iterable[tuple[str, Table, Table]], *, zero: bytes = 
 
 
 @EVERY_VERSION
-def test_all_types(mysql_server: MysqlServer, mysql_database: str, seed: int) -> None:
+def test_values_of_all_types_are_the_same_in_the_log_and_in_a_query(
+    mysql_server: MysqlServer, mysql_database: str, seed: int
+) -> None:
     with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:
         listed = rows(cursor, "SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")
         charsets = sorted(name.decode() for (name,) in listed if name != b"binary")
@@ -258,7 +260,7 @@ def test_settings_of_the_server_do_not_change_values(mysql_server: MysqlServer, 
         assert query_values(cursor, "b", columns["b"]) == ["ä".encode(), b"b"]
 
 
-def test_the_older_layouts_of_times(mariadb: MysqlServer, seed: int) -> None:
+def test_times_in_the_older_layouts_are_the_same_in_the_log_and_in_a_query(mariadb: MysqlServer, seed: int) -> None:
     with fresh_mysql_database(mariadb) as schema, mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
         try:
@@ -269,7 +271,7 @@ def test_the_older_layouts_of_times(mariadb: MysqlServer, seed: int) -> None:
     check_results(results)
 
 
-def test_the_remedy_for_older_layouts_whose_size_is_not_in_the_log(mariadb: MysqlServer) -> None:
+def test_alter_table_force_ends_older_layouts_whose_size_is_not_in_the_log(mariadb: MysqlServer) -> None:
     with fresh_mysql_database(mariadb) as schema, mariadb.connect(schema) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
         try:

@@ -1,4 +1,7 @@
-"""Tests which transactions the snapshots of chunks see. Runs a few rounds of the campaign that reads a busy table."""
+"""Tests that each chunk of a busy table has the rows as they were at one place in the log.
+
+Runs a few rounds of the campaign `mysql_windows`.
+"""
 
 import re
 

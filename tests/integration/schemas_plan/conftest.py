@@ -1,4 +1,4 @@
-"""Fixtures: a site with the tables of `planner`, and a planner for it."""
+"""Fixtures: a database with the sample tables, and an object that runs `changelog schemas plan` for it."""
 
 from collections.abc import Iterator
 from pathlib import Path

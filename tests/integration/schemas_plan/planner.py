@@ -1,4 +1,4 @@
-"""Three tables, and a class that runs `changelog schemas plan` with scripts for them."""
+"""Runs `changelog schemas plan` with scripts that alter the three sample tables."""
 
 import json
 from typing import Any

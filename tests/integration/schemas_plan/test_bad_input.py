@@ -1,4 +1,4 @@
-"""Tests wrong scripts, files and options. Whatever a script does, the command leaves nothing in the database."""
+"""Tests how `changelog schemas plan` reports bad scripts, files and options, and that it never changes the database."""
 
 import re
 
@@ -66,12 +66,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_scripts(planner: Planner, case: str) -> None:
+def test_the_error_of_a_bad_script_names_the_line_of_the_script(planner: Planner, case: str) -> None:
     script, code, message = BAD[case]
     assert planner.refused(script, code=code) == message
 
 
-def test_a_connection_that_is_lost_in_the_middle_of_a_script(planner: Planner) -> None:
+def test_a_connection_that_is_lost_in_the_middle_of_a_script_is_reported(planner: Planner) -> None:
     terminate = "DO $$ BEGIN EXECUTE 'SELECT pg_terminate' || '_backend(pg_backend_pid())'; END $$"
     error = planner.refused(f"SELECT 1;\n{terminate}")
     assert re.match("2: (the connection to PostgreSQL broke|terminating connection)", error)
@@ -83,7 +83,7 @@ def test_all_statements_that_cannot_be_tried_are_reported_at_once(site: Site, pl
     assert (code, [line.split(":")[-1].split()[0] for line in lines]) == (2, ["BEGIN", "COMMIT"])
 
 
-def test_bad_files(site: Site, planner: Planner) -> None:
+def test_files_that_cannot_be_read_are_reported(site: Site, planner: Planner) -> None:
     missing = site.folder / "missing.sql"
     assert planner.last_line(2, str(missing)) == f"{missing}: cannot be read (No such file or directory)"
     assert planner.last_line(2, str(site.folder)) == f"{site.folder}: cannot be read (Is a directory)"
@@ -96,7 +96,7 @@ def test_a_script_without_a_statement_does_nothing(planner: Planner) -> None:
     assert planner.plan("/* nothing */ ;; ")["statements"] == 0
 
 
-def test_bad_options(planner: Planner) -> None:
+def test_bad_options_are_refused(planner: Planner) -> None:
     planner.file.write_text("SELECT 1")
     for option in ("--lock-timeout", "--statement-timeout"):
         for value in ("0", "-1", "nan", "x", "1e9"):
@@ -104,17 +104,17 @@ def test_bad_options(planner: Planner) -> None:
     assert "--format" in planner.last_line(2, str(planner.file), "--format", "xml")
 
 
-def test_an_unreachable_database(site: Site, planner: Planner) -> None:
+def test_an_unreachable_database_is_reported(site: Site, planner: Planner) -> None:
     site.configure(CONFIG, dsn="host=127.0.0.1 port=1")
     assert planner.refused("SELECT 1").startswith("cannot connect to PostgreSQL")
 
 
-def test_a_configuration_that_does_not_fit_the_database(site: Site, planner: Planner) -> None:
+def test_a_configuration_that_does_not_fit_the_database_is_refused(site: Site, planner: Planner) -> None:
     site.configure('[entities.gone]\ntable = "public.gone"\n')
     assert "the database has no table public.gone" in planner.refused("SELECT 1", code=2)
 
 
-def test_a_role_that_may_not_alter_the_table(site: Site, planner: Planner) -> None:
+def test_a_role_that_may_not_alter_the_table_can_plan_only_on_a_copy(site: Site, planner: Planner) -> None:
     role = f"reader_{site.name}"
     site.sql(f"CREATE ROLE {role} LOGIN", f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
     try:
@@ -141,7 +141,7 @@ def test_the_wait_for_a_lock_has_a_timeout(site: Site, planner: Planner, stateme
 
 
 @pytest.mark.parametrize("step", ["read_tables", "bind_table", "findings", "read_states", "shared", "rehearse"])
-def test_a_server_that_ends_the_session(
+def test_a_session_that_the_server_ends_is_reported(
     site: Site, planner: Planner, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     function = getattr(planning, step)

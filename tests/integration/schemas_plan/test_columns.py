@@ -1,4 +1,4 @@
-"""Tests scripts that change columns."""
+"""Tests what `changelog schemas plan` reports for scripts that change columns."""
 
 import pytest
 
@@ -82,15 +82,16 @@ COLUMNS: dict[str, tuple[str, list[str], list[str], list[str], int]] = {
     ),
     "only data": ("UPDATE orders SET nights = 2; INSERT INTO orders (id, guest_id) VALUES (2, 2)", [], [], [], 0),
 }
+"""Scripts, each with the `summary` that its plan must have for the entity `orders`."""
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_columns(planner: Planner, case: str) -> None:
+def test_the_plan_shows_what_a_script_does_to_columns(planner: Planner, case: str) -> None:
     script, *expected = COLUMNS[case]
     assert list(summary(planner.entity(script))) == expected
 
 
-def test_a_change_to_an_incompatible_type(planner: Planner) -> None:
+def test_a_change_to_an_incompatible_type_breaks_new_readers(planner: Planner) -> None:
     plan = planner.entity("SELECT 1;\n\nALTER TABLE orders ALTER amount TYPE text;")
     assert alterations(plan) == ["3: type amount numeric(10,2) text", "3: table rewritten"]
     assert {rule.partition(" /")[0] for rule in rules(plan)} == {"3: LOGICAL_TYPE", "3: PROMOTION_LOSSY"}

@@ -28,7 +28,7 @@ def test_a_copy_gives_the_same_result(planner: Planner, case: str) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_supported_server(
+def test_a_migration_can_be_planned_on_every_supported_server(
     version: int, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fresh_database(request.getfixturevalue(server_name(version))) as dsn:

@@ -12,7 +12,7 @@ from tests.integration.site import Site
 CHECKOUT = Path(__file__).parents[3]
 
 
-def test_text(planner: Planner) -> None:
+def test_the_text_names_the_line_of_each_alteration(planner: Planner) -> None:
     code, text = planner.run("ALTER TABLE orders ADD a int DEFAULT 1;\nALTER TABLE orders\nRENAME note TO remark;")
     lines = text.replace(f"{planner.file}", "M").splitlines()
     assert code == 1
@@ -42,7 +42,7 @@ def test_a_warning_precedes_the_rehearsal_on_a_live_database(site: Site, planner
     assert site.call("schemas", "plan", str(planner.file), "--embedded") == (0, [])
 
 
-def test_github_and_junit(planner: Planner) -> None:
+def test_the_formats_github_and_junit_report_the_incompatible_change(planner: Planner) -> None:
     script = "SELECT 1;\nALTER TABLE orders ALTER nights TYPE bigint;\nALTER TABLE guest ADD a int DEFAULT 1"
     code, text = planner.run(script, "--format", "github")
     assert code == 1

@@ -1,5 +1,6 @@
-"""Tests scripts that change keys, replica identities and tables. Some scripts are also run, and a service must then do
-what the plan says.
+"""Tests what `changelog schemas plan` reports for scripts that change keys, replica identities and whole tables.
+
+One test also runs the planned scripts, and the service must then do what the plan says.
 """
 
 import json
@@ -49,7 +50,7 @@ def test_a_key_taken_from_the_primary_key_may_not_change(planner: Planner) -> No
     assert plan["stops"]
 
 
-def test_a_renamed_table(planner: Planner) -> None:
+def test_a_renamed_table_becomes_a_new_entity(planner: Planner) -> None:
     result = planner.plan("ALTER TABLE orders\nRENAME TO bookings;")
     by_name = {entity["entity"]: entity for entity in result["entities"]}
     assert rules(by_name["orders"]) == ["1: TABLE_RENAMED /"]
@@ -70,7 +71,7 @@ def test_a_table_that_replaces_another_is_read_again_if_it_is_published(site: Si
     assert plan["reads_again"] == ["id", "guest_id", "nights", "amount", "status", "price", "made_at"]
 
 
-def test_replica_identities(planner: Planner) -> None:
+def test_a_replica_identity_must_contain_the_key(planner: Planner) -> None:
     plan = planner.entity("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
     assert summary(plan) == (["1: replica identity FULL DEFAULT (id)"], [], [], 0)
     [note] = plan["notes"]
@@ -111,7 +112,7 @@ def test_partitions_add_and_remove_rows_without_messages(site: Site, planner: Pl
     ]
 
 
-def test_new_tables_that_are_entities(planner: Planner) -> None:
+def test_new_tables_that_the_configuration_includes_become_entities(planner: Planner) -> None:
     result = planner.plan(
         "CREATE TABLE added (id int PRIMARY KEY);\nCREATE TABLE keyless (id int);\nCREATE SCHEMA other;"
         "CREATE TABLE other.left_out (id int)"

@@ -1,1 +1,1 @@
-"""Tests the trigger that stamps changes, and the adapters of `changelog_stamps` with their frameworks."""
+"""Tests how changes get stamps, which say who made them: from a trigger, or from an adapter of `changelog_stamps`."""

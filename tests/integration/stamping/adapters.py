@@ -1,4 +1,4 @@
-"""Runs each adapter of `changelog_stamps` with its real driver or framework, through one interface."""
+"""Wraps each adapter of `changelog_stamps`, with its real driver or framework, in one interface for the tests."""
 
 import asyncio
 import contextvars

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of stamps."""
+"""Fixtures for the tests of stamps: databases with a table whose changes a trigger stamps."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.servers import fresh_database
 
 @pytest.fixture
 def stamped(database: str, own_name: str) -> Iterator[StampedDatabase]:
-    """A fresh database whose table `t` has the trigger."""
+    """A fresh database with a table `t` that has the trigger."""
     with stamped_database(database, own_name) as stamped:
         yield stamped
 

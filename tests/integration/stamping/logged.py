@@ -1,4 +1,4 @@
-"""Reads the stamps of changes from a replication slot. The code that decodes the log is not that of the service."""
+"""Reads changes and their stamps from a replication slot, without the service's code for decoding the log."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ STAMP = '{"serviceName": "shop"}'
 class LoggedChange:
     """A change in the log. `stamp` is the last stamp before the change in the same transaction; None if there is none.
 
-    Stamps of the session that come after a stamp of the application do not count.
+    If the application has emitted a stamp, later stamps that only describe the session do not count.
     """
 
     table: str
@@ -52,7 +52,7 @@ class StampedDatabase:
         self.admin.execute(PostgresCandidate(self.dsn).stamps({("public", name) for name in tables}).encode())
 
     def start(self) -> None:
-        """Creates the slot. The server waits until all transactions that write have ended."""
+        """Creates the slot. The server does so only once all transactions that write have ended."""
         self.admin.execute(_SLOT, [self._slot])
 
     def messages_and_changes(self) -> list[str]:
@@ -98,7 +98,7 @@ SET_CONFIG = "set_config(text, text, boolean)"
 
 
 class Tables:
-    """The tables `t`, with the trigger, and `bare`, without it, in a database with a role that may only insert."""
+    """Two tables, `t` with the trigger and `bare` without it, and a role that may only insert into them."""
 
     def __init__(self, database: StampedDatabase) -> None:
         self.database = database

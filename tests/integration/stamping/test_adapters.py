@@ -1,4 +1,4 @@
-"""Tests all adapters that open a block, each with its real driver."""
+"""Tests the adapters of `changelog_stamps` that stamp the changes of a `with` block, each with its real driver."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

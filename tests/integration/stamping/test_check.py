@@ -1,4 +1,6 @@
-"""`changelog init --stamps` prints the triggers of the configured tables; `changelog check` says which are missing."""
+"""Tests that `changelog init --stamps` prints triggers that stamp changes, and that `changelog check` says which tables
+lack them.
+"""
 
 import json
 from pathlib import Path

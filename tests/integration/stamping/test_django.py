@@ -1,4 +1,4 @@
-"""Tests the adapter for Django: an application that wraps statements, and a middleware."""
+"""Tests the adapter for Django: an app that stamps transactions, and a middleware that says for which request."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ def test_the_middleware_stamps_an_async_application(tables: Tables) -> None:
     assert [change.get("identifier") for change in stamps(tables)] == ["r-2"]
 
 
-def test_the_handler_of_wsgi_loads_the_middleware(tables: Tables) -> None:
+def test_the_wsgi_handler_loads_the_middleware(tables: Tables) -> None:
     response = WSGIHandler().get_response(RequestFactory().get("/write", headers={"x-request-id": "r-3"}))
     assert response.content == b"done"
     assert [change.get("identifier") for change in stamps(tables)] == ["r-3"]
@@ -189,7 +189,7 @@ def test_the_handler_of_wsgi_loads_the_middleware(tables: Tables) -> None:
 
 @pytest.mark.parametrize(("params", "percent"), [(None, "%"), ([1], "%%")])
 def test_statements_of_mysql_have_a_comment(params: list[int] | None, percent: str) -> None:
-    """The backend of MySQL formats a statement only if it has parameters. This test has a stand-in for the backend."""
+    """Django's MySQL backend replaces `%%` by `%` only if a statement has parameters. A stub stands for the backend."""
     executed: list[str] = []
     with stamp(service="a b"):
         StampedStatements()(

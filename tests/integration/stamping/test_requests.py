@@ -1,6 +1,6 @@
-"""When 1,000 requests share a few pooled connections, no stamp reaches the changes of another request.
+"""Tests that no stamp reaches the changes of another request when 1,000 requests share a few pooled connections.
 
-The value `v` of each row says which stamp the row must have.
+The column `v` of each row says which stamp the row must have.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def check(database: StampedDatabase, rows: int) -> None:
     assert len({change.columns for change in changes}) == rows
 
 
-def test_requests_in_threads_on_a_pool(stamped: StampedDatabase, seed: int) -> None:
+def test_requests_in_threads_on_a_pool_keep_their_stamps(stamped: StampedDatabase, seed: int) -> None:
     keys = itertools.count()
     plans = [Random(f"{seed} {number}").random() for number in range(REQUESTS)]
     with psycopg_pool.ConnectionPool(stamped.dsn, min_size=CONNECTIONS, max_size=CONNECTIONS, open=True) as pool:
@@ -90,7 +90,7 @@ def test_requests_in_threads_on_a_pool(stamped: StampedDatabase, seed: int) -> N
     check(stamped, sum(1 if plan < 0.2 else 0 if plan < 0.3 else 2 if plan < 0.5 else 3 for plan in plans))
 
 
-def test_requests_in_tasks_on_pools_of_three_drivers(stamped: StampedDatabase, seed: int) -> None:
+def test_requests_in_tasks_on_pools_of_three_drivers_keep_their_stamps(stamped: StampedDatabase, seed: int) -> None:
     numbers = iter(range(REQUESTS))
     random, keys = Random(seed), itertools.count()
     drivers = [random.randrange(4) for _ in numbers]

@@ -1,4 +1,4 @@
-"""Opens replication connections and streams, and reads frames from the streams."""
+"""Opens PostgreSQL replication connections and streams for tests, and reads frames from the streams."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""Streams that end because their link is cut or deaf, their server stops, or their publication is dropped."""
+"""Tests how a stream ends if its connection is cut or falls silent, its server stops, or its publication is dropped."""
 
 import contextlib
 import socket
@@ -113,7 +113,7 @@ def test_a_deaf_link_times_out(dsn: str, slot: str) -> None:
         assert raised.value.kind is Kind.CONNECTION
 
 
-def test_a_session_that_the_server_ends(dsn: str, slot: str) -> None:
+def test_a_session_that_the_server_ends_is_an_error(dsn: str, slot: str) -> None:
     with stream(dsn, slot) as open_stream:
         execute(dsn, f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'")
         with pytest.raises(ChangelogError, match="terminating connection") as raised:
@@ -142,7 +142,7 @@ def test_a_publication_dropped_during_a_stream_ends_the_stream(dsn: str, slot: s
         assert raised.value.kind is Kind.GAP
 
 
-def test_close_in_the_middle_of_a_transaction(dsn: str, slot: str) -> None:
+def test_a_stream_can_be_closed_in_the_middle_of_a_transaction(dsn: str, slot: str) -> None:
     execute(dsn, "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 100000) AS g")
     before = confirmed(dsn, slot)
     open_stream = stream(dsn, slot, max_bytes=100_000)

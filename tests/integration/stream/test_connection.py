@@ -14,7 +14,7 @@ from tests.integration.stream.streams import ask, connected, execute, stream, ta
 from tests.servers import SETTINGS, postgres_bin, reload
 
 
-def test_identify_system(dsn: str) -> None:
+def test_identify_system_returns_what_the_server_says_about_itself(dsn: str) -> None:
     with connected(dsn) as connection:
         system = connection.identify_system()
         assert (system.timeline, connection.timeline_history(1)) == (1, ())
@@ -30,7 +30,7 @@ def test_session_settings_are_applied(dsn: str) -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_timeline_history_after_a_promotion() -> None:
+def test_the_timeline_history_shows_a_promotion() -> None:
     for programs in (None, postgres_bin(15)):
         with temporary_server(programs, settings=SETTINGS) as server:
             server.stop()
@@ -54,7 +54,7 @@ def test_the_error_of_a_slot_in_use_names_its_reader(dsn: str, slot: str) -> Non
         assert raised.value.kind is Kind.IN_USE
 
 
-def test_a_slot_that_is_missing(dsn: str, slot: str) -> None:
+def test_a_slot_that_is_missing_is_a_gap(dsn: str, slot: str) -> None:
     with connected(dsn) as connection:
         connection.drop_slot(slot)
     with pytest.raises(ChangelogError, match=f"slot {slot} does not exist") as raised:
@@ -63,7 +63,7 @@ def test_a_slot_that_is_missing(dsn: str, slot: str) -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_a_slot_that_lost_its_log() -> None:
+def test_a_slot_that_lost_its_log_is_a_gap() -> None:
     settings = {**SETTINGS, "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     for programs in (None, postgres_bin(15)):
         with temporary_server(programs, settings=settings) as server:
@@ -134,7 +134,9 @@ def _write(path: Path, text: str) -> None:
         ({"user": "plain"}, "replication|permission denied"),
     ],
 )
-def test_roles_that_are_not_admitted(strict_server: PostgresServer, change: dict[str, str], message: str) -> None:
+def test_roles_that_are_not_admitted_are_refused(
+    strict_server: PostgresServer, change: dict[str, str], message: str
+) -> None:
     with pytest.raises(ChangelogError, match=message) as raised:
         ReplicationConnection.connect(make_conninfo(strict_server.dsn(), **change))
     assert raised.value.kind is Kind.ACCESS
@@ -142,18 +144,18 @@ def test_roles_that_are_not_admitted(strict_server: PostgresServer, change: dict
     assert "secret" not in str(raised.value)
 
 
-def test_a_role_that_is_admitted(strict_server: PostgresServer) -> None:
+def test_a_role_that_is_admitted_can_connect(strict_server: PostgresServer) -> None:
     with connected(make_conninfo(strict_server.dsn(), user="reader", password="right")) as connection:
         assert connection.identify_system().timeline == 1
 
 
-def test_a_database_that_does_not_exist(server: PostgresServer) -> None:
+def test_a_database_that_does_not_exist_is_refused(server: PostgresServer) -> None:
     with pytest.raises(ChangelogError, match="does not exist") as raised:
         ReplicationConnection.connect(server.dsn("nowhere"))
     assert raised.value.kind is Kind.PRECONDITION
 
 
-def test_a_server_that_does_not_run() -> None:
+def test_a_server_that_does_not_run_is_an_error_of_the_connection() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(ChangelogError, match="refused") as raised:

@@ -98,7 +98,7 @@ def test_gathering_ends_after_gather_s(dsn: str, slot: str) -> None:
         assert kinds(frames) == "BRIC"
 
 
-def test_an_idle_stream_costs_nothing(dsn: str, slot: str) -> None:
+def test_an_idle_stream_uses_no_cpu(dsn: str, slot: str) -> None:
     with stream(dsn, slot) as open_stream:
         take_until(open_stream, lambda _: open_stream.wal_end > 0)
         open_stream.confirm(open_stream.wal_end)
@@ -107,7 +107,7 @@ def test_an_idle_stream_costs_nothing(dsn: str, slot: str) -> None:
         assert cpu_s(slot) - before < 0.1
 
 
-def test_a_full_queue_costs_nothing(dsn: str, slot: str) -> None:
+def test_a_full_queue_uses_no_cpu(dsn: str, slot: str) -> None:
     with stream(dsn, slot, max_bytes=1) as open_stream:
         execute(dsn, "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 40000) AS g")
         time.sleep(1)
