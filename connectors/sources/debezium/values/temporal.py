@@ -1,4 +1,4 @@
-"""Prints dates, times and durations in the forms of `docs/reference/types.md`. Events often have them as numbers.
+"""Converts dates, times and durations, which events often have as numbers, to the texts of `docs/reference/types.md`.
 
 A day is the number of days since 1970-01-01 in the proleptic Gregorian calendar, as `java.time` counts them. The year 0
 is 1 BC. Days and timestamps outside the years 1 to 9999 are printed as PostgreSQL prints them.
