@@ -12,9 +12,9 @@ from typing import Any, Self
 from changelog.connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
-ACCEPTED_TURNS = 5
-"""The number of turns of the event loop that `stop` waits, so that each accepted connection is registered as a link. An
-accepted connection needs three turns for that.
+ACCEPT_ITERATIONS = 5
+"""How many iterations of the event loop `stop` waits before it closes the listener. By then every accepted connection
+is registered in `_links`; three iterations are enough for that.
 """
 
 ABORT = struct.pack("ii", 1, 0)
@@ -102,14 +102,16 @@ class Proxy:
         await self._drop()
 
     async def _accept_no_more(self, server: asyncio.Server) -> None:
-        """Accepts no more connections, and closes the server once every accepted connection is a link.
+        """Stops accepting, waits until every connection that was already accepted is registered as a link, and then
+        closes the server.
 
-        When the server closes, asyncio loses a connection that was accepted but is not a link yet. The socket of that
-        connection stays open until a garbage collection, which then warns of it in the middle of another test.
+        When the server closes, asyncio loses a connection that was accepted but is not registered as a link yet. The
+        socket of that connection stays open until a garbage collection, which warns about it, perhaps during another
+        test.
         """
         for listener in server.sockets:
             self._loop.remove_reader(listener.fileno())
-        for _ in range(ACCEPTED_TURNS):
+        for _ in range(ACCEPT_ITERATIONS):
             await asyncio.sleep(0)
         server.close()
 

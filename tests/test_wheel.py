@@ -1,4 +1,4 @@
-"""The built wheel can be installed, and works from an empty folder without any file of this checkout."""
+"""Tests that the built wheel can be installed, and works from an empty folder without any file of this checkout."""
 
 import contextlib
 import json
@@ -330,7 +330,9 @@ def test_an_application_with_packages_of_our_names_can_stamp_publish_and_read(
     installed: Path, configuration: Path, application: Path
 ) -> None:
     log = str(configuration.parent / "log")
-    with temporary_broker(kafka_lib()) as broker:  # the fixture `broker` may run on another worker
+    # Not the fixture `broker`: the tests that share it may be on another worker of pytest-xdist. On this worker, the
+    # fixture would start a second broker, which would run until the end of the session.
+    with temporary_broker(kafka_lib()) as broker:
         create(broker, "application.viewed")
         words = ("publishing.py", broker.bootstrap_servers, log)
         output = run(installed / "python", *words, cwd=application, PYTHONSAFEPATH="")

@@ -13,14 +13,16 @@ SERVICES_MAX = 256
 """For how many services a palette remembers a colour. The colour of any other service depends only on its name."""
 
 NOBODY = "nobody"
-"""The class of a change that has no stamp."""
+"""The CSS class of a change that has no stamp."""
 
 
 class Palette:
-    """Chooses colours, by the names of their CSS classes. `default_of` returns the default stamp of an entity.
+    """Chooses the colour of each service. A colour is given as the name of its CSS class. `default_of` returns the
+    default stamp of an entity.
 
-    A service gets its colour when a page first shows it, and keeps it. It gets one of the colours that the fewest
-    services have: the first of these, counted from the colour that its name determines.
+    A service gets its colour when a page first shows it, and keeps it. It gets the colour that the fewest services
+    have. Among equals, it gets the first one from the colour given by the hash of its name onwards; the last colour is
+    followed by the first.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:
@@ -32,15 +34,15 @@ class Palette:
         return kind_of(stamp, self._default_of(entity))
 
     def colour(self, entity: str, stamp: Stamp) -> str:
-        """Returns the class of the colour of the service that changed an entity."""
+        """Returns the CSS class of the service whose change of an entity has this stamp."""
         return self.colour_of(stamp.service_name, self.kind(entity, stamp))
 
     def colour_of(self, service: str, kind: StampKind) -> str:
-        """Returns the class of the colour of a service whose stamps are of this kind."""
+        """Returns the CSS class of a service whose stamps are of this kind."""
         return NOBODY if kind is StampKind.NONE else f"c{self._number(service)}"
 
     def distinct(self, entity: str, stamps: Iterable[Stamp]) -> Mapping[str, str]:
-        """Returns the class of each service in these stamps, in the order of the stamps.
+        """Returns the CSS class of each service in these stamps, in the order of the stamps.
 
         Up to `COLOURS` services get different colours, even if the palette has given some of them the same colour.
         """

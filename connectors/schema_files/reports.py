@@ -41,7 +41,8 @@ class CheckReport:
 def text(report: CheckReport) -> str:
     """Returns one line for each finding, in the form that compilers use.
 
-    After the findings of a file, a line for each version that they name says where that version comes from.
+    The findings of a file refer to earlier versions by label. After them comes one line for each of these labels, which
+    says where that version was read.
     """
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 

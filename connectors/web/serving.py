@@ -1,4 +1,4 @@
-"""Serves an application at an address, until it is told to stop."""
+"""Serves a web application at an address, until the process is told to stop."""
 
 import asyncio
 import contextlib
@@ -47,15 +47,18 @@ class Serving:
 
 
 MakeApp = Callable[[Access, Callable[[], bool]], ASGIApp]
-"""Makes an application. Gets what checks its tokens, and a function that returns True once the server is to end."""
+"""Makes an application. Its arguments are the `Access` that checks tokens, and a function that returns True once the
+server has been told to stop.
+"""
 
 
 @contextlib.contextmanager
 def served(settings: WebConfig, surface: Surface, make_app: MakeApp) -> Iterator[Serving]:
     """Yields a server of the application that `make_app` returns. `surface` names the application in errors.
 
-    Raises ChangelogError: USAGE if other machines could reach the application without a token or a certificate, or if
-    the files for TLS cannot be used; PRECONDITION if the address cannot be listened at; and the errors of `make_app`.
+    Raises ChangelogError: USAGE if other machines could reach the application without giving a token or a client
+    certificate, or if the files for TLS cannot be used; PRECONDITION if the address cannot be listened at; and the
+    errors of `make_app`.
     """
     refuse_exposure(settings, surface)
     with contextlib.closing(_bound(settings, surface)) as listener:
@@ -71,7 +74,9 @@ def served(settings: WebConfig, surface: Surface, make_app: MakeApp) -> Iterator
 
 
 def refuse_exposure(settings: WebConfig, surface: Surface) -> None:
-    """Raises ChangelogError (USAGE) if other machines could reach the application without a token or a certificate."""
+    """Raises ChangelogError (USAGE) if other machines could reach the application without giving a token or a client
+    certificate.
+    """
     if not settings.is_loopback and settings.token is None and settings.tls_client_ca is None:
         raise ChangelogError(
             Kind.USAGE,
@@ -109,7 +114,8 @@ def _server_settings(settings: WebConfig, surface: Surface, app: ASGIApp) -> uvi
         interface="asgi3",
         log_config=None,
         log_level="critical",
-        access_log=False,  # it would have the keys in the addresses; the guard writes a log without them
+        # uvicorn's access log would contain URLs, and so the keys of rows; the guard logs requests without them
+        access_log=False,
         server_header=False,
         date_header=True,
         proxy_headers=False,

@@ -32,7 +32,9 @@ from changelog.envelope.position import Position
 from changelog.schemas import avro
 
 PRESENT: Final = long(1)
-"""The bytes before a state or a text that is not null: the number of its branch in the union with null."""
+"""The byte that Avro writes before a nullable state or string that is not null: index 1, the second branch of the union
+[null, ...].
+"""
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Prints floats as PostgreSQL does: with as few digits as possible.
+"""Converts floats to text as PostgreSQL does: with as few digits as possible.
 
 PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf
 Adams, *Ryū*). Between a float and each of its two neighbouring floats is a midpoint, and every number strictly between

@@ -23,7 +23,9 @@ MOVES_MAX: Final = 1_000_000
 """How many moves to another key are supported. In memory, a million moves take about a gigabyte on the driver."""
 
 _BROADCAST_MAX: Final = 100_000
-"""Up to this many spans are sent to every executor. If there are more, Spark must also sort all changes by key."""
+"""The largest number of key spans (see `KeySpan`) for which the join broadcasts them to every executor. With more
+spans, the join is not forced to broadcast, and Spark may have to sort all changes by key.
+"""
 
 _SPANS: Final = (
     "span_entity string, span_key string, since string, until string, origin_key string, origin_position string"

@@ -49,7 +49,8 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 
     A row's state is masked, and has only the columns that `version` lists.
 
-    Raises ChangelogError (USAGE) for a column that `frame` lacks, or whose type loses information.
+    Raises ChangelogError (USAGE) for a column that `frame` lacks, or whose type cannot hold every value of the
+    changelog's type.
     """
     entity, columns = version.entity, dict(version.columns.fields)
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -102,11 +103,11 @@ def _remedy(type_: ColumnType, *, masked: bool) -> str:
     """Returns a hint that says which Spark type the column would need to hold every value of `type_`."""
     spark_type = to_spark(type_)
     if not isinstance(spark_type, str) or (isinstance(type_, Decimal) and type_.precision > DIGITS_MAX):
-        return "no type of Spark can; leave out --source to compare with the service's own database"
+        return "no Spark type can represent them; leave out --source to compare with the service's own database"
     if spark_type != "string":
         return f"change the source so that Spark reads the column as {spark_type}"
-    text = "the text that messages would have without the mask" if masked else "the text that messages have"
-    return f"change the source so that Spark reads the column as string, with {text}"
+    spelling = "as messages would spell it if it were not masked" if masked else "as messages spell it"
+    return f"change the source so that the column is a string that holds each value {spelling}"
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:

@@ -24,9 +24,9 @@ def install(engine: Engine | AsyncEngine, *, emit: bool = False) -> None:
     """Stamps every transaction of the engine with the stamp that is current when the transaction begins.
 
     On PostgreSQL, each transaction that has a stamp gets one more statement, unless the engine is in autocommit mode.
-    With `emit`, this statement writes the stamp to the database's log at once. Tables without the trigger that
-    `changelog init --stamps` creates need this. Two-phase transactions are not stamped. On MySQL and MariaDB, each
-    statement gets a comment with the stamp.
+    Normally a trigger on the tables (see `changelog init --stamps`) writes the stamp into the database's log. With
+    `emit`, this statement writes it instead, so the tables need no trigger. Two-phase transactions are not stamped. On
+    MySQL and MariaDB, each statement gets a comment with the stamp.
     """
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if sync_engine.dialect.name == "postgresql":
@@ -69,9 +69,9 @@ def stamped(
 ) -> Iterator[None]:
     """Runs the block in a transaction on PostgreSQL, and stamps its changes.
 
-    If a transaction has already begun, the block runs in a savepoint of it. Members that are not given are taken from
-    the current stamp (`changelog_stamps.stamp`). `emit` means the same as in `install`, but this function also works
-    without `install`.
+    If a transaction has already begun, the block runs in a savepoint of it. Each of `service`, `version`, `identifier`
+    and `context` that is None is taken from the current stamp (`changelog_stamps.stamp`). `emit` means the same as in
+    `install`, but this function also works without `install`.
     """
 
     def write(stamp: str) -> str | None:

@@ -2,8 +2,8 @@
 
 The service is killed at random moments and at fail points. At the end, the changelog is compared with a second reader
 of the same log: no change may be lost, repeated or reordered, and the provenance must be the same. The changelog must
-agree with itself: each original is the previous state, and versions grow. And it is compared with the tables, value by
-value.
+agree with itself: each original is the previous state of its row, and the row's column `version` never goes backwards.
+And it is compared with the tables, value by value.
 """
 
 import random
@@ -42,7 +42,8 @@ listen = "127.0.0.1:0"
 
 
 def campaign(seconds: float = 15.0) -> Campaign:
-    """A round lets the service run for about `seconds`, and then kills it, unless it crashed at a fail point before.
+    """A round lets the service run for about `seconds`, and then kills it, unless it has already crashed at a fail
+    point.
 
     Ten rounds share one server and its writers.
     """
@@ -107,7 +108,8 @@ class _Soak:
     def _round(self, seconds: float) -> None:
         """Lets the service run for a while, crashes it, and starts it again.
 
-        Sometimes a session of the service hangs or PostgreSQL crashes before that.
+        Before the service is crashed, one of its sessions is sometimes made to hang, and PostgreSQL is sometimes killed
+        and restarted.
         """
         rng = self._rng
         if rng.random() < 0.4:

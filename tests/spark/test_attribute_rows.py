@@ -62,7 +62,7 @@ def test_rows_have_the_attributes_of_their_keys(seed: int) -> None:
         records = [change for changes in transactions(chance.randrange(1 << 32), 60) for change in changes]
         rows = rows_of(arranged(records, chance.randrange(1, 50)))
         by_path = {(row.pop("entity"), row.pop("key"), row.pop("path")): row for row in rows}
-        assert by_path == attributes_of(records, position_of(records[-1]))
+        assert by_path == attributes_of(records, max(map(position_of, records)))
 
 
 def test_a_batch_is_yielded_when_it_is_full() -> None:

@@ -13,7 +13,7 @@ class Whole:
     """Makes the source publish each transaction as a whole, once all of its events have arrived.
 
     Debezium writes the BEGIN and the END of each transaction to `topic`, and PostgreSQL's logical messages to
-    `messages`. The messages of one transaction may take up at most `bytes_max`.
+    `messages`. All messages of one transaction, row events included, may take up at most `bytes_max` bytes.
     """
 
     topic: str
@@ -26,12 +26,14 @@ class Settings:
     """The settings of one source.
 
     `name` is the name of the changelog, and `connector` that of Debezium's connector. `origin` says where the events
-    come from. `translator` returns a new translation. `hmac_key` is the secret of the `sha256` masks. `codec` names the
-    format in which the sink stores rows; the source only checks that it has not changed. `keeps_state` says that the
-    service knows the current row of every key. With `accept_settings`, the source continues even if settings that
-    decide order or content have changed. `declared` has the tables that the configuration names, because a table may
-    have no event yet. Without `whole`, transactions are published as they arrive. `snapshots` identifies the properties
-    that decide what Debezium's snapshots read; it is empty if the source makes no sweeps (see the module `snapshots`).
+    come from. `translator` makes a new function that translates Debezium's messages into events. `hmac_key` is the
+    secret of the `sha256` masks. `codec` names the format in which the sink stores rows; the source only checks that it
+    has not changed. `keeps_state` says that the service knows the current row of every key. With `accept_settings`, the
+    source continues even if settings that decide order or content have changed. `declared` has the tables whose keys
+    the configuration names, with their columns: a table without an event so far is known only from there. Without
+    `whole`, transactions are published as they arrive. `snapshots` identifies those of the connector's properties that
+    decide which rows Debezium's snapshots read. It is empty if the source never searches for rows that disappeared
+    between two snapshots (a *sweep*; see the module `snapshots`).
     """
 
     name: str

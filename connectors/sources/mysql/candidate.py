@@ -29,7 +29,7 @@ class MysqlCandidate:
 
     @property
     def usual_tables(self) -> str:
-        """See `Candidate.usual_tables`: only tables of this database, because others may have other owners."""
+        """See `Candidate.usual_tables`: only tables of this database, because other databases may have other owners."""
         return f"{escape(self.home)}.*"
 
     def name(self) -> str:
@@ -54,5 +54,6 @@ class MysqlCandidate:
         raise ChangelogError(
             Kind.USAGE,
             f"--stamps is for PostgreSQL, and the {len(tables)} tables are in MySQL or MariaDB",
-            hint="there, applications stamp by comments, or by rows of a table: docs/how-to/stamps.md",
+            hint="in MySQL and MariaDB, an application writes its stamp in an SQL comment, or inserts it into the "
+            "table `changelog_stamp`: docs/how-to/stamps.md",
         )

@@ -56,7 +56,7 @@ class PostgresFence:
     @property
     def shown(self) -> Shown:
         """See `Fence.shown`. A transaction gets its id before it commits, so an id below `end` may belong to a
-        transaction that was still open when the snapshot was taken. `hidden` lists these ids.
+        transaction that was still open when the snapshot was taken. `hidden` lists these.
         """
         snapshot = Snapshot.parse(self.text)
         return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())
@@ -68,9 +68,9 @@ class PostgresFence:
     def missing(self, checkpoint: Checkpoint) -> str | None:
         """See `Fence.missing`.
 
-        Positions on different timelines cannot be compared, because after a promotion the log has another history. If
-        the changelog ends inside a transaction, this transaction commits after `through_lsn`. So if `through_lsn` has
-        reached the fence, the fence does not show this transaction.
+        Positions on different timelines cannot be compared, because after a promotion the log has another history. The
+        changelog may end in the middle of a transaction. That is harmless: this transaction's commit lies after
+        `through_lsn`, so if `through_lsn` is not before `lsn`, the snapshot does not show the transaction.
         """
         if timeline_of(checkpoint) != self.timeline:
             return f"it is on timeline {timeline_of(checkpoint)}, but the server is on {self.timeline}"

@@ -1,4 +1,4 @@
-"""Reads one page of the rows in a range of keys, and makes the address of the next page."""
+"""Collects one page of the rows whose keys are in a range, and makes the URL of the next page."""
 
 from collections.abc import Sequence
 from urllib.parse import urlencode
@@ -9,7 +9,7 @@ from changelog.connectors.views.served import StateRow
 from changelog.connectors.views.shown import ShownMoment
 
 PAGE_BYTES = 4 << 20
-"""A page ends after the row that brings the size of its rows to this many bytes."""
+"""A page ends with the row that brings the total size of the page's states to at least this many bytes."""
 
 KEYS_MAX = 10_000
 """A page ends after this many keys, even if few of them have a row that the view shows."""
@@ -17,7 +17,7 @@ KEYS_MAX = 10_000
 
 def page_of(moment: ShownMoment, keys: AskedKeys, path: str, parameters: Parameters) -> RowPage:
     """Returns the rows of a range, in the order of their keys. A page may have fewer rows than its limit, even none,
-    and still name a next page. `path` and `parameters` are those of the request.
+    although there is a next page. `path` and `parameters` are those of the request.
     """
     rows: list[StateRow] = []
     size = count = 0
@@ -36,8 +36,9 @@ def page_of(moment: ShownMoment, keys: AskedKeys, path: str, parameters: Paramet
 
 
 def _after(path: str, parameters: Parameters, key: str) -> str:
-    """Returns the address of the page that begins after a key. The address has the parameters of the request, without
-    `min_position`: the changelog has reached that position already, so the next request need not wait for it.
+    """Returns the URL of the page that begins after a key. The URL repeats the request's parameters, except
+    `min_position`, and sets `after` to this key. `min_position` is left out because the changelog has already reached
+    that position, so the next request need not wait for it.
     """
     repeated: dict[str, Sequence[str]] = {
         name: values for name, values in parameters.items() if name not in ("after", "min_position")

@@ -1,4 +1,4 @@
-"""Stamps the statements of one connection of Django, as a wrapper of `execute`."""
+"""Stamps the statements of one of Django's database connections, by wrapping `execute`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STATEMENTS = {emit: statement("%(stamp)s", emit=emit) for emit in (False, True)
 class StampedStatements:
     """Wraps the `execute` of one connection.
 
-    Within a transaction, a stamp is written again only when another stamp has become current, or after a rollback to a
-    savepoint, which may have undone the stamp.
+    After its first stamp, a transaction gets a stamp only when the current stamp has changed, or after a rollback to a
+    savepoint, which may have undone the last one.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class StampedStatements:
         return execute(sql, params, many, context)
 
     def _stamp(self, driver: Any, sql: Any) -> None:
-        """Stamps the transaction, unless it has the stamp already, or the server accepts nothing but a rollback."""
+        """Stamps the transaction, unless it already has the current stamp, or the server accepts only a rollback."""
         status = driver.info.transaction_status
         rolls_back = isinstance(sql, str) and sql.lstrip()[:11].upper() == "ROLLBACK TO"
         if status == _IDLE or rolls_back:
@@ -65,7 +65,8 @@ def _write(driver: Any, text: str, *, emit: bool, in_savepoint: bool) -> None:
 def _undo(driver: Any, *, in_savepoint: bool) -> None:
     """Makes the transaction usable again after the server refused a stamp.
 
-    Without a savepoint, the refused statement was the first one of the transaction, so the transaction begins again.
+    If there is no savepoint, the refused stamp was the transaction's first statement. So a rollback loses nothing, and
+    the next statement begins the transaction again.
     """
     if not in_savepoint:
         driver.rollback()

@@ -66,8 +66,8 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
-    """Adds rows, and aborts their transaction after they have reached the broker. Earlier, the broker would have no
-    transaction that it could abort.
+    """Adds rows, and aborts their transaction after they have reached the broker. Before that, the broker would not
+    know of a transaction that it could abort.
     """
     admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
     before = written_ends(admin, parts)
@@ -108,7 +108,7 @@ def test_an_older_checkpoint_that_replaces_the_newer_one_is_refused(settings: Ka
         store(sink, 1)
         store(sink, 2, last)
         for _ in range(3):
-            abort_rows(settings, sink)  # each abort leaves messages after the last row
+            abort_rows(settings, sink)  # each abort leaves aborted messages after the last committed row
     write_checkpoint(settings, order_checkpoint(1))
     error = refusal(settings)
     assert error.kind is Kind.DIVERGED
@@ -169,7 +169,9 @@ def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
 
 
 def change_checkpoint(settings: KafkaSettings) -> None:
-    """Stores the last checkpoint again with a sink that knows no entities, as `changelog accept` does."""
+    """Stores the last checkpoint again through a sink that was not prepared with any entities, as `changelog accept`
+    does.
+    """
     with closing(KafkaSink(settings, JsonValues())) as sink:
         last_checkpoint = sink.recover()
         assert last_checkpoint is not None
@@ -234,7 +236,7 @@ def test_a_checkpoint_without_topic_ids_is_continued_and_gets_them(settings: Kaf
     create_again(settings, "order")
     write_checkpoint(settings, order_checkpoint(1))
     with opened(settings, entity(partitions=PARTITIONS), entity("guest")) as sink:
-        assert sink.recover() == order_checkpoint(1), "recover returns the topic ids, which only the sink needs"
+        assert sink.recover() == order_checkpoint(1), "recover must not return the topic ids: only the sink needs them"
         store(sink, 2)
     create_again(settings, "guest", partitions=1)
     assert refusal(settings, entity(partitions=PARTITIONS), entity("guest")).kind is Kind.GAP

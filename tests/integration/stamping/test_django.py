@@ -1,4 +1,6 @@
-"""Tests the adapter for Django: an app that stamps transactions, and a middleware that says for which request."""
+"""Tests our adapter for Django: the Django app `changelog_stamps.django`, which stamps SQL statements, and the
+middleware, which stamps requests.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -45,7 +47,9 @@ urlpatterns = [path("write", view)]
 
 @pytest.fixture(scope="module", autouse=True)
 def application(tables: Tables) -> Iterator[None]:
-    """Configures Django for the database of `tables`. A process can do so only once, so no other module uses Django."""
+    """Sets up Django with the database of `tables`. Django can be set up only once in a process, so no other test
+    module uses it.
+    """
     values = conninfo_to_dict(tables.dsn)
     database = {NAMES[name]: value for name, value in values.items() if name in NAMES}
     settings.configure(
@@ -189,7 +193,7 @@ def test_the_wsgi_handler_loads_the_middleware(tables: Tables) -> None:
 
 @pytest.mark.parametrize(("params", "percent"), [(None, "%"), ([1], "%%")])
 def test_statements_of_mysql_have_a_comment(params: list[int] | None, percent: str) -> None:
-    """Django's MySQL backend replaces `%%` by `%` only if a statement has parameters. A stub stands for the backend."""
+    """Django's MySQL backend formats a statement only if it has parameters. A stub replaces that backend here."""
     executed: list[str] = []
     with stamp(service="a b"):
         StampedStatements()(

@@ -1,5 +1,5 @@
-"""Tests how rows are encoded as Debezium's events or as flat rows, in JSON and Avro. Simple readers of both encodings
-must read the expected values.
+"""Tests the conversion of changelog rows to Debezium events or to flat rows, each in JSON and in Avro. Simple readers
+of both encodings must read the expected values.
 
 The readers follow the schemas in the messages, like the converters of Kafka Connect.
 """
@@ -156,7 +156,8 @@ def from_avro(text: bytes | None, schema: Any) -> Any:
     if text is None:
         return None
     assert text[:4] == b"head"
-    # Text stays text, as in Kafka Connect, which does not know the logical types of other programs.
+    # Values such as UUIDs are read back as strings, because the schema gives them no Avro logical type that fastavro
+    # would convert.
     return fastavro.schemaless_reader(io.BytesIO(text[4:]), fastavro.parse_schema(to_avro(schema)), None)
 
 
@@ -196,13 +197,13 @@ def test_a_state_that_is_copied_whole_equals_one_that_is_converted_column_by_col
 ) -> None:
     shape, state, _ = example
     encode = json_encoder(event_schemas("order", shape, ("id",), PREFIX).event)
-    kept, apart = (
+    copied, converted = (
         Rendering(entity(), shape, as_json=True).events(
             batch.from_records([record(Op.CREATE, state, unavailable=unavailable)])
         )
         for unavailable in ((), ("another",))
     )
-    assert [json.loads(encode(row.value)) for row in kept] == [json.loads(encode(row.value)) for row in apart]
+    assert [json.loads(encode(row.value)) for row in copied] == [json.loads(encode(row.value)) for row in converted]
 
 
 def test_the_layout_of_an_event() -> None:

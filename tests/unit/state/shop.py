@@ -1,6 +1,7 @@
-"""Makes random changes to tables, and records each change twice: with complete rows, and as a log that lacks values.
+"""Makes random changes to tables, and records each change twice.
 
-In this log, an update has no old row and lacks the column `body` if `body` did not change. A delete has only the key.
+The first record has complete rows. The second record is as a log with REPLICA IDENTITY DEFAULT has it: without an
+update's old row, with only the key of a deleted row, and without an unchanged large value (`body`).
 """
 
 import json
@@ -56,7 +57,8 @@ def settings(entities: Sequence[Entity] = ENTITIES) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Shop:
-    """Makes changes to tables. `whole` has the changes with all values; `lacking` has them as the log has them.
+    """Makes changes to tables. `whole` holds the records with all values; `lacking` holds the same records without the
+    values that such a log leaves out.
 
     Each operation has its own commit position. `columns` are the table's columns.
     """

@@ -1,9 +1,9 @@
 """Turns Debezium's events into rows of the changelog, and divides the rows into transactions. The module is pure.
 
-Debezium's events have no position that orders all of them: log positions of the source begin anew after a failover, and
-have no order among snapshots and resent events. So the source counts the events that it reads. A *place* is between two
-events; it is the number of events before it. The `commit` in the positions of a transaction is the place before its
-first event, and its `through` is the place after its last event:
+Debezium's events have no position that orders all of them: the source's log positions begin anew after a failover, and
+they do not order the events of snapshots or events that are sent again. So the source counts the events that it reads.
+A *place* is a point between two events. Its number is the count of the events before that point. The `commit` in the
+positions of a transaction is the place before its first event, and its `through` is the place after its last event:
 
     place      7     8     9    10    11    12
     event      │ t 5 │ t 5 │ t 5 │ other │ t 6 │
@@ -108,8 +108,8 @@ def _stamp_from_json(value: object) -> Stamp | None:
 
 @dataclass(slots=True, kw_only=True)
 class Fed:
-    """The result of `Assembler.feed`. The first `consumed` items are done. `other_tables` counts, by table, the events
-    of tables that belong to no entity.
+    """The result of `Assembler.feed`. The first `consumed` items have been processed. `other_tables` counts, by table,
+    the events of tables that belong to no entity.
     """
 
     assembled: Assembled
@@ -342,7 +342,8 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
-        If a delete has more columns than the key, these are the table's columns now, and all others were dropped.
+        A delete that has any column outside the key has all columns that the table has now; columns that it lacks were
+        dropped. So it is returned unchanged.
         """
         bound_table = self._tables.get(self._entities[event.table.name].name)
         if bound_table is None or len(event.table.columns) >= len(bound_table.columns):
@@ -391,7 +392,7 @@ class Assembler:
 
 
 class _Block:
-    """The state of one call of `feed`. `index` is the number of the present item, and `place` the place before it."""
+    """The state of one call of `feed`. `index` is the number of the current item, `place` the place before it."""
 
     def __init__(self, assembly: Assembly, encoder: RowEncoder, *, place: int) -> None:
         rows = _Rows(encoder)
@@ -402,7 +403,9 @@ class _Block:
         self.other_tables: Counter[str] = Counter()
         self._first_place = place
         self.ended_before: dict[int, Ended | None] = {}
-        """By the commit of each transaction that began in the block: the transaction that had ended before it."""
+        """Maps the `commit` of each transaction that began in the block to the transaction that had ended last before
+        it.
+        """
         self._first_ordinals: dict[int, int] = {}
 
     def begin(self, transaction: Transaction) -> None:
@@ -420,7 +423,7 @@ class _Block:
     def start_of(self, commit: int) -> tuple[int, int]:
         """Returns the number of the first item of a transaction, and the place before it.
 
-        A transaction that does not begin in the block was open before the block.
+        A transaction that did not begin in the block was already open before it; its first item here is item 0.
         """
         index = self._first_ordinals.get(commit)
         return (0, self._first_place) if index is None else (index, commit)

@@ -1,4 +1,4 @@
-"""Prints single values as JSON tokens. The values come from a decoder of JSON or Avro.
+"""Converts single values to JSON tokens (*prints* them). The values come from a decoder of JSON or Avro.
 
 Bytes come from JSON as a string in base64, and from Avro as bytes. Numbers with a fraction are of the type
 `decimal.Decimal` if they come from JSON. All functions raise ValueError, TypeError or OverflowError for a value that

@@ -1,7 +1,7 @@
-"""Prints dates, times and durations in the forms of `docs/reference/types.md`. Events often have them as numbers.
+"""Converts dates, times and durations, which events often have as numbers, to the texts of `docs/reference/types.md`.
 
 A day is the number of days since 1970-01-01 in the proleptic Gregorian calendar, as `java.time` counts them. The year 0
-is 1 BC. Days and timestamps outside the years 1 to 9999 are printed as PostgreSQL prints them.
+is 1 BC. Days and timestamps outside the years 1 to 9999 get the text that PostgreSQL prints.
 """
 
 import re
@@ -54,7 +54,7 @@ def clock(nanoseconds: int) -> bytes:
 
 
 def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
-    """Prints a point in time, which is given in nanoseconds since 1970. With `utc`, appends the zone.
+    """Returns the text of a point in time, which is given in nanoseconds since 1970. With `utc`, it ends with the zone.
 
     In the years 1 to 9999, the result is in ISO 8601, with six digits after the second, or with nine if the value is
     not a whole number of microseconds.

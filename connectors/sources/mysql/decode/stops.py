@@ -1,4 +1,4 @@
-"""Makes the errors with which the service stops at the present place of the log."""
+"""Makes the errors with which the service stops at the current place in the log."""
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
 from changelog.connectors.capture.rows.row_records import Origin
@@ -11,7 +11,9 @@ SKIP = "changelog accept POSITION --as skip"
 
 
 class Stops:
-    """Makes the errors of one block, which `run` assembles. `origin` has the decisions of operators."""
+    """Makes the errors for one block of log events; `run` assembles that block. `origin` has the decisions of
+    operators.
+    """
 
     def __init__(self, state: LogState, run: AssemblyRun, origin: Origin) -> None:
         self._state, self._run, self._origin = state, run, origin

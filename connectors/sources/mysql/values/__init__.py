@@ -1,1 +1,1 @@
-"""Describes columns, prints their values from the binary log, and handles the ids of transactions."""
+"""Describes columns, converts their values in the binary log to text, and handles the ids of transactions."""

@@ -1,8 +1,8 @@
-"""Prints numbers and bits from their bytes in the binary log.
+"""Converts the bytes of numbers and bits in the binary log to text (*prints* them).
 
 The layouts are those of the server's fields (`Field_tiny` and its siblings in `field.cc`), and of `decimal2bin` in
-`decimal.cc`. Each function that returns a `Printer` is called once for a column. All printers raise ChangelogError
-(MALFORMED) for bytes that the type cannot have, and no other error.
+`decimal.cc`. Each function that returns a `Printer` is called once for a column. For bytes that are not valid for the
+type, the printers raise ChangelogError (MALFORMED); they raise no other error.
 """
 
 import math

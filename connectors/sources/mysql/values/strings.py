@@ -1,6 +1,7 @@
-"""Prints strings, enumerations, addresses and compressed values from their bytes in the binary log.
+"""Converts the bytes of strings, enumerations, addresses and compressed values in the binary log to text (*prints*
+them).
 
-All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and no other error.
+For bytes that are not valid for the type, the printers raise ChangelogError (MALFORMED); they raise no other error.
 """
 
 import zlib

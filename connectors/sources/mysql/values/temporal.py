@@ -1,9 +1,9 @@
-"""Prints dates and times from their bytes in the binary log, as the server prints them.
+"""Converts the bytes of dates and times in the binary log to text (*prints* them), as the server does.
 
 The layouts are those of `my_time.cc` (`my_time_packed_to_binary`, `my_datetime_packed_to_binary`,
-`my_timestamp_to_binary`). MariaDB can also write the older layouts, if `mysql56_temporal_format` is OFF. Dates may have
-a month or a day 0. All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and no other
-error.
+`my_timestamp_to_binary`). MariaDB can also write the older layouts, if `mysql56_temporal_format` is OFF. In a date, the
+month or the day may be 0. For bytes that are not valid for the type, the printers raise ChangelogError (MALFORMED);
+they raise no other error.
 """
 
 import datetime
@@ -31,7 +31,7 @@ def time(digits: int) -> Printer:
 
     The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
     from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. For a negative
-    time, this whole number is negative.
+    time, the number without the offset, including its fraction, is negated.
     """
     fraction_size = (digits + 1) // 2
 
@@ -85,7 +85,9 @@ def timestamp(digits: int) -> Printer:
 
 
 def old_time(raw: bytes | memoryview) -> bytes:
-    """Prints a TIME of the older layout: 3 bytes, little-endian, whose decimal digits are the text without colons."""
+    """Prints a TIME of the older layout: 3 bytes, a little-endian signed integer that is `hhmmss` when written in
+    decimal: 123456 is 12:34:56.
+    """
     check_size("TIME", raw, 3)
     number = int.from_bytes(raw, "little", signed=True)
     hours, rest = divmod(abs(number), 10000)
@@ -93,8 +95,8 @@ def old_time(raw: bytes | memoryview) -> bytes:
 
 
 def old_datetime(raw: bytes | memoryview) -> bytes:
-    """Prints a DATETIME of the older layout: 8 bytes, little-endian, whose decimal digits are the digits of the
-    text.
+    """Prints a DATETIME of the older layout: 8 bytes, a little-endian integer that is `YYYYMMDDhhmmss` when written in
+    decimal.
     """
     check_size("DATETIME", raw, 8)
     day, clock = divmod(int.from_bytes(raw, "little"), 1000000)
@@ -129,7 +131,9 @@ def _clock(type_name: str, hours: int, minutes: int, seconds: int, hours_max: in
 
 
 def _fraction(type_name: str, number: int, digits: int) -> bytes:
-    """Returns the point and the digits of a fraction. The log has an even number of digits: one byte for every two."""
+    """Returns the decimal point and the digits of a fraction. The log stores one byte for every two digits, so `number`
+    may have one digit more than `digits`.
+    """
     stored_digits = (digits + 1) // 2 * 2
     if number >= 10**stored_digits:
         raise malformed(type_name, "has a fraction that is too large")

@@ -1,8 +1,9 @@
 """Reads the rows of requested keys from a table.
 
 The server's input function converts a key's canonical text back into a value, and the query searches the table for this
-value. A type may treat different spellings as equal, such as 1.5 and 1.50. So each returned row is matched with the
-requested keys by the key text that our encoder produces for the row.
+value. A type may treat different spellings as equal, such as 1.5 and 1.50. So the query can return a row whose key is
+spelled differently from the requested one. Returned rows are therefore compared with the requested keys by their
+encoded key text, not by the server's equality.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ Texts = tuple[str, ...]
 
 
 def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...] | None:
-    """Returns for each type the SQL that converts a canonical text `{}` into a value.
+    """Returns, for each type, a SQL template that converts canonical text into a value; `{}` stands for the text.
 
     Returns None if one of the types has no exact conversion.
     """

@@ -41,7 +41,8 @@ class Stream:
 
     The stream owns `connection`, and closes it in `close` or if the start fails. `max_bytes` limits the queue. The
     queue can exceed this limit by one read of 1 MiB and one frame. If `take` returns more bytes than the limit, the
-    excess counts as queued until the next `take`. `options` are passed to the output plugin.
+    consumer still holds them, so the excess counts against the limit until the next `take`. `options` are passed to the
+    output plugin.
 
     A status is sent to the server every `status_interval_s` seconds, or three times per `wal_sender_timeout` if that is
     more often. Each status requests a reply. A server that stays silent for twice its `wal_sender_timeout`, or for
@@ -64,8 +65,8 @@ class Stream:
         self.wal_end = 0
         """The end of the server's log, as last reported by the server; 0 while unknown. Only `take` changes it.
 
-        `take` has returned all frames before this position. If they leave no transaction open, the whole log before
-        this position has been read.
+        `take` has returned all frames before this position. Unless these frames stop in the middle of a transaction,
+        nothing before this position is still to come.
         """
         self.reply_requested = False
         """Whether the server has requested a reply since the last `confirm`. A server that is shutting down waits until
@@ -166,7 +167,8 @@ class Stream:
             with contextlib.suppress(ChangelogError):
                 self._connection.finish(self._written, self._confirmed)
         self._connection.close()
-        self._waker_closed = True  # the system may soon reuse its file number
+        # Set before the closes: the system may soon reuse these file descriptors, so `_wake` must not write to them.
+        self._waker_closed = True
         os.close(self._waker_in)
         os.close(self._waker_out)
 

@@ -1,1 +1,1 @@
-"""Converts the rows of events: prints their values as text, and makes rows of the changelog from the text."""
+"""Converts the rows of events: converts their values to text, and makes rows of the changelog from the text."""

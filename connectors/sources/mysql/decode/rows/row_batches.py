@@ -192,7 +192,7 @@ def _columns(table: BoundTable, octets: Bytes, rows: Ints, pool: Pool) -> TextCo
 
 
 def _print(table: BoundTable, place: int, values: RawValues, columns: TextColumns, pool: Pool) -> None:
-    """Prints the values of one column that are not null, and puts the places of their texts into `columns`."""
+    """Converts the values of one column that are not null to text, and puts the places of the texts into `columns`."""
     raw, present = values.raw, slice(None) if values.null is None else ~values.null
     columns.null[place, present] = False
     starts, lengths = print_all(raw, table.column_printers[place], dict(table.printers)[place], pool)

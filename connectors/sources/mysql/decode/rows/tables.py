@@ -1,4 +1,6 @@
-"""Keeps the published tables as the stream described them last, with the way in which their values are published."""
+"""Remembers, for each published table, the columns from its latest table map in the binary log, and how their values
+are published.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -17,7 +19,7 @@ LookUp = Callable[[Entity], tuple[LogColumn, ...]]
 
 
 class Declarations(Protocol):
-    """Adds to columns the types that only the catalogue has (`LogColumn.declared`)."""
+    """Fills in `LogColumn.declared`: the type of a column, where the catalogue shows it and the log does not."""
 
     def declare(self, entity: Entity, columns: Sequence[LogColumn]) -> tuple[LogColumn, ...]:
         """Returns the columns of a table map with their declared types."""
@@ -27,7 +29,7 @@ class Declarations(Protocol):
 
 
 class Tables:
-    """The present columns of each entity's table.
+    """The current columns of each entity's table.
 
     `declarations.declare` is called once for each new description of a table. `charsets` has the names of character
     sets by the id of a collation. `noblob` is as in `BoundTable.of`.
@@ -63,9 +65,9 @@ class Tables:
         return self._entities.get(table)
 
     def bound(self, entity: Entity) -> BoundTable:
-        """Returns the entity's table as the stream described it last.
+        """Returns the entity's table as its latest table map described it.
 
-        If the stream has not described the table yet, returns it as it is in the catalogue.
+        If the stream has had no table map of the table yet, returns the table as it is in the catalogue.
         """
         present = self._bound.get(entity.name)
         if present is not None:
@@ -74,7 +76,9 @@ class Tables:
         return BoundTable.of(entity, columns, self._binder.bind(entity, columns), self.charsets, noblob=self._noblob)
 
     def present(self, table_map: TableMap) -> BoundTable | None:
-        """Returns the table if its last description is the same as this one; None if `describe` must be called."""
+        """Returns the table if its last description is the same as `table_map`. Returns None if it is not, if the table
+        was altered since, or if the table is not published.
+        """
         return self._by_description.get(table_map.body)
 
     def describe(self, entity: Entity, table_map: TableMap) -> tuple[BoundTable | None, BoundTable]:
@@ -93,7 +97,9 @@ class Tables:
         return before, table
 
     def forget(self, entity: Entity) -> None:
-        """Makes the next table map of the entity describe the table again, because the table was altered."""
+        """Discards the table's last description, because the table was altered. `present` then returns None for the
+        entity's next table map, so that the caller calls `describe`.
+        """
         self._declarations.forget(entity)
         self._leave(self._bound.get(entity.name))
 

@@ -1,1 +1,1 @@
-"""Prints the values of a column for many rows together."""
+"""Converts the values of a column to text, for many rows together."""

@@ -1,6 +1,6 @@
-"""Prints columns of numbers, many values at once. The layouts are described in `numbers`.
+"""Converts columns of numbers to text (*prints* them), many values at once. `numbers` describes the layouts.
 
-Some values are *left*: this module does not print them, and they are printed one by one later (see `PrintedColumn`).
+Some values are *left*: this module does not convert them. They are converted one by one later (see `PrintedColumn`).
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def print_floats(values: npt.NDArray[np.floating]) -> PrintedColumn:
 
 
 def distinct(size: int, printer: Printer) -> PrintColumn:
-    """Prints columns with few different values, of 1 to 8 bytes: each different value once, with `printer`."""
+    """Prints columns whose values have 1 to 8 bytes and often repeat: calls `printer` once for each different value."""
 
     def printed(raw: RawColumn) -> PrintedColumn:
         numbers, inverse = np.unique(raw.unsigned(size), return_inverse=True)

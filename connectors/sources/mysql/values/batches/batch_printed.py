@@ -1,4 +1,4 @@
-"""Chooses the function that prints many values of a column at once.
+"""Chooses the function that converts many values of a column to text at once.
 
 The texts must be the same as those of the module `printed`, which prints values one by one.
 """

@@ -1,4 +1,4 @@
-"""Prints columns of text or bytes, many values at once, if the printed bytes are the stored bytes.
+"""Converts columns of strings to text (*prints* them), many values at once, if the printed bytes are the stored ones.
 
 All other values are *left*: this module does not print them, and they are printed one by one later (see
 `PrintedColumn`).

@@ -1,4 +1,4 @@
-"""Prints columns of times, many values at once. The layouts are described in `temporal`.
+"""Converts columns of times to text (*prints* them), many values at once. `temporal` describes the layouts.
 
 Impossible values are *left*: this module does not print them, and they are printed one by one later (see
 `PrintedColumn`).

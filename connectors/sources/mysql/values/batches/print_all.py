@@ -1,4 +1,4 @@
-"""Prints all values of a column: as many as possible together, and the others one by one."""
+"""Converts all values of a column to text: as many as possible together, and the others one by one."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ from changelog.envelope.columnar.splice import Pool
 def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer, pool: Pool) -> tuple[Ints, Ints]:
     """Returns the starts and the lengths of the texts in `pool`, and adds new texts to it.
 
-    `pool` must begin with the bytes of `raw.octets`. The texts are those that `printer` prints for each value.
-    `print_column` prints many values together; it is None if each value must be printed alone. Raises what `printer`
-    raises.
+    `pool` must begin with the bytes of `raw.octets`. The texts are those that `printer` returns for each value.
+    `print_column` converts many values together; it is None if each value must be converted alone. Raises the errors of
+    `printer`.
     """
     if print_column is None:
         starts, lengths = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64)
@@ -29,7 +29,7 @@ def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer
 def _one_by_one(
     printer: Printer, raw: RawColumn, unprintable: Ints, pool: Pool, texts: tuple[Ints, Ints]
 ) -> tuple[Ints, Ints]:
-    """Prints the values whose numbers are in `unprintable`, and returns the starts and lengths of all texts."""
+    """Converts the values whose numbers are in `unprintable`, and returns the starts and lengths of all texts."""
     starts, lengths = (part.copy() for part in texts)
     begins, ends = raw.starts[unprintable], raw.starts[unprintable] + raw.lengths[unprintable]
     data = raw.octets.data

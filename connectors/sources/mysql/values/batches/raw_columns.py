@@ -1,4 +1,4 @@
-"""Holds the values of one column in many rows: as the binary log stores them, and as they are printed.
+"""Holds the values of one column in many rows: as the binary log stores them, and as text (*printed*).
 
 The modules `batch_*` print such columns without a Python object for each value. Their texts must be the same as those
 of `printed`, which prints values one by one.

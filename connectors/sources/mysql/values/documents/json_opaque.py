@@ -60,8 +60,8 @@ def _time(packed: int) -> str | None:
 
 
 def _datetime(kind: int, packed: int) -> str | None:
-    """Prints a date, with or without a time. From the lowest bit up, there are 24 bits for the fraction of a second, 17
-    for the time and 5 for the day. The other bits hold `13 * year + month`.
+    """Returns the text of a date, with or without a time; None if it is not valid. From the lowest bit up, `packed` has
+    24 bits for the fraction of a second, 17 for the time and 5 for the day. The other bits hold `13 * year + month`.
     """
     seconds, microseconds = divmod(packed, 1 << 24)
     day, clock = divmod(seconds, 1 << 17)

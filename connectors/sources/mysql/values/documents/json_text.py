@@ -1,4 +1,4 @@
-"""Prints JSON documents as MySQL does, with a space after each comma and colon."""
+"""Converts JSON documents to text as MySQL does, with a space after each comma and colon."""
 
 import re
 from collections.abc import Callable, Mapping
