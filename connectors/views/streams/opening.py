@@ -37,7 +37,7 @@ def open_engine(
     topics = served_topics(admin, log, config.prefix, declared)
     columns = {version.entity: version.columns for version in read_versions(log)}
     with ExitStack() as opened:
-        folder, order = None, list(topics.ids)
+        folder, order = None, tuple(topics.ids)
         if settings.store == "rocksdb":
             owner = Owner(
                 application=application,
@@ -46,7 +46,7 @@ def open_engine(
                 tombstones_s=topics.tombstones_s,
             )
             claim = opened.enter_context(claimed(settings.path, owner))
-            folder, order = claim.stores, claim.topics
+            folder, order = claim.stores, tuple(claim.topics)
         java.start(java_program, jars_folder, heap_mib=settings.heap_mib)
         tables = KafkaTables(
             TablesSettings(
