@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.archived.changes import World
-from changelog.connectors import config
+from changelog.connectors import config, logs
 from changelog.connectors.config import KafkaConfig
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import temporary_broker
@@ -166,6 +166,7 @@ def serve(name: str, until: Position) -> None:
     """Opens the engine, waits until its rows are complete up to a position, and prints figures; then waits for SIGTERM,
     and closes the engine.
     """
+    logs.configure(sys.stderr, verbose=False)
     settings = config.load(Path("changelog.toml"), os.environ)
     assert isinstance(settings.sink, KafkaConfig)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

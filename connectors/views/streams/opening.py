@@ -48,7 +48,7 @@ def open_engine(
                 tombstones_s=topics.tombstones_s,
             )
             claim = opened.enter_context(claimed(settings.path, owner))
-            folder, order = claim.stores, claim.topics
+            folder, order = claim.stores, tuple(claim.topics)
         java.start(java_program, jars_folder, heap_mib=settings.heap_mib)
         tables = KafkaTables(
             TablesSettings(
