@@ -15,7 +15,7 @@ from changelog.connectors import cli
 from changelog.spark_jobs.runner import job
 
 REFERENCE = Path(__file__).parent / "reference"
-JOBS = ("archive", "derive_deltas", "rebuild_view", "blame", "detect_drift")
+JOBS = ("archive", "derive_deltas", "rebuild_view", "maintain_view", "blame", "detect_drift")
 COMMON = frozenset({"help", "config", "verbose", "dry_run", "metrics"})
 """Options that every command or job has. The pages list them once, at the top."""
 

@@ -8,7 +8,6 @@ files. So a run can be killed at any moment, and the next run repeats its work.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -328,10 +327,10 @@ class MicroBatches:
         trace.
         """
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
-        from changelog.spark_jobs.reading.kafka_offsets import ending  # noqa: PLC0415
+        from changelog.spark_jobs.reading.kafka_offsets import ending, ends_of_batch  # noqa: PLC0415
 
         try:
-            spans = ending(self._spans, self._ends(batch_number))
+            spans = ending(self._spans, ends_of_batch(self._folder, batch_number))
             land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix, goal=self._goal)
             if self._goal is None or self._goal.is_reached(self._prefix, self._run.manifest().offsets):
                 self._goal = self._next_goal()
@@ -350,14 +349,6 @@ class MicroBatches:
             if error.kind is not Kind.CONNECTION:
                 raise
             return None
-
-    def _ends(self, batch_number: int) -> Mapping[str, Mapping[str, int]]:
-        """Returns the end offsets of a micro-batch. Before the micro-batch begins, Spark writes a file for it; the
-        offsets are the last line of this file.
-        """
-        text = (self._folder / "offsets" / str(batch_number)).read_text("utf-8")
-        ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])
-        return ends
 
 
 JOB = Job(

@@ -7,11 +7,8 @@ is the position of its change; by this id, readers detect repeated deltas.
 
 import argparse
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +20,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 from changelog.spark_jobs.runner.arguments import path_or_uri, positive, seconds
 from changelog.spark_jobs.runner.job import DONE, Job, main
+from changelog.spark_jobs.runner.stopping import stopping_signal
 from changelog.spark_jobs.storage.open_store import is_local, store_of
 
 if TYPE_CHECKING:
@@ -228,7 +226,7 @@ def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Con
     topics = _topics(arguments, config)
     checkpoint = store_of(arguments.checkpoint, spark)
     topics.refuse_lost(committed(checkpoint))
-    with _stopping() as stopping:
+    with stopping_signal() as stopping:
         counts = stream(
             spark,
             config,
@@ -236,21 +234,10 @@ def _run_kafka(spark: "SparkSession", arguments: argparse.Namespace, config: Con
             checkpoint=checkpoint,
             offsets_max=arguments.offsets,
             every_s=arguments.every if arguments.continuous else None,
-            stopping=stopping,
+            stopping=stopping.is_set,
             reach=_reach(),
         )
     return {"verdict": DONE, "checkpoint": checkpoint.root, **counts}
-
-
-@contextmanager
-def _stopping() -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether SIGTERM arrived."""
-    stopped = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    try:
-        yield stopped.is_set
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 JOB = Job(name="derive_deltas", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)

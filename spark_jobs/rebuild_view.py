@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-from changelog.spark_jobs.runner.arguments import add_state_options, folder, path_or_uri
+from changelog.spark_jobs.runner.arguments import (
+    add_choice_options,
+    add_state_options,
+    choice_of,
+    folder,
+    path_or_uri,
+    view_of,
+)
 from changelog.spark_jobs.runner.job import DONE, Job, main
 from changelog.spark_jobs.storage.open_store import store_of
 from changelog.spark_jobs.views import to_postgres
@@ -53,13 +60,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", metavar="SQL", help="only rows that match this condition on the view's columns")
     parser.add_argument("--raw", action="store_true", help="write all columns as text, exactly as published")
     parser.add_argument("--full", action="store_true", help="do not build on the existing view")
-    counting = parser.add_argument_group("which changes count; each option may be repeated")
-    for option, help_text in (
-        ("--keep-service", "only changes by this service"),
-        ("--drop-service", "no changes by this service"),
-        ("--api-version", "only changes of this API version"),
-    ):
-        counting.add_argument(option, action="append", default=[], metavar="NAME", help=help_text)
+    add_choice_options(parser)
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
@@ -71,24 +72,18 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
         "output": arguments.output,
         "entities": sorted(_entities(arguments, config)),
         "as_of": str(arguments.as_of or "now"),
-        **_choice(arguments),
+        **choice_of(arguments),
     }
 
 
 def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
-    if set(arguments.keep_service) & set(arguments.drop_service):
-        raise ChangelogError(Kind.USAGE, "a service is both kept and dropped", hint="leave one out")
+    choice_of(arguments)
     if arguments.view is not None and arguments.where is not None:
         raise ChangelogError(
             Kind.USAGE, "--where does not work with --view", hint=f"see `where` in [views.{arguments.view}]"
         )
-    if arguments.view is not None and arguments.view not in config.views:
-        names = ", ".join(sorted(config.views)) or "none"
-        raise ChangelogError(
-            Kind.USAGE,
-            f"the configuration has no view {arguments.view}",
-            hint=f"add [views.{arguments.view}]; the configuration has: {names}",
-        )
+    if arguments.view is not None:
+        view_of(arguments.view, config)
     _table(arguments)
 
 
@@ -112,14 +107,6 @@ def _entities(arguments: argparse.Namespace, config: Config) -> set[str]:
     return {arguments.entity} if arguments.view is None else set(config.views[arguments.view].entities())
 
 
-def _choice(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    return {
-        "keep_services": arguments.keep_service,
-        "drop_services": arguments.drop_service,
-        "api_versions": arguments.api_version,
-    }
-
-
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     from changelog.spark_jobs.reading.as_of import resolve  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
@@ -136,7 +123,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
         view=ViewConfig(entity=arguments.entity, where=arguments.where)
         if arguments.entity
         else config.views[arguments.view],
-        choice=Chosen(**{name: tuple(sorted(values)) for name, values in _choice(arguments).items()}),
+        choice=Chosen(**{name: tuple(sorted(values)) for name, values in choice_of(arguments).items()}),
         raw=arguments.raw,
         columns=plan.columns_of(spark, changelog, entities, position, arguments.schemas),
     )

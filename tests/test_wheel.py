@@ -282,7 +282,7 @@ def test_a_job_runs_where_an_application_has_packages_with_our_names(
     assert (summary["job"], summary["verdict"]) == (job, "done")
 
 
-def test_the_comparison_is_submitted_from_an_empty_folder(
+def test_jobs_that_need_a_database_are_submitted_from_an_empty_folder(
     installed: Path, server: PostgresServer, empty: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     java_needed()
@@ -290,10 +290,14 @@ def test_the_comparison_is_submitted_from_an_empty_folder(
     with fresh_database(server) as dsn:
         site = Site(dsn, empty)
         site.sql("CREATE TABLE thing (id int PRIMARY KEY)", "INSERT INTO thing VALUES (1), (2)")
-        site.configure('[entities.thing]\ntable = "public.thing"\n')
+        site.configure('[entities.thing]\ntable = "public.thing"\n[views.things]\nentity = "thing"\n')
         with site.running() as service:
             service.until(lambda: len(site.state("thing")) == 2)
             output = submit(installed, "detect_drift", "--config", str(site.config), cwd=elsewhere)
+        (elsewhere / "dsn").write_text(dsn, "utf-8")
+        view = ("--view", "things", "--output", "postgres", "--to", "things", "--dsn", "file:dsn", "--available-now")
+        maintained = submit(installed, "maintain_view", "--config", str(site.config), *view, cwd=elsewhere)
+    assert json.loads(maintained.splitlines()[-1])["rows"] == 2
     summary = json.loads(output.splitlines()[-1])
     assert (summary["verdict"], summary["sourceRows"], summary["changelogRows"]) == ("clean", 2, 2)
     assert (elsewhere / summary["report"]).is_file()
@@ -353,4 +357,4 @@ def test_an_application_with_packages_of_our_names_can_read_in_spark(
 
 
 def test_every_job_is_tested_here() -> None:
-    assert {*WORK, "rebuild_view", "detect_drift"} == {*JOBS}
+    assert {*WORK, "rebuild_view", "detect_drift", "maintain_view"} == {*JOBS}

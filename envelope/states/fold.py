@@ -63,7 +63,9 @@ type cannot hold the value. Both are sorted.
 
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
-"""Whether the fold reached a delete of the key. If so, no earlier state can supply an unavailable value."""
+"""Whether the fold reached the beginning of the row: its create, or a delete of the key. If so, no earlier state can
+supply an unavailable value.
+"""
 
 ROWS_MAX: Final = 4096
 """An output batch has at most this many rows."""
@@ -78,13 +80,13 @@ class FoldedState:
     """A key's last state, as far as it is known.
 
     `values` has the JSON tokens by column, `missing` the columns whose values are unavailable, and `json_null` those
-    whose null is JSON's. `has_reached_delete` is `BEGUN`.
+    whose null is JSON's. `has_reached_begin` is `BEGUN`.
     """
 
     values: dict[str, bytes]
     missing: set[str]
     json_null: set[str] = field(default_factory=set)
-    has_reached_delete: bool = False
+    has_reached_begin: bool = False
 
 
 def fold(
@@ -166,7 +168,7 @@ def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tup
             values.append(None)
             out_of_range.append(name)
     missing = sorted(state.missing & readers.keys())
-    return (*values, *last_change[: len(_OF_CHANGE)], missing, sorted(out_of_range), state.has_reached_delete)
+    return (*values, *last_change[: len(_OF_CHANGE)], missing, sorted(out_of_range), state.has_reached_begin)
 
 
 def fold_key(changes: Iterable[KeyChange]) -> FoldedState:
@@ -176,7 +178,7 @@ def fold_key(changes: Iterable[KeyChange]) -> FoldedState:
     """
     newest_first = iter(changes)
     state = _state(next(newest_first))
-    while state.missing and not state.has_reached_delete:
+    while state.missing and not state.has_reached_begin:
         change = next(newest_first, None)
         if change is None:
             break
@@ -185,14 +187,14 @@ def fold_key(changes: Iterable[KeyChange]) -> FoldedState:
         state.values |= {name: earlier.values[name] for name in recovered}
         state.json_null |= recovered & earlier.json_null
         state.missing -= recovered
-        state.has_reached_delete = earlier.has_reached_delete
+        state.has_reached_begin = earlier.has_reached_begin
     return state
 
 
 def _state(change: KeyChange) -> FoldedState:
     position, op, current, gaps = change
     if op == Op.DELETE:
-        return FoldedState(values={}, missing=set(), has_reached_delete=True)
+        return FoldedState(values={}, missing=set(), has_reached_begin=True)
     try:
         values = members((current or "").encode())
     except (ValueError, RecursionError):
@@ -201,4 +203,9 @@ def _state(change: KeyChange) -> FoldedState:
     if gaps is None:
         return FoldedState(values=values, missing=set())
     source = json_codec.decode_provenance(gaps).source
-    return FoldedState(values=values, missing=set(source.unavailable), json_null=set(source.json_null))
+    return FoldedState(
+        values=values,
+        missing=set(source.unavailable),
+        json_null=set(source.json_null),
+        has_reached_begin=op == Op.CREATE,
+    )

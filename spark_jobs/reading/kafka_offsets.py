@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from changelog.connectors.kafka.client import Admin, Client
@@ -126,6 +127,16 @@ def begin_options(spans: Spans) -> dict[str, str]:
 def ending(spans: Spans, ends_: Offsets) -> dict[Part, OffsetSpan]:
     """Returns the spans with new ends, which are in `ends_`."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
+
+
+def ends_of_batch(folder: Path, batch_number: int) -> Offsets:
+    """Returns the end offsets of a micro-batch, from the query's checkpoint in `folder`.
+
+    Before the micro-batch begins, Spark writes a file for it; the offsets are the last line of this file.
+    """
+    text = (folder / "offsets" / str(batch_number)).read_text("utf-8")
+    ends_: Offsets = json.loads(text.rstrip().rpartition("\n")[2])
+    return ends_
 
 
 def _refuse_unknown(names: Iterable[str], known_names: Collection[str]) -> None:

@@ -14,7 +14,14 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-from changelog.spark_jobs.reading.read_files import ASIDE, manifest_of, paths_of_archive, paths_of_log, read_parquet
+from changelog.spark_jobs.reading.read_files import (
+    ASIDE,
+    first_of_log,
+    manifest_of,
+    paths_of_archive,
+    paths_of_log,
+    read_parquet,
+)
 from changelog.spark_jobs.reading.read_kafka import (
     decoded,
     kafka_log,
@@ -125,13 +132,16 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
     """Raises ChangelogError (GAP) if retention dropped rows after `end`.
 
     Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. Rows
-    of the reserved entities prove nothing, because retention never drops them. The error's text has `what` immediately
-    before `end`; an example of `what` is `the deltas go up to`.
+    of the reserved entities prove nothing, because retention never drops them. If they are all that the archive has,
+    its changes were dropped, and the oldest file of the log decides. The error's text has `what` immediately before
+    `end`; an example of `what` is `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))
-    changes = () if manifest is None else (file for file in manifest.files if file.entity not in OF_CHANGELOG)
-    earliest = min((file.first for file in changes), default=None)
+    files = () if manifest is None else manifest.files
+    earliest = min((file.first for file in files if file.entity not in OF_CHANGELOG), default=None)
+    if earliest is None and manifest is not None and files and isinstance(where, Files):
+        earliest = first_of_log(where, manifest)
     if earliest is not None and earliest > str(end):
         raise ChangelogError(
             Kind.GAP,

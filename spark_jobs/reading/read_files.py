@@ -60,6 +60,12 @@ def _last(path: Path, sequence: int) -> Position:
     return position
 
 
+def first_of_log(where: Files, manifest: Manifest) -> str | None:
+    """Returns the position up to which the oldest file of the log goes that is not archived; None if there is none."""
+    sequence = manifest.log.last + 1
+    return str(_last(where.path, sequence)) if log_file(where.path, sequence).exists() else None
+
+
 def paths_of_archive(
     spark: SparkSession, where: Archive, entities: Sequence[str] | None, after: Position | None
 ) -> list[str]:

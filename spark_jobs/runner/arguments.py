@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from changelog.connectors import moments
+from changelog.connectors.config import Config, ViewConfig
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 
 COUNT_MAX = 1_000_000_000
@@ -70,3 +72,40 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="read the archive at PATH instead of the configured changelog",
     )
+
+
+def add_choice_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose the changes that count."""
+    counting = parser.add_argument_group("which changes count; each option may be repeated")
+    for option, help_text in (
+        ("--keep-service", "only changes by this service"),
+        ("--drop-service", "no changes by this service"),
+        ("--api-version", "only changes of this API version"),
+    ):
+        counting.add_argument(option, action="append", default=[], metavar="NAME", help=help_text)
+
+
+def choice_of(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """Returns the values of the options of `add_choice_options`, by the names of `Chosen`'s fields.
+
+    Raises ChangelogError (USAGE) if a service is both kept and dropped.
+    """
+    if set(arguments.keep_service) & set(arguments.drop_service):
+        raise ChangelogError(Kind.USAGE, "a service is both kept and dropped", hint="leave one out")
+    return {
+        "keep_services": arguments.keep_service,
+        "drop_services": arguments.drop_service,
+        "api_versions": arguments.api_version,
+    }
+
+
+def view_of(name: str, config: Config) -> ViewConfig:
+    """Returns the view `[views.NAME]`. Raises ChangelogError (USAGE) if the configuration has no such view."""
+    if name not in config.views:
+        names = ", ".join(sorted(config.views)) or "none"
+        raise ChangelogError(
+            Kind.USAGE,
+            f"the configuration has no view {name}",
+            hint=f"add [views.{name}]; the configuration has: {names}",
+        )
+    return config.views[name]

@@ -53,10 +53,10 @@ class ViewPlan:
 
 
 def columns_of(
-    spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
+    spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position | None, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
     """Returns the columns of each entity: those in the entity's file in `folder`. If `folder` is None, the columns are
-    the last version that the changelog has up to `position`.
+    the last version that the changelog has up to `position`, or the last version of all if `position` is None.
 
     Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
     """
@@ -70,7 +70,7 @@ def columns_of(
         if entity not in versions_by_entity:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"{name_of(changelog)} has no columns of {entity} at {position}",
+                f"{name_of(changelog)} has no columns of {entity} at {position or 'its end'}",
                 hint="name a folder with its schema: --schemas DIR (`changelog schemas generate` writes one)",
             )
     return {

@@ -30,6 +30,7 @@ _REMEDIES: Final = libpq.Remedies(
             Kind.PRECONDITION,
             "the table is replaced as a whole: drop what depends on it, or name another table",
         ),
+        ("42703", Kind.PRECONDITION, "the table was altered: run the job once with --rebuild"),
         ("55P03", Kind.CONNECTION, "a reader has locked the table for too long; run the job again"),
         ("08", Kind.CONNECTION, None),
         ("40", Kind.CONNECTION, None),

@@ -6,6 +6,7 @@ because Delta's SQL needs settings that a session may lack.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -30,21 +31,39 @@ def newest(spark: SparkSession, path: str) -> View | None:
     Raises ChangelogError: USAGE if this job did not write the table, or if Spark has no Delta Lake; PRECONDITION if a
     newer program wrote the table.
     """
+    metadata = newest_metadata(spark, path)
+    return None if metadata is None else _view(metadata, path)
+
+
+def newest_metadata(spark: SparkSession, path: str) -> str | None:
+    """Returns the metadata that the writer of the newest rows gave to its commit; empty if it gave none, None if there
+    is no table.
+
+    Raises ChangelogError (USAGE) if Spark has no Delta Lake.
+    """
+    table = table_at(spark, path)
+    if table is None:
+        return None
+    for row in DataFrame(table.history(), spark).select("operation", "userMetadata").collect():
+        if row["operation"] not in _KEEPING:
+            return row["userMetadata"] or ""
+    return None
+
+
+def table_at(spark: SparkSession, path: str) -> Any:
+    """Returns the table as an object of Delta's Java class; None if there is no table.
+
+    Raises ChangelogError (USAGE) if Spark has no Delta Lake.
+    """
     spark.conf.set(_CONFIGURED, "false")  # we use paths only: no catalogue, and no SQL of Delta's
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession  # pyspark's own access to its Java session
     try:
         tables = jvm.io.delta.tables.DeltaTable
-        if not tables.isDeltaTable(session, path):
-            return None
+        return tables.forPath(session, path) if tables.isDeltaTable(session, path) else None
     except TypeError:  # if the class is missing, py4j returns a package, which cannot be called
         hint = f"add to spark-submit: --packages {PACKAGES['delta']}"
         raise ChangelogError(Kind.USAGE, "Spark has no delta", hint=hint) from None
-    history = DataFrame(tables.forPath(session, path).history(), spark)
-    for row in history.select("operation", "userMetadata").collect():
-        if row["operation"] not in _KEEPING:
-            return _view(row["userMetadata"], path)
-    return None
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
@@ -57,13 +76,18 @@ def write(rows: DataFrame, view: View, path: str) -> View:
 
     Raises ChangelogError (USAGE) for a column name that Delta Lake does not support by default.
     """
-    for name in rows.columns:
-        if _REFUSED_IN_NAMES.search(name):
-            hint = "list only the other columns in `columns` of [views.NAME], or write files instead"
-            raise ChangelogError(Kind.USAGE, f"Delta Lake takes no column named {name!r}", hint=hint)
+    refuse_names(rows.columns)
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.option("userMetadata", msgspec.json.encode(view).decode()).save(path)
     return counts(rows.sparkSession, view, path)
+
+
+def refuse_names(names: Iterable[str]) -> None:
+    """Raises ChangelogError (USAGE) for a column name that Delta Lake does not support by default."""
+    for name in names:
+        if _REFUSED_IN_NAMES.search(name):
+            hint = "list only the other columns in `columns` of [views.NAME], or use another --output"
+            raise ChangelogError(Kind.USAGE, f"Delta Lake takes no column named {name!r}", hint=hint)
 
 
 def same(present: View, view: View) -> bool:
@@ -76,9 +100,9 @@ def counts(spark: SparkSession, view: View, path: str) -> View:
     return counted(read(spark, path), view)
 
 
-def _view(metadata: str | None, path: str) -> View:
+def _view(metadata: str, path: str) -> View:
     try:
-        view = msgspec.json.decode(metadata or "", type=View)
+        view = msgspec.json.decode(metadata, type=View)
     except msgspec.DecodeError:
         message = f"the rows of {path} are not a view that this job wrote"
         hint = "name another path: this job replaces only tables that it wrote"

@@ -72,13 +72,10 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
     another run writes the table, PRECONDITION if something depends on the old table.
     """
     with connected(table.dsn, f"writing {table}") as connection:
-        table_name = _claim(connection, table)  # 1
-        new_table, parts = _create(connection, table_name, shape)  # 2
-        copy = copier(table.dsn, new_table.as_string(connection), parts.as_string(connection), shape)
-        columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow refuses names with a backtick
-        numbered = states.select(*shape.names()).toDF(*columns)
-        counts = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]  # 3
-        rows, out_of_range, unavailable = (int(count or 0) for count in counts)
+        table_name = claim(connection, table, MARK)  # 1
+        new_table, parts = table_name.named("__new"), table_name.named("__new_parts")
+        create_to_fill(connection, new_table, parts, shape)  # 2
+        rows, out_of_range, unavailable = fill(connection, states, shape, table.dsn, new_table, parts)  # 3
         new_view = View(
             format=FORMAT,
             definition=view.definition,
@@ -93,34 +90,44 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _TableName:
+class ClaimedName:
+    """A table's schema and name."""
+
     schema: str
     name: str
 
     def named(self, suffix: str = "") -> sql.Identifier:
+        """Returns the quoted name, with `suffix` added to it."""
         return sql.Identifier(self.schema, self.name + suffix)
 
 
-def _claim(connection: Connection, table: Target) -> _TableName:
+def claim(connection: Connection, table: Target, mark: str) -> ClaimedName:
+    """Claims the table for this session, and returns its name.
+
+    Raises ChangelogError: USAGE if there is no such schema, or if the name belongs to anything but a table whose
+    comment begins with `mark`; IN_USE while another run has claimed the table.
+    """
     row = connection.execute("SELECT coalesce(%s, current_schema())", [table.schema]).fetchone()
     schema = row[0] if row else None
-    if schema is None or not _one(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]):
+    if schema is None or not one(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]):
         message = f"the database has no schema {schema}" if schema else f"no schema to create {table} in"
         raise ChangelogError(Kind.USAGE, message, hint="create the schema, or use another --to")
-    locked = _one(connection, "SELECT pg_try_advisory_lock(%s, hashtext(%s))", [LOCK_CLASS, f"{schema}.{table.name}"])
+    locked = one(connection, "SELECT pg_try_advisory_lock(%s, hashtext(%s))", [LOCK_CLASS, f"{schema}.{table.name}"])
     if not (locked and locked[0]):
         raise ChangelogError(Kind.IN_USE, f"another run writes {table}", hint="wait until it ends")
-    table_name = _TableName(schema, table.name)
-    _refuse_taken(connection, table_name)
+    table_name = ClaimedName(schema, table.name)
+    refuse_taken(connection, table_name, mark)
     return table_name
 
 
-def _one(connection: Connection, query: str, values: Sequence[object]) -> tuple[Any, ...] | None:
+def one(connection: Connection, query: str, values: Sequence[object]) -> tuple[Any, ...] | None:
+    """Runs a query, and returns its first row; None if it has no row."""
     return connection.execute(query.encode(), values).fetchone()
 
 
-def _refuse_taken(connection: Connection, table_name: _TableName) -> None:
-    relation = _one(
+def refuse_taken(connection: Connection, table_name: ClaimedName, mark: str) -> None:
+    """Raises ChangelogError (USAGE) if the name belongs to anything but a table whose comment begins with `mark`."""
+    relation = one(
         connection,
         "SELECT relkind::text, obj_description(c.oid, 'pg_class') FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relname = %s",
@@ -129,7 +136,7 @@ def _refuse_taken(connection: Connection, table_name: _TableName) -> None:
     if relation is None:
         return
     kind, comment = relation
-    if kind != _TABLE or not (comment or "").startswith(MARK):
+    if kind != _TABLE or not (comment or "").startswith(mark):
         what = _KINDS.get(kind, "a table that this job did not make")
         raise ChangelogError(
             Kind.USAGE,
@@ -138,11 +145,13 @@ def _refuse_taken(connection: Connection, table_name: _TableName) -> None:
         )
 
 
-def _create(
-    connection: Connection, table_name: _TableName, shape: ViewColumns
-) -> tuple[sql.Identifier, sql.Identifier]:
-    """Creates the new table, and the table of the tasks that have copied their rows; returns their names."""
-    new_table, parts = table_name.named("__new"), table_name.named("__new_parts")
+def create_to_fill(
+    connection: Connection, new_table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns
+) -> None:
+    """Creates a table that tasks fill, and the table `parts` of the tasks that have copied their rows.
+
+    Older tables of these names are dropped.
+    """
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in shape.declared()
     )
@@ -150,7 +159,24 @@ def _create(
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(new_table, parts))
         connection.execute(sql.SQL("CREATE TABLE {} ({})").format(new_table, columns))
         connection.execute(sql.SQL("CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL)").format(parts))
-    return new_table, parts
+
+
+def fill(
+    connection: Connection,
+    states: "DataFrame",
+    shape: ViewColumns,
+    dsn: str,
+    new_table: sql.Identifier,
+    parts: sql.Identifier,
+) -> tuple[int, int, int]:
+    """Copies the states into a table that `create_to_fill` made. Returns the number of rows, of values that are out of
+    range, and of values that are unavailable.
+    """
+    copy = copier(dsn, new_table.as_string(connection), parts.as_string(connection), shape)
+    columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow refuses names with a backtick
+    numbered = states.select(*shape.names()).toDF(*columns)
+    rows, out_of_range, unavailable = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]
+    return int(rows or 0), int(out_of_range or 0), int(unavailable or 0)
 
 
 def _finish(connection: Connection, new_table: sql.Identifier, parts: sql.Identifier) -> None:
@@ -159,7 +185,7 @@ def _finish(connection: Connection, new_table: sql.Identifier, parts: sql.Identi
     connection.execute(sql.SQL("ANALYZE {}").format(new_table))
 
 
-def _swap(connection: Connection, table_name: _TableName, new_table: sql.Identifier, view: View) -> None:
+def _swap(connection: Connection, table_name: ClaimedName, new_table: sql.Identifier, view: View) -> None:
     record = msgspec.json.encode(
         {
             "format": view.format,
@@ -172,8 +198,8 @@ def _swap(connection: Connection, table_name: _TableName, new_table: sql.Identif
     ).decode()
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-        _refuse_taken(connection, table_name)
-        if _one(connection, "SELECT to_regclass(%s)", [table_name.named().as_string(connection)]) != (None,):
+        refuse_taken(connection, table_name, MARK)
+        if one(connection, "SELECT to_regclass(%s)", [table_name.named().as_string(connection)]) != (None,):
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table_name.named()))
             for statement in _rights(connection, table_name, new_table):
                 connection.execute(statement)
@@ -182,7 +208,7 @@ def _swap(connection: Connection, table_name: _TableName, new_table: sql.Identif
         connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(table_name.named(), sql.Literal(MARK + record)))
 
 
-def _rights(connection: Connection, table_name: _TableName, new_table: sql.Identifier) -> list[sql.Composed]:
+def _rights(connection: Connection, table_name: ClaimedName, new_table: sql.Identifier) -> list[sql.Composed]:
     """Returns the statements that give the new table the old table's owner and grants.
 
     Grants on a column are included if both tables have the column.
@@ -208,6 +234,6 @@ def _rights(connection: Connection, table_name: _TableName, new_table: sql.Ident
                 sql.SQL(" WITH GRANT OPTION" if grantable else ""),
             )
         )
-    owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old_text])
+    owner = one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old_text])
     assert owner is not None  # the table is locked
     return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(new_table, sql.Identifier(owner[0]))]

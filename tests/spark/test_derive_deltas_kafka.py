@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -46,6 +46,25 @@ from tests.spark.changes import PARTITIONS, Workload
 from tests.spark.derived import checkpoint, config, position, same, summary, tables
 
 
+def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs a job in a process of its own, with a fail point."""
+    jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
+    hasty = f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
+    options = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
+    return subprocess.run(
+        [sys.executable, "-m", f"changelog.spark_jobs.{job}", *arguments],
+        env={
+            **os.environ,
+            failpoints.VARIABLE: crash_at,
+            "PYSPARK_SUBMIT_ARGS": options,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        timeout=PROGRAM_S,
+        check=False,
+    )
+
+
 @dataclass(slots=True)
 class Topics:
     """A growing changelog on a broker, and the job that reads it."""
@@ -56,7 +75,8 @@ class Topics:
     records: list[Record]
     sink: str = 'codec = "json"'
 
-    def grow(self, transactions: int) -> None:
+    def grow(self, transactions: int, first: Sequence[Record] = ()) -> None:
+        """Publishes the next transactions of the workload, after a transaction of the `first` records."""
         stamp = Stamp(api_version="", service_name="", identifier="")
         entities = [
             Entity(
@@ -73,7 +93,7 @@ class Topics:
         with closing(KafkaSink(self.settings, JSON)) as sink:
             sink.prepare(entities)
             sink.recover()
-            for transaction in self.workload.transactions(transactions):
+            for transaction in [*([list(first)] if first else []), *self.workload.transactions(transactions)]:
                 sink.add([batch.from_records(transaction)])
                 sink.commit(checkpoint(transaction))
                 self.records += transaction
@@ -91,23 +111,7 @@ class Topics:
 
     def crash(self) -> None:
         """Runs the job in a process that is killed after it has sent a batch, but before it has stored a checkpoint."""
-        jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
-        hasty = (
-            f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
-        )
-        submitted = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
-        killed = subprocess.run(
-            [sys.executable, "-m", "changelog.spark_jobs.derive_deltas", *self.arguments],
-            env={
-                **os.environ,
-                failpoints.VARIABLE: "deltas:sent",
-                "PYSPARK_SUBMIT_ARGS": submitted,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            capture_output=True,
-            timeout=PROGRAM_S,
-            check=False,
-        )
+        killed = submitted("derive_deltas", self.arguments, crash_at="deltas:sent")
         assert killed.returncode == -9, killed.stderr.decode()
 
     def entities_with_deltas(self) -> list[str]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from changelog.connectors.config import Config
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.spark_jobs import archive, derive_deltas, detect_drift, rebuild_view
+from changelog.spark_jobs import archive, derive_deltas, detect_drift, maintain_view, rebuild_view
 from changelog.spark_jobs.runner import arguments, spark_errors
 from changelog.spark_jobs.runner.job import Job, main, session
 from changelog.spark_jobs.storage.open_store import store_of
@@ -119,6 +119,7 @@ def test_bad_usage_is_reported_in_one_line(config: Path, capsys: pytest.CaptureF
         (derive_deltas.JOB, ["--archive", "--output", "--checkpoint"]),
         (rebuild_view.JOB, ["--archive", "--to", "--schemas"]),
         (detect_drift.JOB, ["--archive", "--out"]),
+        (maintain_view.JOB, ["--to"]),
     ],
     ids=lambda value: value.name if isinstance(value, Job) else "",
 )
@@ -256,7 +257,9 @@ def test_an_error_names_the_path_once() -> None:
     assert spark_errors.known("nothing that we know", "x://y") is None
 
 
-@pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])
+@pytest.mark.parametrize(
+    "module", ["archive", "derive_deltas", "rebuild_view", "maintain_view", "detect_drift", "demo"]
+)
 def test_help_needs_no_spark(module: str) -> None:
     """Each module can be imported without Spark. Help, dry runs and the demo, which says that Spark is missing, need
     this.

@@ -77,7 +77,7 @@ def position_of(record: Record) -> Position:
     return record.envelope.provenance.source.position
 
 
-def announced(first: Record) -> Record:
+def announced(first: Record, shape: Struct = SHAPE) -> Record:
     """Returns the record that announces the columns of the first change."""
     entity = Entity(
         name="order",
@@ -89,7 +89,7 @@ def announced(first: Record) -> Record:
         default_stamp=Stamp(api_version="", service_name="", identifier=""),
     )
     versions = Versions([], accepted={}, filled=lambda *_: ())
-    return versions.announce(entity, TableColumns(columns=SHAPE), first.envelope.provenance).record
+    return versions.announce(entity, TableColumns(columns=shape), first.envelope.provenance).record
 
 
 @pytest.fixture(scope="module")

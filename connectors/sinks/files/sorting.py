@@ -91,7 +91,7 @@ class _TemporaryRows:
 
     def _write(self, rows: pa.Table) -> tuple[int, int]:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="changelog-", buffering=0)  # noqa: SIM115, `__exit__` closes it
+            self._file = tempfile.TemporaryFile(prefix="changelog-", buffering=0)  # noqa: SIM115 - `__exit__` closes it
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, SCHEMA, options=_COMPRESSED) as writer:
             writer.write_table(rows)

@@ -87,7 +87,7 @@ def _take_log() -> None:
     @jpype.JImplements(util_logging.Filter)
     class ToOurLog:
         @jpype.JOverride
-        def isLoggable(self, record: Any) -> bool:  # noqa: N802, Java's name
+        def isLoggable(self, record: Any) -> bool:  # noqa: N802 - Java's name
             _log_record(record)
             return False
 

@@ -205,7 +205,7 @@ class KafkaTables:
         @jpype.JImplements(self._streams_package.processor.StateRestoreListener)
         class RestoreListener:
             @jpype.JOverride
-            def onRestoreStart(self, part: Any, table: Any, begin: Any, end: Any) -> None:  # noqa: N802, Java's name
+            def onRestoreStart(self, part: Any, table: Any, begin: Any, end: Any) -> None:  # noqa: N802 - Java's name
                 if (count := int(end) - int(begin)) > 0:
                     _log.info("restoring", table=str(table), partition=int(part.partition()), offsets=count)
 

@@ -1,0 +1,211 @@
+"""`spark-submit spark_jobs/maintain_view.py`: keeps a view up to date in another store: a table of PostgreSQL or of
+Delta Lake, or a target that a package adds.
+
+The job follows the changelog until it is stopped, or up to its present end with --available-now. It applies a state
+only if its position is newer than that of the row, so neither a repeated nor a late change does any harm. Each run
+continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which changes
+count; all other changes are ignored as if they had never been made.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from changelog.connectors import failpoints
+from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
+from changelog.connectors.wiring.sinks import kafka_needed
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import Column
+from changelog.schemas.spark import struct
+from changelog.spark_jobs.maintaining import target as targets
+from changelog.spark_jobs.maintaining.progress import ViewProgress, parse, refuse_other
+from changelog.spark_jobs.maintaining.target import TARGETS, TargetSettings, ViewTarget
+from changelog.spark_jobs.runner.arguments import (
+    add_choice_options,
+    choice_of,
+    path_or_uri,
+    positive,
+    seconds,
+    view_of,
+)
+from changelog.spark_jobs.runner.job import DONE, Job, main
+from changelog.spark_jobs.runner.stopping import stopping_signal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--view", required=True, metavar="NAME", help="keep the view [views.NAME] of the configuration")
+    parser.add_argument(
+        "--output",
+        required=True,
+        metavar="TARGET",
+        help=f"the kind of store: {' or '.join(TARGETS)}, or a target that a package adds",
+    )
+    parser.add_argument(
+        "--to",
+        type=path_or_uri,
+        required=True,
+        metavar="PLACE",
+        help="where the store is: [SCHEMA.]TABLE for postgres, any folder or URI for delta",
+    )
+    parser.add_argument(
+        "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string, for --output postgres"
+    )
+    parser.add_argument(
+        "--available-now", action="store_true", help="end at the changelog's present end; without it, run until stopped"
+    )
+    parser.add_argument(
+        "--every",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="how often to look for changes; not with --available-now (%(default)s)",
+    )
+    parser.add_argument(
+        "--offsets",
+        type=positive,
+        default=1_000_000,
+        metavar="N",
+        help="the most offsets in one batch, for a changelog on Kafka (%(default)s)",
+    )
+    parser.add_argument(
+        "--keep-deleted",
+        type=positive,
+        default=7,
+        metavar="DAYS",
+        help="how long to remember the positions of deleted keys (%(default)s)",
+    )
+    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it anew from the beginning")
+    add_choice_options(parser)
+
+
+def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
+    """Returns the view to keep. Raises ChangelogError (USAGE) if it cannot be kept."""
+    view = view_of(arguments.view, config)
+    choice_of(arguments)
+    if view.nested:
+        hint = "keep a view of each entity, or rebuild the documents with rebuild_view"
+        raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has nested arrays", hint=hint)
+    if view.where is not None:
+        hint = "keep a view without it, and apply the condition when you read the view"
+        raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has a `where`", hint=hint)
+    return view
+
+
+def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    return {
+        "reads": str(config.sink.path) if isinstance(config.sink, FilesConfig) else config.prefix,
+        "writes": arguments.to,
+        "output": arguments.output,
+        "entities": list(_view(arguments, config).entities()),
+        **choice_of(arguments),
+    }
+
+
+def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    view = _view(arguments, config)
+    settings = TargetSettings(
+        to=arguments.to,
+        dsn=None if arguments.dsn is None else secret_of(arguments.dsn, Path(), os.environ),
+        reach=failpoints.parse(os.environ.get(failpoints.VARIABLE)),
+    )
+    with targets.opened(arguments.output, settings) as target, stopping_signal() as stopping:
+        maintained = _maintained(spark, arguments, config, view, target, settings)
+        every_s = None if arguments.available_now else arguments.every
+        if isinstance(config.sink, FilesConfig):
+            from changelog.spark_jobs.maintaining import follow_files  # noqa: PLC0415
+            from changelog.spark_jobs.reading.where import Files  # noqa: PLC0415
+
+            files = Files(path=config.sink.path)
+            follow_files.follow(spark, files, maintained, every_s=every_s, stopping=stopping)
+        else:
+            with kafka_needed():
+                from changelog.spark_jobs.maintaining import follow_topics  # noqa: PLC0415
+            from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
+
+            kafka = where_of(config)
+            assert isinstance(kafka, Kafka)
+            follow_topics.follow(
+                spark, kafka, maintained, offsets_max=arguments.offsets, every_s=every_s, stopping=stopping
+            )
+    return {
+        "verdict": DONE,
+        "view": arguments.to,
+        "rows": maintained.rows,
+        "deleted": maintained.deleted,
+        "batches": maintained.batches,
+    }
+
+
+def _maintained(
+    spark: "SparkSession",
+    arguments: argparse.Namespace,
+    config: Config,
+    view: ViewConfig,
+    target: ViewTarget,
+    settings: TargetSettings,
+) -> "MaintainedView":
+    """Returns the view that the target holds. If it holds none, or with --rebuild, creates an empty view there.
+
+    Raises ChangelogError (USAGE) if the target holds another view.
+    """
+    from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
+    from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import where_of  # noqa: PLC0415
+    from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
+    from changelog.spark_jobs.views.transforms import Chosen, schema_of  # noqa: PLC0415
+
+    where = where_of(config)
+    read_changelog(spark, where, entities=[view.entity])  # refuses an unknown entity, with a better error
+
+    def read_columns() -> Sequence[Column]:
+        columns = plan.columns_of(spark, where, [view.entity], None, None)[view.entity]
+        return columns if view.columns == plan.ALL else _chosen_columns(columns, arguments.view, view)
+
+    columns = read_columns()
+    schema_of(columns)  # refuses names that clash
+    choice = Chosen(**{name: tuple(sorted(values)) for name, values in choice_of(arguments).items()})
+    parts = {"changelog": config.name, "entity": view.entity, "columns": struct(columns), "choice": asdict(choice)}
+    definition: dict[str, object] = msgspec.json.decode(msgspec.json.encode(parts))  # as it is stored
+    text = target.progress()
+    progress = None if text is None else parse(text, arguments.to)
+    if progress is None or arguments.rebuild:
+        progress = ViewProgress(definition=definition)
+        target.create(columns, progress.to_json())
+    refuse_other(progress, definition, arguments.to)
+    return MaintainedView(
+        entity=view.entity,
+        columns=columns,
+        choice=choice,
+        target=target,
+        progress=progress,
+        read_columns=read_columns,
+        keep_deleted=timedelta(days=arguments.keep_deleted),
+        reach=settings.reach,
+    )
+
+
+def _chosen_columns(columns: Sequence[Column], name: str, view: ViewConfig) -> Sequence[Column]:
+    columns_by_name = {column.name: column for column in columns}
+    for column_name in view.columns:
+        if column_name not in columns_by_name:
+            message = f"[views.{name}] columns: {view.entity} has no column {column_name}"
+            raise ChangelogError(Kind.USAGE, message, hint=f"it has: {', '.join(columns_by_name)}")
+    return [columns_by_name[column_name] for column_name in view.columns]
+
+
+JOB = Job(name="maintain_view", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)
+
+if __name__ == "__main__":
+    sys.exit(main(JOB))

@@ -1,0 +1,159 @@
+"""Keeps a view in a table of Delta Lake. A batch is one MERGE, whose metadata is the progress.
+
+The markers of deleted keys are in a second table, `<path>__deleted`. It is written first: if a run is killed after
+that, the next run applies the same changes again, and ignores the states that are older than the markers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from changelog.connectors.failpoints import Reach
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.states import fold
+from changelog.schemas.avro import Column
+from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
+from changelog.spark_jobs.reading.spark_types import quoted
+from changelog.spark_jobs.storage.open_store import store_of
+from changelog.spark_jobs.views import to_delta_lake
+from changelog.spark_jobs.views.transforms import schema_of
+
+MARK: Final = "changelog maintained view, deleted keys"
+"""The metadata of the commits to the table of markers."""
+
+_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+_MARKERS: Final = "key string, position string, at timestamp"
+
+_NEWER: Final = "now._position > was._position"
+
+
+@contextmanager
+def opened(settings: TargetSettings) -> Iterator["DeltaTarget"]:
+    """Opens the table at a path or URI. If two runs write it at a time, one of them fails.
+
+    Raises ChangelogError (USAGE) for wrong settings.
+    """
+    if settings.dsn is not None:
+        raise ChangelogError(Kind.USAGE, "--output delta needs no --dsn", hint="leave it out")
+    spark = SparkSession.active()
+    root = store_of(settings.to.rstrip("/"), spark).root
+    yield DeltaTarget(spark, root, settings.reach)
+
+
+class DeltaTarget:
+    """A table, and the table of its markers."""
+
+    def __init__(self, spark: SparkSession, path: str, reach: Reach) -> None:
+        self._spark, self._path, self._reach = spark, path, reach
+        self._markers = f"{path}__deleted"
+
+    def progress(self) -> str | None:
+        """Returns the metadata of the newest rows; None if there is no table."""
+        if to_delta_lake.newest_metadata(self._spark, self._markers) not in (None, MARK):
+            raise ChangelogError(
+                Kind.USAGE,
+                f"{self._markers} is a table that this job did not make",
+                hint="use another --to: this job keeps its markers of deleted keys there",
+            )
+        return to_delta_lake.newest_metadata(self._spark, self._path)
+
+    def create(self, columns: Sequence[Column], progress: str) -> None:
+        """Writes two empty tables, first that of the markers."""
+        to_delta_lake.refuse_names(column.name for column in columns)
+        schema = from_arrow_schema(schema_of(columns))
+        empty = self._spark.createDataFrame([], schema).drop(fold.BEGUN)
+        _overwrite(self._spark.createDataFrame([], _MARKERS), self._markers, MARK)
+        _overwrite(empty, self._path, progress)
+
+    def apply(self, batch: StateBatch) -> None:
+        """Applies a batch.
+
+        1. The markers of deletes are written.
+        2. The rows are merged, in one commit with the progress.
+        """
+        spark = batch.states.sparkSession  # a micro-batch has a session of its own
+        if batch.has_deletes:
+            self._mark(spark, batch.states)  # 1
+        self._reach("view:staged")
+        markers = to_delta_lake.read(spark, self._markers)
+        is_older = (F.col("now._key") == F.col("marker.key")) & (F.col("now._position") < F.col("marker.position"))
+        states = batch.states.alias("now").join(markers.alias("marker"), is_older, "left_anti").alias("now")
+        names = [*(column.name for column in batch.columns), *fold.ABOUT.names]
+        merge = _merge(spark, self._path, states)
+        merge = merge.whenMatched(f"now._op = '{Op.DELETE.value}' AND {_NEWER}").delete()
+        merge = merge.whenMatched(_NEWER).updateExpr(_merged(names, batch.truncated))
+        inserted = {quoted(name): f"now.{quoted(name)}" for name in names}
+        merge = merge.whenNotMatched(f"now._op <> '{Op.DELETE.value}'").insertExpr(inserted)
+        if batch.truncated is not None:
+            merge = merge.whenNotMatchedBySource(f"was._position < '{batch.truncated}'").delete()
+        _commit(spark, merge, batch.progress)  # 2
+
+    def forget(self, before: datetime) -> None:
+        """Removes the markers of deletes that were applied before this time."""
+        is_old = f"at < timestamp'{before.isoformat()}'"
+        if not to_delta_lake.read(self._spark, self._markers).where(is_old).isEmpty():
+            self._spark.conf.set(_METADATA, MARK)
+            try:
+                _table(self._spark, self._markers).delete(is_old)
+            finally:
+                self._spark.conf.unset(_METADATA)
+
+    def _mark(self, spark: SparkSession, states: DataFrame) -> None:
+        deleted = states.where(F.col("_op") == Op.DELETE.value).select(
+            F.col("_key"), F.col("_position"), F.current_timestamp().alias("at")
+        )
+        values = {"key": "now._key", "position": "now._position", "at": "now.at"}
+        merge = _merge(spark, self._markers, deleted.alias("now"), on="was.key = now._key")
+        merge = merge.whenMatched("now._position > was.position").updateExpr(values)
+        _commit(spark, merge.whenNotMatched().insertExpr(values), MARK)
+
+
+def _table(spark: SparkSession, path: str) -> Any:
+    table = to_delta_lake.table_at(spark, path)
+    if table is None:
+        raise ChangelogError(Kind.STORAGE, f"{path} is gone", hint="run the job again: it builds the view anew")
+    return table
+
+
+def _merge(spark: SparkSession, path: str, states: DataFrame, on: str = "was._key = now._key") -> Any:
+    return _table(spark, path).alias("was").merge(states._jdf, on)
+
+
+def _commit(spark: SparkSession, merge: Any, metadata: str) -> None:
+    spark.conf.set(_METADATA, metadata)
+    try:
+        merge.execute()
+    finally:
+        spark.conf.unset(_METADATA)
+
+
+def _overwrite(rows: DataFrame, path: str, metadata: str) -> None:
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.option("userMetadata", metadata).save(path)
+
+
+def _merged(names: Sequence[str], truncated: str | None) -> Mapping[str, str]:
+    """Returns the new value of each column of a row. A row from before a truncate supplies no values."""
+    continues = "NOT now._begun" if truncated is None else f"NOT now._begun AND was._position > '{truncated}'"
+    values = {}
+    for name in names:
+        column = quoted(name)
+        match name:
+            case "_unavailable":
+                new_value = f"array_sort(array_intersect(now.{column}, was.{column}))"
+            case "_out_of_range":
+                new_value = f"array_sort(array_union(now.{column}, array_intersect(was.{column}, now._unavailable)))"
+            case _ if name in fold.ABOUT.names:
+                new_value = f"now.{column}"
+            case _:
+                literal = name.replace("\\", "\\\\").replace("'", "\\'")
+                new_value = f"if(array_contains(now._unavailable, '{literal}'), was.{column}, now.{column})"
+        values[column] = f"if({continues}, {new_value}, now.{column})"
+    return values

@@ -1,0 +1,63 @@
+"""The progress of a maintained view: what the view is, and how far it has followed the changelog."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+FORMAT: Final = 1
+
+REBUILD: Final = "run the job once with --rebuild: it builds the view anew from the beginning of the changelog"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewProgress:
+    """A view's definition, and the point up to which all changes have been applied.
+
+    `checkpoint` is that point: a position in a file log, or the next offsets of Kafka's topics. `truncated` is the
+    position of the last truncate, or empty: changes before it are ignored, in whatever order partitions are read.
+    """
+
+    format: int = FORMAT
+    definition: Mapping[str, object]
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    truncated: str = ""
+
+    def to_json(self) -> str:
+        """Returns the text that a target stores."""
+        return msgspec.json.encode({"maintained": self}).decode()
+
+
+class _Stored(msgspec.Struct):
+    maintained: ViewProgress
+
+
+def parse(text: str, target: str) -> ViewProgress:
+    """Parses the text that a target has stored.
+
+    Raises ChangelogError: USAGE if this job did not write the text, PRECONDITION if a newer version wrote it.
+    """
+    try:
+        progress = msgspec.json.decode(text, type=_Stored).maintained
+    except msgspec.DecodeError:
+        hint = "use another --to: this job changes only views that it made"
+        raise ChangelogError(Kind.USAGE, f"{target} is not a view that this job made", hint=hint) from None
+    if progress.format > FORMAT:
+        raise ChangelogError(Kind.PRECONDITION, f"{target} was made by a newer program", hint="upgrade this program")
+    return progress
+
+
+def refuse_other(progress: ViewProgress, definition: Mapping[str, object], target: str) -> None:
+    """Raises ChangelogError (USAGE) if the stored view has another definition than this one."""
+    differing = sorted(
+        name for name in {*progress.definition, *definition} if progress.definition.get(name) != definition.get(name)
+    )
+    if differing:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"{target} is a view with other {' and '.join(differing)}",
+            hint=f"use another --to, or {REBUILD}",
+        )

@@ -1,0 +1,115 @@
+"""The interface of a target: a store, such as a table, in which `maintain_view` keeps a view.
+
+`TARGETS` names the targets that exist. A package can add more with an entry point; docs/how-to/maintain-views.md has an
+example.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GROUP: Final = "changelog.view_targets"
+"""The group of entry points that add targets. Each one names a function that `Open` describes."""
+
+TARGETS: Final[Mapping[str, EntryPoint]] = {
+    name: EntryPoint(name, f"changelog.spark_jobs.maintaining.{module}:opened", GROUP)
+    for name, module in {"postgres": "in_postgres", "delta": "in_delta_lake"}.items()
+}
+"""The targets that this package has."""
+
+FAIL_POINTS: Final = ("view:staged", "view:applied")
+"""Boundaries between steps at which tests make a run crash: a batch is staged in the target but not applied; a batch is
+applied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSettings:
+    """The options that say where a view is kept: `to` is --to, and `dsn` is the text to which --dsn refers."""
+
+    to: str
+    dsn: str | None = field(default=None, repr=False)
+    reach: Reach = nowhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBatch:
+    """New states of a view, to be applied to a target together with the progress that they make.
+
+    `states` has at most one row for each key: the view's `columns`, then the columns of
+    `changelog.envelope.states.fold.ABOUT`, then `_begun`. The DataFrame is cached. The row of a deleted key has the
+    `_op` "delete". If the table was truncated, `truncated` is the position of the last truncate, and all `states` are
+    newer. `progress` is a text that the target stores.
+    """
+
+    columns: Sequence[Column]
+    states: "DataFrame"
+    has_deletes: bool
+    truncated: str | None
+    progress: str
+
+
+class ViewTarget(Protocol):
+    """An open target. Only one run at a time may have it open."""
+
+    def progress(self) -> str | None:
+        """Returns the progress that was stored last; None if the target holds no view.
+
+        Raises ChangelogError (USAGE) if the place holds something that is not a view of this job.
+        """
+
+    def create(self, columns: Sequence[Column], progress: str) -> None:
+        """Creates an empty view with these columns and stores its progress. Removes what an earlier view left."""
+
+    def apply(self, batch: StateBatch) -> None:
+        """Applies a batch, if possible in one transaction. If it is not one transaction, the progress is stored last.
+
+        1. Rows and markers of positions before `truncated` are removed.
+        2. A state is ignored if its key has a row or a marker whose `_position` is the same or greater.
+        3. Any other delete removes the key's row, and leaves a *marker*: the key, the position and the present time.
+        4. Any other state replaces the key's row. Unless `_begun` is true, the columns that the state's `_unavailable`
+           lists keep the values that the row has.
+        5. The progress is stored.
+
+        So a batch that is applied again changes nothing, and a late batch brings no deleted row back. It is called from
+        various threads, but never from two at a time.
+        """
+
+    def forget(self, before: datetime) -> None:
+        """Removes the markers of deletes that were applied before this time."""
+
+
+Open = Callable[[TargetSettings], AbstractContextManager[ViewTarget]]
+"""Opens a target, and closes it at the end of the block. Raises ChangelogError if the store cannot be reached, or if
+another run has it open."""
+
+
+def opened(name: str, settings: TargetSettings) -> AbstractContextManager[ViewTarget]:
+    """Opens the target with this name.
+
+    Raises ChangelogError: USAGE if there is no such target, or if the package that adds it cannot be imported.
+    """
+    added = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
+    entry_point = {**added, **TARGETS}.get(name)
+    if entry_point is None:
+        names = ", ".join(sorted({*added, *TARGETS}))
+        raise ChangelogError(Kind.USAGE, f"there is no target {name}", hint=f"--output is one of: {names}")
+    try:
+        open_target: Any = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"the target {name} cannot be loaded: {entry_point.value} ({type(error).__name__})",
+            hint="install the package that adds it, with all that it needs",
+        ) from error
+    target: AbstractContextManager[ViewTarget] = open_target(settings)
+    return target

@@ -1,0 +1,392 @@
+"""The job `maintain_view` keeps tables equal to the states that plain Python computes from the same changes, in
+whatever order and how often batches are applied. Its errors are one line each.
+"""
+
+import json
+import random
+import re
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Primitive, Struct
+from changelog.spark_jobs import rebuild_view
+from changelog.spark_jobs.archiving.files import archive_log
+from changelog.spark_jobs.archiving.levels import drop_days
+from changelog.spark_jobs.archiving.write_files import ArchiveRun
+from changelog.spark_jobs.maintain_view import JOB
+from changelog.spark_jobs.maintaining import in_delta_lake, in_postgres
+from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+from changelog.spark_jobs.maintaining.progress import ViewProgress
+from changelog.spark_jobs.maintaining.target import GROUP, TargetSettings, ViewTarget
+from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.views.transforms import EVERYTHING, Chosen
+from tests.servers import fetched
+from tests.spark.changes import PARTITIONS
+from tests.spark.ran import Run
+from tests.spark.test_rebuild_view import SHAPE, announced, flat, grow, position_of
+from tests.spark.test_views import COLUMNS, State, frame, replay, states_of, transactions
+from tests.unit.records import BEGIN, record
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "maintain-views.md"
+TRANSACTIONS = 60
+END = Position(9, 0, 0)
+NAMES = [column.name for column in COLUMNS]
+
+CONFIG = """
+name = "booking"
+source = { kind = "postgres", dsn = "postgresql://nowhere" }
+tables = { include = ["*"] }
+sink = { path = "log" }
+[views]
+orders = { entity = "order" }
+statuses = { entity = "order", columns = ["status", "id"] }
+misspelt = { entity = "order", columns = ["statsu"] }
+unknown = { entity = "room" }
+chosen = { entity = "order", where = "id < 6" }
+documents = { entity = "order", nested.peers = { entity = "order", on = { id = "id" } } }
+"""
+
+
+@pytest.fixture(scope="module")
+def workload() -> list[list[Record]]:
+    return transactions(31, TRANSACTIONS)
+
+
+@pytest.fixture
+def config(tmp_path: Path, workload: list[list[Record]]) -> Path:
+    """A configuration, and a log with half of the transactions."""
+    file = tmp_path / "changelog.toml"
+    file.write_text(CONFIG, "utf-8")
+    first = next(record for records in workload for record in records if record.entity == "order")
+    grow(tmp_path, [[announced(first)], *workload[: TRANSACTIONS // 2]])
+    return file
+
+
+@pytest.fixture
+def dsn(database: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("VIEWS_DSN", database)
+    return database
+
+
+POSTGRES = ("--available-now", "--view", "orders", "--output", "postgres", "--dsn", "env:VIEWS_DSN", "--to", "orders")
+
+
+def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def table(dsn: str, name: str = "orders") -> dict[str, State]:
+    """The states in a table, in the form of `replay`."""
+    columns = ", ".join(f'"{column}"' for column in NAMES)
+    return {
+        key: {column: value for column, value in zip(NAMES, values, strict=True) if column not in unavailable}
+        for key, unavailable, *values in query(dsn, f"SELECT _key, _unavailable, {columns} FROM {name}")
+    }
+
+
+def test_a_table_follows_a_file_log(
+    config: Path, run: Run, spark: SparkSession, dsn: str, workload: list[list[Record]]
+) -> None:
+    choice = Chosen(drop_services=("nightly-batch",))
+    without_batch = ("--to", "without_batch", "--drop-service", "nightly-batch")
+    half, end = TRANSACTIONS // 2, position_of(workload[-1][-1])
+    for name in ((), without_batch):
+        run(JOB, config, *POSTGRES, *name)
+    assert table(dsn) == replay(flat(workload), position_of(workload[half - 1][-1]))
+    for records in (workload[half:-2], workload[-2:-1], workload[-1:]):
+        grow(config.parent, records)
+    archive = ArchiveRun(spark=spark, store=local(config.parent / "log"), at=BEGIN + timedelta(days=7))
+    assert archive_log(archive, config.parent / "log", before=date.max).files
+    for name in ((), without_batch):
+        assert run(JOB, config, *POSTGRES, *name).summary["batches"] == 1
+    assert table(dsn) == replay(flat(workload), end)
+    assert table(dsn, "without_batch") == replay(flat(workload), end, choice) != table(dsn)
+    before = query(dsn, "SELECT xmin::text, * FROM orders ORDER BY _key")
+    again = run(JOB, config, *POSTGRES).summary
+    assert (again["batches"], again["rows"], again["deleted"]) == (0, 0, 0)
+    assert query(dsn, "SELECT xmin::text, * FROM orders ORDER BY _key") == before
+
+
+# Order and repetition
+
+
+def scattered(records: Sequence[Record], chance: random.Random) -> list[list[Record]]:
+    """Distributes the changes of `order` over batches, as if partitions were read at different speeds. Some batches are
+    applied again later. A row's partition changes each time the row is created.
+    """
+    queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
+    live: dict[str, int] = {}
+    places: dict[tuple[Position, str], int] = {}
+    for change in records:
+        key, op = change.place.key, change.envelope.provenance.source.op
+        if change.entity != "order":
+            continue
+        if key == TRUNCATE_KEY:
+            live.clear()
+            queues[change.place.partition].append(change)
+            continue
+        place = places.get((position_of(change), key))
+        if place is None:
+            place = live[key] = live.get(key, chance.randrange(PARTITIONS))
+            places[position_of(change), key] = place
+            if op is Op.DELETE:
+                del live[key]
+        queues[place].append(change)
+    batches: list[list[Record]] = []
+    while any(queues):
+        batch = []
+        for queue in queues:
+            count = chance.choice([0, len(queue) // 2, len(queue)])
+            batch += queue[:count]
+            del queue[:count]
+        batches.append(batch)
+        if chance.random() < 0.3:
+            batches.append(chance.choice(batches))
+    return [batch for batch in batches if batch]
+
+
+def maintained(target: ViewTarget) -> MaintainedView:
+    progress = ViewProgress(definition={})
+    target.create(COLUMNS, progress.to_json())
+    return MaintainedView(
+        entity="order",
+        columns=COLUMNS,
+        choice=EVERYTHING,
+        target=target,
+        progress=progress,
+        read_columns=lambda: COLUMNS,
+        keep_deleted=timedelta(days=7),
+    )
+
+
+def apply_all(spark: SparkSession, folder: Path, view: MaintainedView, batches: Sequence[Sequence[Record]]) -> None:
+    for number, batch in enumerate(batches):
+        (folder / str(number)).mkdir()
+        view.apply(frame(spark, folder / str(number), batch), {"number": number})
+
+
+def test_late_and_repeated_batches_do_no_harm_in_postgres(
+    spark: SparkSession, dsn: str, tmp_path: Path, seed: int
+) -> None:
+    records = flat(transactions(seed, 60))
+    batches = scattered(records, random.Random(seed))
+    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn)) as target:
+        apply_all(spark, tmp_path, maintained(target), batches)
+        assert table(dsn) == replay(records, END)
+        progress = target.progress()
+        assert progress is not None
+        assert json.loads(progress)["maintained"]["checkpoint"] == {"number": len(batches) - 1}
+        target.forget(datetime.now(UTC) + timedelta(seconds=1))
+        assert query(dsn, "SELECT * FROM orders__deleted") == []
+
+
+def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    fetched("jars")
+    records = flat(transactions(seed + 2, 30))
+    batches = scattered(records, random.Random(seed + 2))
+    path = tmp_path / "delta"
+    crashes = _CrashOnce("view:staged", 2)
+    with in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target:
+        view = maintained(target)
+        for number, batch in enumerate(batches):
+            (tmp_path / str(number)).mkdir()
+            rows = frame(spark, tmp_path / str(number), batch)
+            try:
+                view.apply(rows, {"number": number})
+            except _CrashError:
+                view.apply(rows, {"number": number})
+        assert states_of(spark.read.format("delta").load(str(path))) == replay(records, END)
+        progress = target.progress()
+        assert progress is not None
+        assert json.loads(progress)["maintained"]["checkpoint"] == {"number": len(batches) - 1}
+        target.forget(datetime.now(UTC) + timedelta(seconds=1))
+        assert spark.read.format("delta").load(f"{path}__deleted").isEmpty()
+
+
+class _CrashError(Exception):
+    pass
+
+
+class _CrashOnce:
+    """Raises an error when a fail point is reached for the `count`-th time."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name, self._remaining = name, count
+
+    def __call__(self, name: str) -> None:
+        if name == self._name:
+            self._remaining -= 1
+            if self._remaining == 0:
+                raise _CrashError
+
+
+def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    late = record(Op.UPDATE, '{"id":1,"status":"LATE"}', commit=2, key="1")
+    batches: list[tuple[list[Record], list[tuple[object, ...]]]] = [
+        (
+            [record(Op.DELETE, commit=3, key="1"), record(Op.READ, '{"id":2,"status":"READ"}', commit=3, key="2")],
+            [(2, "READ", [])],
+        ),
+        ([late, record(Op.UPDATE, '{"id":2}', commit=4, key="2", unavailable=("status",))], [(2, "READ", [])]),
+        (
+            [
+                record(Op.CREATE, '{"id":1,"status":"AGAIN"}', commit=5, key="1"),
+                record(Op.CREATE, '{"id":2}', commit=6, key="2", unavailable=("status",)),
+            ],
+            [(1, "AGAIN", []), (2, None, ["status"])],
+        ),
+    ]
+    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn)) as target:
+        view = maintained(target)
+        for number, (batch, expected) in enumerate(batches):
+            (tmp_path / str(number)).mkdir()
+            view.apply(frame(spark, tmp_path / str(number), batch), {})
+            assert query(dsn, "SELECT id, status, _unavailable FROM orders ORDER BY id") == expected
+
+
+# The job
+
+
+def test_delta_lake_and_sqlite_follow_a_file_log(
+    config: Path, run: Run, spark: SparkSession, workload: list[list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module `sqlite_target` and its entry point are those of the documentation."""
+    fetched("jars")
+    package = config.parent / "package"
+    page = PAGE.read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (name, value) = re.findall(rf'"{re.escape(GROUP)}"\]\n(\w+) = "(.*)"', page)[0]
+    (package / "shop-1.dist-info").mkdir(parents=True)
+    (package / "shop-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1\n", "utf-8")
+    (package / "shop-1.dist-info" / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {value}\n", "utf-8")
+    (package / "sqlite_target.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(package)
+    delta, sqlite = config.parent / "delta", config.parent / "orders.db"
+    for grown in (False, True):
+        if grown:
+            grow(config.parent, workload[TRANSACTIONS // 2 :])
+        for output, path in (("delta", delta), ("sqlite", sqlite)):
+            run(JOB, config, "--view", "orders", "--available-now", "--output", output, "--to", str(path))
+    expected = replay(flat(workload), position_of(workload[-1][-1]))
+    assert states_of(spark.read.format("delta").load(str(delta))) == expected
+    with sqlite3.connect(sqlite) as connection:
+        rows = connection.execute("SELECT key, row FROM states WHERE row IS NOT NULL").fetchall()
+    connection.close()
+    shown = {key: json.loads(row) for key, row in rows}
+    assert {key: row | {"doc": json.loads(row["doc"] or "null")} for key, row in shown.items()} == {
+        key: dict.fromkeys(NAMES) | state for key, state in expected.items()
+    }
+    again = ("--view", "statuses", "--output", "delta", "--to", str(delta))
+    assert (
+        "is a view with other columns; use another --to, or run the job once"
+        in run(JOB, config, *again, code=2).lines[0]
+    )
+    rebuild = ("--entity", "order", "--output", "delta", "--to", str(delta))
+    assert "are not a view that this job wrote" in run(rebuild_view.JOB, config, *rebuild, code=2).lines[0]
+
+
+def test_altered_columns_stop_the_job(config: Path, run: Run, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+    run(JOB, config, *POSTGRES)
+    before = query(dsn, "SELECT * FROM orders ORDER BY _key")
+    later = record(Op.CREATE, '{"id":7,"status":"NEW","extra":1}', key="7", commit=TRANSACTIONS + 1)
+    shape = Struct(fields=(*SHAPE.fields, ("extra", Primitive.LONG)))
+    grow(config.parent, [[announced(later, shape), later]])
+    (line,) = run(JOB, config, *POSTGRES, code=2).lines
+    assert "orders is a view with other columns; use another --to, or run the job once with --rebuild" in line
+    assert query(dsn, "SELECT * FROM orders ORDER BY _key") == before
+    run(JOB, config, *POSTGRES, "--rebuild")
+    assert query(dsn, "SELECT extra FROM orders WHERE id = 7") == [(1,)]
+    with in_postgres.opened(TargetSettings(to="others", dsn=dsn)) as target:
+        view = maintained(target)
+        view.read_columns = lambda: [*COLUMNS, Column(name="extra", type=Primitive.LONG, nullable=True)]
+        rows = frame(spark, tmp_path, [announced(later, shape), later])
+        with pytest.raises(ChangelogError, match=r"the columns of order have changed \(extra\); run the job once"):
+            view.apply(rows, {})
+    assert query(dsn, "SELECT * FROM others") == []
+
+
+def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: SparkSession) -> None:
+    """First, the archive still has some days. Then it has none, and the oldest file of the log decides."""
+    run(JOB, config, *POSTGRES)
+    for days in (2, 4, 6, 7):
+        grow(config.parent, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=days * 86_400)]])
+    archive = ArchiveRun(spark=spark, store=local(config.parent / "log"), at=BEGIN + timedelta(days=7))
+    archive_log(archive, config.parent / "log")
+    for keep_days in (5, 2):
+        assert drop_days(archive, keep_days=keep_days)
+        (line,) = run(JOB, config, *POSTGRES, code=3).lines
+        assert re.search("history lost: the view goes up to .* begins at .*; run the job once with --rebuild", line), (
+            line
+        )
+
+
+@pytest.mark.parametrize(
+    ("statement", "arguments", "code", "message"),
+    [
+        ("", ("--view", "nowhere"), 2, r"has no view nowhere; add \[views.nowhere\]"),
+        ("", ("--view", "misspelt"), 2, "order has no column statsu; it has: id, status"),
+        ("", ("--view", "unknown"), 2, "has no entity room; it has: "),
+        ("", ("--view", "chosen"), 2, "the view chosen has a `where`; keep a view without it"),
+        ("", ("--view", "documents"), 2, "the view documents has nested arrays; keep a view of each entity"),
+        ("", ("--output", "mongo"), 2, "there is no target mongo; --output is one of: delta, postgres"),
+        ("", ("--output", "delta"), 2, "--output delta needs no --dsn"),
+        ("", ("--dsn", "env:UNREACHABLE"), 3, "cannot connect to PostgreSQL"),
+        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret is given by reference; write env:NAME"),
+        ("", ("--to", "a.b.c"), 2, "'a.b.c' is not a table name"),
+        ("", ("--keep-service", "a", "--drop-service", "a"), 2, "both kept and dropped"),
+        ("CREATE TABLE orders (id int)", (), 2, "orders is a table that this job did not make"),
+        ("CREATE VIEW orders AS SELECT 1", (), 2, r"public\.orders is a view"),
+    ],
+)
+def test_a_refused_run_changes_nothing(
+    config: Path,
+    run: Run,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.setenv("UNREACHABLE", "postgresql://nobody:secret@127.0.0.1:1/app")
+    query(dsn, statement)
+    before = query(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid")
+    (line,) = run(JOB, config, *POSTGRES, *arguments, code=code).lines
+    assert re.search(message, line), line
+    assert "secret" not in line.replace("a secret is", "")
+    assert query(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid") == before
+
+
+def test_other_tables_are_refused(config: Path, run: Run, dsn: str) -> None:
+    run(JOB, config, *POSTGRES)
+    for arguments, message in (
+        (("--view", "statuses"), "orders is a view with other columns; use another --to"),
+        (("--drop-service", "admin"), "orders is a view with other choice; use another --to"),
+    ):
+        (line,) = run(JOB, config, *POSTGRES, *arguments, code=2).lines
+        assert message in line
+    rebuild = ("--entity", "order", *POSTGRES[3:])
+    assert "a table that this job did not make" in run(rebuild_view.JOB, config, *rebuild, code=2).lines[0]
+    query(dsn, "ALTER TABLE orders DROP COLUMN note")
+    grow(config.parent, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=TRANSACTIONS + 1)]])
+    assert "the table was altered: run the job once with --rebuild" in run(JOB, config, *POSTGRES, code=3).lines[0]
+
+
+def test_a_dry_run_names_the_table(config: Path, run: Run, dsn: str) -> None:
+    planned = run(JOB, config, *POSTGRES, "--dry-run").summary
+    assert (planned["writes"], planned["output"], planned["entities"]) == ("orders", "postgres", ["order"])
+    assert query(dsn, "SELECT to_regclass('orders')::text") == [(None,)]

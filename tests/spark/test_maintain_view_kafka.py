@@ -1,0 +1,130 @@
+"""The job `maintain_view` on topics keeps a table equal to the workload, although runs are killed."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.sink import KafkaSettings
+from changelog.envelope.model import Op
+from changelog.spark_jobs.maintain_view import JOB
+from changelog.spark_jobs.maintaining.target import FAIL_POINTS
+from changelog.spark_jobs.runner.job import main
+from tests.patience import PATIENCE_S
+from tests.spark.changes import Workload
+from tests.spark.derived import config, summary
+from tests.spark.test_derive_deltas_kafka import Topics, cut, submitted
+from tests.spark.test_maintain_view import query, table
+from tests.spark.test_rebuild_view import announced
+from tests.unit.records import record
+
+
+@dataclass(slots=True)
+class ViewedTopics(Topics):
+    """A growing changelog on a broker, and the job that keeps a view of it in PostgreSQL."""
+
+    dsn: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        servers, prefix = self.settings.client.bootstrap_servers, self.settings.prefix
+        sink = f'{{ kind = "kafka", bootstrap_servers = "{servers}", prefix = "{prefix}" }}'
+        file = config(self.folder, f'{sink}\nviews = {{ orders = {{ entity = "order" }} }}')
+        return [
+            "--config",
+            str(file),
+            "--view",
+            "orders",
+            "--output",
+            "postgres",
+            "--dsn",
+            "env:VIEWS_DSN",
+            "--to",
+            "orders",
+        ]
+
+    def run(self, *arguments: str) -> int:
+        return main(JOB, [*self.arguments, *arguments])
+
+    def is_equal(self) -> bool:
+        return table(self.dsn) == self.workload.rows["order"]
+
+
+@pytest.fixture
+def topics(
+    broker: Broker, tmp_path: Path, own_name: str, seed: int, database: str, monkeypatch: pytest.MonkeyPatch
+) -> ViewedTopics:
+    monkeypatch.setenv("VIEWS_DSN", database)
+    settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
+    topics = ViewedTopics(
+        folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[], dsn=database
+    )
+    topics.grow(15, first=[announced(record(Op.CREATE, "{}", commit=0))])
+    return topics
+
+
+def test_a_table_equals_the_topic_although_a_run_is_killed(
+    spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert topics.run("--available-now", "--offsets", "12") == 0
+    assert topics.is_equal()
+    assert summary(capsys)["batches"] > 1
+    topics.grow(10)
+    killed = submitted("maintain_view", [*topics.arguments, "--available-now"], crash_at=FAIL_POINTS[0])
+    assert killed.returncode == -9, killed.stderr.decode()
+    assert query(topics.dsn, "SELECT to_regclass('orders__batch') IS NOT NULL") == [(True,)]
+    assert not topics.is_equal()
+    topics.grow(5)
+    assert topics.run("--available-now") == 0
+    assert topics.is_equal()
+    assert topics.run("--available-now") == 0
+    assert summary(capsys)["rows"] == 0
+
+
+def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(
+    spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        terminating = pool.submit(_terminate_when, finished, topics)
+        try:
+            assert topics.run("--every", "0") == 0
+        finally:
+            finished.set()
+        terminating.result()
+    assert topics.is_equal()
+    assert summary(capsys)["verdict"] == "done"
+    topics.grow(10)
+    cut(topics)
+    assert topics.run("--available-now") == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("maintain_view: history lost: ")
+    assert line.endswith("--rebuild: it builds the view anew from the beginning of the changelog")
+
+
+def _terminate_when(finished: threading.Event, topics: ViewedTopics) -> None:
+    """Sends SIGTERM to this process once the table has been created and has followed the workload twice."""
+    _wait_for(finished, lambda: _exists(topics.dsn) and topics.is_equal())
+    topics.grow(5)
+    _wait_for(finished, topics.is_equal)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _exists(dsn: str) -> bool:
+    return query(dsn, "SELECT to_regclass('orders') IS NOT NULL") == [(True,)]
+
+
+def _wait_for(finished: threading.Event, condition: Callable[[], Any]) -> None:
+    for _ in range(int(PATIENCE_S / 0.2)):
+        if finished.wait(0.2) or condition():
+            return
