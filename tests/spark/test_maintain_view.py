@@ -3,6 +3,7 @@ whatever order and how often batches are applied. Its errors are one line each.
 """
 
 import json
+import math
 import random
 import re
 import sqlite3
@@ -124,9 +125,12 @@ def test_a_table_follows_a_file_log(
 # Order and repetition
 
 
-def scattered(records: Sequence[Record], chance: random.Random) -> list[list[Record]]:
+def scattered(
+    records: Sequence[Record], chance: random.Random, shares: Sequence[float] = (0, 0.5, 1)
+) -> list[list[Record]]:
     """Distributes the changes of `order` over batches, as if partitions were read at different speeds. Some batches are
-    applied again later. A row's partition changes each time the row is created.
+    applied again later. A row's partition changes each time the row is created. A batch has one of the `shares` of what
+    remains of a partition.
     """
     queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     live: dict[str, int] = {}
@@ -150,7 +154,7 @@ def scattered(records: Sequence[Record], chance: random.Random) -> list[list[Rec
     while any(queues):
         batch = []
         for queue in queues:
-            count = chance.choice([0, len(queue) // 2, len(queue)])
+            count = math.ceil(len(queue) * chance.choice(shares))
             batch += queue[:count]
             del queue[:count]
         batches.append(batch)
@@ -196,10 +200,10 @@ def test_late_and_repeated_batches_do_no_harm_in_postgres(
 
 def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     fetched("jars")
-    records = flat(transactions(seed + 2, 30))
-    batches = scattered(records, random.Random(seed + 2))
+    records = flat(transactions(seed + 2, 20))
+    batches = scattered(records, random.Random(seed + 2), shares=(0.4, 1))
     path = tmp_path / "delta"
-    crashes = _CrashOnce("view:staged", 2)
+    crashes = _CrashOnce("view:staged", 1)
     with in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target:
         view = maintained(target)
         for number, batch in enumerate(batches):
