@@ -28,7 +28,7 @@ def execute(arguments: argparse.Namespace) -> int:
     settings = settings.model_copy(update={"serve": with_listening_options(settings.serve, arguments)})
     with extra_needed("console", "serving views needs {}, which is not installed"):
         from changelog.connectors.views.serving import serving_views  # noqa: PLC0415
-    signal.signal(signal.SIGTERM, _terminate)
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         with serving_views(settings, archive=arguments.archive, logs_requests=arguments.verbose) as server:
             say(f"views are served at {server.address}; Ctrl-C ends it")
@@ -37,6 +37,8 @@ def execute(arguments: argparse.Namespace) -> int:
     except _TerminatedError:  # everything is closed
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     return 0
 
 

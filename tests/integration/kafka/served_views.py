@@ -51,10 +51,10 @@ class ServedViews:
         self._process.kill()
         self._process.wait(PATIENCE_S)
 
-    def stop(self) -> int:
-        """Ends the process as systemd does, and returns its exit code."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ends the process as systemd does, or as Ctrl-C does (SIGINT), and returns its exit code."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(number)
         return self._process.wait(PROGRAM_S)
 
     def close(self) -> None:

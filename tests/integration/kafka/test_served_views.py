@@ -212,6 +212,7 @@ def test_a_second_process_with_the_same_application_takes_over(
         assert_equal(second.api, changelog)
         until(lambda: views.api.get("/ready").status == 503, "the first process still serves")
         assert "another process took over" in views.api.get("/order/1").json["error"]
+        assert second.stop(signal.SIGINT) == 0
 
 
 def test_a_changelog_that_cannot_be_served_is_refused(
