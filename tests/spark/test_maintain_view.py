@@ -186,8 +186,8 @@ def apply_all(spark: SparkSession, folder: Path, view: MaintainedView, batches: 
 def test_late_and_repeated_batches_do_no_harm_in_postgres(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
-    records = flat(transactions(seed, 60))
-    batches = scattered(records, random.Random(seed))
+    records = flat(transactions(seed, 40))
+    batches = scattered(records, random.Random(seed), shares=(0, 0.6, 1))
     with in_postgres.opened(TargetSettings(to="orders", dsn=dsn)) as target:
         apply_all(spark, tmp_path, maintained(target), batches)
         assert table(dsn) == replay(records, END)
@@ -200,8 +200,8 @@ def test_late_and_repeated_batches_do_no_harm_in_postgres(
 
 def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     fetched("jars")
-    records = flat(transactions(seed + 2, 20))
-    batches = scattered(records, random.Random(seed + 2), shares=(0.4, 1))
+    records = flat(transactions(seed + 2, 15))
+    batches = scattered(records, random.Random(seed + 2), shares=(0.7, 1))
     path = tmp_path / "delta"
     crashes = _CrashOnce("view:staged", 1)
     with in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target:

@@ -76,7 +76,7 @@ def topics(
 def test_a_table_equals_the_topic_although_a_run_is_killed(
     spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert topics.run("--available-now", "--offsets", "40") == 0
+    assert topics.run("--available-now", "--offsets", "16") == 0
     assert topics.is_equal()
     assert summary(capsys)["batches"] > 1
     topics.grow(10)
