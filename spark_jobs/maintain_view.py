@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+    from changelog.spark_jobs.reading.where import Kafka
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +163,7 @@ def _maintained(
     """
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
-    from changelog.spark_jobs.reading.where import where_of  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
     from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
     from changelog.spark_jobs.views.transforms import Chosen, schema_of  # noqa: PLC0415
 
@@ -177,8 +178,10 @@ def _maintained(
     schema_of(columns)  # refuses names that clash
     choice = Chosen(**{name: tuple(sorted(values)) for name, values in choice_of(arguments).items()})
     parts = {"changelog": config.name, "entity": view.entity, "columns": struct(columns), "choice": asdict(choice)}
+    if isinstance(where, Kafka):
+        parts["topics"] = _topic_ids(where, view.entity)
     definition: dict[str, object] = msgspec.json.decode(msgspec.json.encode(parts))  # as it is stored
-    text = target.progress()
+    text = _stored(target, rebuilds=arguments.rebuild)
     progress = None if text is None else parse(text, arguments.to)
     if progress is None or arguments.rebuild:
         progress = ViewProgress(definition=definition)
@@ -194,6 +197,26 @@ def _maintained(
         keep_deleted=timedelta(days=arguments.keep_deleted),
         reach=settings.reach,
     )
+
+
+def _topic_ids(where: "Kafka", entity: str) -> Mapping[str, str]:
+    """Returns the topic of an entity with its id, so that a view is not continued on another topic of the same name."""
+    from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - its package may be missing
+    from changelog.connectors.kafka.topic_ids import read_ids  # noqa: PLC0415
+    from changelog.connectors.sinks.kafka.admin.names import topic  # noqa: PLC0415
+
+    client, name = Client(bootstrap_servers=where.bootstrap_servers, options=where.options), topic(where.prefix, entity)
+    return {name: read_ids(client.admin(), {name}).get(name, "")}
+
+
+def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:
+    """Returns the progress that the target has stored; None if it has none, or a damaged view that is rebuilt now."""
+    try:
+        return target.progress()
+    except ChangelogError as error:
+        if rebuilds and error.kind is Kind.PRECONDITION:
+            return None
+        raise
 
 
 def _chosen_columns(columns: Sequence[Column], name: str, view: ViewConfig) -> Sequence[Column]:

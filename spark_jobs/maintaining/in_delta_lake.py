@@ -29,6 +29,12 @@ MARK: Final = "changelog maintained view, deleted keys"
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
+_SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
+"""By default, a MERGE that changes no row makes no commit, so its progress would not be stored."""
+
+_COMMITS_SEARCHED: Final = 20
+"""How many of the newest commits are searched for one of another run, before each batch."""
+
 _MARKERS: Final = "key string, position string, at timestamp"
 
 _NEWER: Final = "now._position > was._position"
@@ -53,6 +59,7 @@ class DeltaTarget:
     def __init__(self, spark: SparkSession, path: str, reach: Reach) -> None:
         self._spark, self._path, self._reach = spark, path, reach
         self._markers = f"{path}__deleted"
+        self._last_progress = ""
 
     def progress(self) -> str | None:
         """Returns the metadata of the newest rows; None if there is no table."""
@@ -62,7 +69,9 @@ class DeltaTarget:
                 f"{self._markers} is a table that this job did not make",
                 hint="use another --to: this job keeps its markers of deleted keys there",
             )
-        return to_delta_lake.newest_metadata(self._spark, self._path)
+        stored = to_delta_lake.newest_metadata(self._spark, self._path)
+        self._last_progress = stored or ""
+        return stored
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
         """Writes two empty tables, first that of the markers."""
@@ -71,14 +80,18 @@ class DeltaTarget:
         empty = self._spark.createDataFrame([], schema).drop(fold.BEGUN)
         _overwrite(self._spark.createDataFrame([], _MARKERS), self._markers, MARK)
         _overwrite(empty, self._path, progress)
+        self._last_progress = progress
 
     def apply(self, batch: StateBatch) -> None:
         """Applies a batch.
 
         1. The markers of deletes are written.
         2. The rows are merged, in one commit with the progress.
+
+        Raises ChangelogError (IN_USE) if another run has written the table since this run read or wrote it.
         """
         spark = batch.states.sparkSession  # a micro-batch has a session of its own
+        self._refuse_written(spark)
         if batch.has_deletes:
             self._mark(spark, batch.states)  # 1
         self._reach("view:staged")
@@ -94,6 +107,14 @@ class DeltaTarget:
         if batch.truncated is not None:
             merge = merge.whenNotMatchedBySource(f"was._position < '{batch.truncated}'").delete()
         _commit(spark, merge, batch.progress)  # 2
+        self._last_progress = batch.progress
+
+    def _refuse_written(self, spark: SparkSession) -> None:
+        newest = to_delta_lake.newest_metadata(spark, self._path, commits_max=_COMMITS_SEARCHED)
+        if newest and newest != self._last_progress:
+            raise ChangelogError(
+                Kind.IN_USE, f"another run has written {self._path}", hint="let only one run at a time write a table"
+            )
 
     def forget(self, before: datetime) -> None:
         """Removes the markers of deletes that were applied before this time."""
@@ -128,10 +149,12 @@ def _merge(spark: SparkSession, path: str, states: DataFrame, on: str = "was._ke
 
 def _commit(spark: SparkSession, merge: Any, metadata: str) -> None:
     spark.conf.set(_METADATA, metadata)
+    spark.conf.set(_SKIPS_EMPTY, "false")
     try:
         merge.execute()
     finally:
         spark.conf.unset(_METADATA)
+        spark.conf.unset(_SKIPS_EMPTY)
 
 
 def _overwrite(rows: DataFrame, path: str, metadata: str) -> None:

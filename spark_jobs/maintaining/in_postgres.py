@@ -18,6 +18,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
+from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns
@@ -27,7 +28,7 @@ from changelog.spark_jobs.views.to_postgres import ClaimedName
 MARK: Final = "changelog maintained view"
 """The comment on tables that this job made. It differs from that on tables which `rebuild_view` replaces."""
 
-_DELETED, _PROGRESS = "__deleted", "__progress"
+_DELETED, _PROGRESS, _BATCH, _PARTS = "__deleted", "__progress", "__batch", "__batch_parts"
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -84,7 +85,7 @@ def opened(settings: TargetSettings) -> Iterator["PostgresTarget"]:
     table = to_postgres.Target(dsn=settings.dsn, schema=schema, name=name)
     with connected(table.dsn, f"maintaining {table}") as connection:
         table_name = to_postgres.claim(connection, table, MARK)
-        for suffix in (_DELETED, _PROGRESS):
+        for suffix in (_DELETED, _PROGRESS, _BATCH, _PARTS):
             to_postgres.refuse_taken(connection, replace(table_name, name=table_name.name + suffix), MARK)
         yield PostgresTarget(connection, table_name, table.dsn, settings.reach)
 
@@ -98,16 +99,26 @@ class PostgresTarget:
             "rows": table.named(),
             "deleted": table.named(_DELETED),
             "progress": table.named(_PROGRESS),
-            "batch": table.named("__batch"),
-            "parts": table.named("__batch_parts"),
+            "batch": table.named(_BATCH),
+            "parts": table.named(_PARTS),
         }
 
     def progress(self) -> str | None:
-        """Returns the progress that was stored last; None if the table does not exist."""
+        """Returns the progress that was stored last; None if there is no table.
+
+        Raises ChangelogError (PRECONDITION) if only some of the three tables exist.
+        """
+        missing_names = []
         for name in ("rows", "deleted", "progress"):
             text = self._names[name].as_string(self._connection)
             if to_postgres.one(self._connection, "SELECT to_regclass(%s)", [text]) == (None,):
-                return None
+                missing_names.append(text)
+        if len(missing_names) == 3:
+            return None
+        if missing_names:
+            raise ChangelogError(
+                Kind.PRECONDITION, f"the table {missing_names[0]} of the view is missing", hint=REBUILD
+            )
         row = self._connection.execute(self._sql("SELECT record FROM {progress}")).fetchone()
         return None if row is None else str(row[0])
 
@@ -136,7 +147,7 @@ class PostgresTarget:
         """
         shape = ViewColumns([*batch.columns, _BEGUN_COLUMN])
         staged, parts = self._names["batch"], self._names["parts"]
-        to_postgres.create_to_fill(self._connection, staged, parts, shape)
+        to_postgres.create_to_fill(self._connection, staged, parts, shape, MARK)
         to_postgres.fill(self._connection, batch.states, shape, self._dsn, staged, parts)  # 1
         self._reach("view:staged")
         with self._connection.transaction():  # 2

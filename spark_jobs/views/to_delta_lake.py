@@ -35,19 +35,20 @@ def newest(spark: SparkSession, path: str) -> View | None:
     return None if metadata is None else _view(metadata, path)
 
 
-def newest_metadata(spark: SparkSession, path: str) -> str | None:
-    """Returns the metadata that the writer of the newest rows gave to its commit; empty if it gave none, None if there
-    is no table.
+def newest_metadata(spark: SparkSession, path: str, *, commits_max: int | None = None) -> str | None:
+    """Returns the metadata that the writer of the newest rows gave to its commit; None if there is no table.
 
-    Raises ChangelogError (USAGE) if Spark has no Delta Lake.
+    The result is empty if the writer gave none, or if the history no longer has its commit. Of the history, only the
+    newest `commits_max` commits are read. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
     """
     table = table_at(spark, path)
     if table is None:
         return None
-    for row in DataFrame(table.history(), spark).select("operation", "userMetadata").collect():
+    history = table.history() if commits_max is None else table.history(commits_max)
+    for row in DataFrame(history, spark).select("operation", "userMetadata").collect():
         if row["operation"] not in _KEEPING:
             return row["userMetadata"] or ""
-    return None
+    return ""
 
 
 def table_at(spark: SparkSession, path: str) -> Any:

@@ -146,11 +146,11 @@ def refuse_taken(connection: Connection, table_name: ClaimedName, mark: str) -> 
 
 
 def create_to_fill(
-    connection: Connection, new_table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns
+    connection: Connection, new_table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns, mark: str = ""
 ) -> None:
     """Creates a table that tasks fill, and the table `parts` of the tasks that have copied their rows.
 
-    Older tables of these names are dropped.
+    Both get the comment `mark`. Older tables of these names are dropped.
     """
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in shape.declared()
@@ -159,6 +159,8 @@ def create_to_fill(
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(new_table, parts))
         connection.execute(sql.SQL("CREATE TABLE {} ({})").format(new_table, columns))
         connection.execute(sql.SQL("CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL)").format(parts))
+        for name in (new_table, parts):
+            connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(name, sql.Literal(mark or None)))
 
 
 def fill(

@@ -28,7 +28,7 @@ from changelog.connectors import failpoints
 from changelog.connectors.kafka import client
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sinks.kafka.admin.topics import Topic, read
+from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicSettings, read
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
@@ -129,9 +129,22 @@ class Topics:
         return consumed(self.settings.client, f"{self.settings.prefix}.{entity}.delta")
 
 
+def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
+    """Returns settings for topics that are never compacted, because the changes of the workload are of a fixed day, and
+    jobs refuse to continue where a message is older than `min.compaction.lag.ms`.
+    """
+    lags = {"min.compaction.lag.ms": str(2**62), "max.compaction.lag.ms": str(2**63 - 1)}
+    return KafkaSettings(
+        client=Client(bootstrap_servers=broker.bootstrap_servers),
+        name="booking",
+        prefix=prefix,
+        entities={name: TopicSettings(settings=lags) for name in Workload(random.Random(0)).rows},
+    )
+
+
 @pytest.fixture
 def topics(broker: Broker, tmp_path: Path, own_name: str, seed: int) -> Topics:
-    settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
+    settings = settings_of(broker, own_name)
     return Topics(folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[])
 
 

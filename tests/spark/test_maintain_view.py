@@ -204,7 +204,11 @@ def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession,
     batches = scattered(records, random.Random(seed + 2), shares=(0.7, 1))
     path = tmp_path / "delta"
     crashes = _CrashOnce("view:staged", 1)
-    with in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target:
+    with (
+        in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target,
+        in_delta_lake.opened(TargetSettings(to=str(path))) as other_target,
+    ):
+        other_view = maintained(other_target)
         view = maintained(target)
         for number, batch in enumerate(batches):
             (tmp_path / str(number)).mkdir()
@@ -217,6 +221,10 @@ def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession,
         progress = target.progress()
         assert progress is not None
         assert json.loads(progress)["maintained"]["checkpoint"] == {"number": len(batches) - 1}
+        view.apply(rows.limit(0), {"number": len(batches)})
+        assert f'"number":{len(batches)}' in str(target.progress()), "a batch that changes no row stores its progress"
+        with pytest.raises(ChangelogError, match="another run has written"):
+            other_view.apply(rows, {})
         target.forget(datetime.now(UTC) + timedelta(seconds=1))
         assert spark.read.format("delta").load(f"{path}__deleted").isEmpty()
 
@@ -354,6 +362,7 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         ("", ("--keep-service", "a", "--drop-service", "a"), 2, "both kept and dropped"),
         ("CREATE TABLE orders (id int)", (), 2, "orders is a table that this job did not make"),
         ("CREATE VIEW orders AS SELECT 1", (), 2, r"public\.orders is a view"),
+        ("CREATE TABLE orders__batch (id int)", (), 2, "orders__batch is a table that this job did not make"),
     ],
 )
 def test_a_refused_run_changes_nothing(
@@ -385,6 +394,9 @@ def test_other_tables_are_refused(config: Path, run: Run, dsn: str) -> None:
         assert message in line
     rebuild = ("--entity", "order", *POSTGRES[3:])
     assert "a table that this job did not make" in run(rebuild_view.JOB, config, *rebuild, code=2).lines[0]
+    query(dsn, "DROP TABLE orders__deleted")
+    assert '"orders__deleted" of the view is missing; run the job once' in run(JOB, config, *POSTGRES, code=3).lines[0]
+    assert run(JOB, config, *POSTGRES, "--rebuild").summary["rows"] > 0
     query(dsn, "ALTER TABLE orders DROP COLUMN note")
     grow(config.parent, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=TRANSACTIONS + 1)]])
     assert "the table was altered: run the job once with --rebuild" in run(JOB, config, *POSTGRES, code=3).lines[0]

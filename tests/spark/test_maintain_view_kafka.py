@@ -6,16 +6,14 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.envelope.model import Op
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS
@@ -23,7 +21,7 @@ from changelog.spark_jobs.runner.job import main
 from tests.patience import PATIENCE_S
 from tests.spark.changes import Workload
 from tests.spark.derived import config, summary
-from tests.spark.test_derive_deltas_kafka import Topics, cut, submitted
+from tests.spark.test_derive_deltas_kafka import Topics, cut, settings_of, submitted
 from tests.spark.test_maintain_view import query, table
 from tests.spark.test_rebuild_view import announced
 from tests.unit.records import record
@@ -65,9 +63,12 @@ def topics(
     broker: Broker, tmp_path: Path, own_name: str, seed: int, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> ViewedTopics:
     monkeypatch.setenv("VIEWS_DSN", database)
-    settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
     topics = ViewedTopics(
-        folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[], dsn=database
+        folder=tmp_path,
+        settings=settings_of(broker, own_name),
+        workload=Workload(random.Random(seed)),
+        records=[],
+        dsn=database,
     )
     topics.grow(15, first=[announced(record(Op.CREATE, "{}", commit=0))])
     return topics
@@ -105,11 +106,22 @@ def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(
     assert topics.is_equal()
     assert summary(capsys)["verdict"] == "done"
     topics.grow(10)
+    _refuse_other_topics(topics, capsys)
     cut(topics)
     assert topics.run("--available-now") == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("maintain_view: history lost: ")
     assert line.endswith("--rebuild: it builds the view anew from the beginning of the changelog")
+
+
+def _refuse_other_topics(topics: ViewedTopics, capsys: pytest.CaptureFixture[str]) -> None:
+    """The view is not continued with a topic that has another id: the topic of another prefix, or one made again."""
+    prefix, workload = f"{topics.settings.prefix}-2", Workload(random.Random(1))
+    others = replace(topics, settings=replace(topics.settings, prefix=prefix), workload=workload, records=[])
+    others.grow(1, first=[announced(record(Op.CREATE, "{}", commit=0))])
+    assert others.run("--available-now") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "orders is a view with other topics; use another --to, or run the job once with --rebuild" in line
 
 
 def _terminate_when(finished: threading.Event, topics: ViewedTopics) -> None:
