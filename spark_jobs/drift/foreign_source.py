@@ -107,7 +107,7 @@ def _remedy(type_: ColumnType, *, masked: bool) -> str:
     if spark_type != "string":
         return f"change the source so that Spark reads the column as {spark_type}"
     spelling = "as messages would spell it if it were not masked" if masked else "as messages spell it"
-    return f"change the source so that the column is a string that holds each value {spelling}"
+    return f"change the source so that Spark reads the column as string, with each value {spelling}"
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:

@@ -188,7 +188,7 @@ def test_a_key_that_moves_between_partitions_has_its_newest_row(views: ServedVie
 def test_an_aborted_transaction_does_not_hold_views_up(views: ServedViews, changelog: Changelog) -> None:
     with writing(changelog.settings) as sink:  # it sends rows, but does not commit them
         sink.add([batch.from_records([record(Op.CREATE, "{}", commit=10**6, partition=n % 2) for n in range(50)])])
-    changelog.add([record(Op.CREATE, '{"id":"1"}', key="1", entity="guest")])
+    changelog.add([record(Op.CREATE, '{"id":"after"}', key="after", entity="guest")])
     assert_equal(views.api, changelog)
 
 
