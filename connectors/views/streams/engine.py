@@ -94,8 +94,8 @@ class StreamsView:
 class StreamsMoment:
     """The rows of one entity, which change while they are read. Implements `ViewMoment`.
 
-    A truncate applies to the rows of its partition that are before it. Its message is read after those of rows, so that
-    no row is older than both.
+    A truncate applies to the rows of its partition that are before it. `get` reads its message after that of the row.
+    `rows` reads it first, so a page can have rows that are truncated while it is read.
     """
 
     def __init__(self, table: "EntityTable", reached: Completeness) -> None:
@@ -171,7 +171,7 @@ class EntityTable:
 def _row(key: str, changes: Sequence[Envelope]) -> StateRow | None:
     """Returns the row of a key, whose last change in each partition is given; None if it has no row.
 
-    A row that moved to another partition can be in both for a moment.
+    A row that moves to another partition can be in both for a moment, or in none.
     """
     newest = max(changes, key=_position, default=None)
     if newest is None or newest.current is None:

@@ -5,14 +5,17 @@ notice, so such stores are deleted, and restored from the topics:
 
 - The topic was deleted and created again, or was not followed for a while. The offset says nothing then.
 - The offset is older than tombstones are kept. A key that was deleted since may have no message any more.
+
+The times of checkpoints do not say how old their offsets are, because Kafka Streams also writes a checkpoint again with
+the same offsets. So the folder has a time of its own: the stores have all messages that are before it.
 """
 
 import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,10 @@ from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, 
 from changelog.envelope.errors import ChangelogError, Kind
 
 _MARKER, _NEW_MARKER, _LOCK, _STORES = "changelog.json", "changelog.new", "lock", "stores"
+_LIBRARIES = "libraries"
+
+_MARGIN = 2.0
+"""How much younger than tombstones the offsets must be. The restoration takes time, and clocks differ."""
 
 _DAY_S = 86_400
 
@@ -31,13 +38,14 @@ _log = structlog.get_logger("views")
 
 class _Marker(msgspec.Struct, kw_only=True):
     """The content of `changelog.json`: to what the folder belongs, and the ids of the topics of its stores, in their
-    order.
+    order. The stores have all messages before `complete_at_s`, in seconds since 1970, or are newer than that.
     """
 
     format: int = 1
     application: str
     cluster: str
     topics: dict[str, str]
+    complete_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +60,34 @@ class Owner:
     tombstones_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A folder for stores, and the names of their topics in the order in which they were first served."""
+    """A claimed folder: `stores` is inside it, and so is `libraries`, for a library that RocksDB unpacks. `topics` are
+    the names of the topics, in the order in which they were first served.
+    """
 
-    stores: Path
-    topics: Sequence[str]
+    def __init__(self, path: Path, marker: _Marker) -> None:
+        self.stores, self.libraries, self.topics = path / _STORES, path / _LIBRARIES, tuple(marker.topics)
+        self._path, self._marker = path, marker
+        self._unstored: tuple[float, float] | None = None
+
+    def running(self, complete_at_s: float) -> None:
+        """Takes a time for which the running tables have all messages before it.
+
+        It counts once every checkpoint was written after this call: only then the stores on disk have these messages,
+        too. Raises ChangelogError (STORAGE).
+        """
+        with _storing(self._path):
+            if self._unstored is None:
+                self._unstored = time.time(), complete_at_s
+            elif _oldest_checkpoint_s(self.stores) > self._unstored[0]:
+                self.stored(self._unstored[1])
+                self._unstored = None
+
+    def stored(self, complete_at_s: float) -> None:
+        """Notes that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
+        with _storing(self._path):
+            self._marker.complete_at_s = max(self._marker.complete_at_s, complete_at_s)
+            _write(self._path / _MARKER, self._marker)
 
 
 @contextmanager
@@ -69,22 +99,31 @@ def claimed(path: Path, owner: Owner) -> Iterator[Claim]:
     """
     with _storing(path):
         make_folder(path, DATA_FOLDER)
-        is_new = not {file.name for file in path.iterdir()} - {_LOCK, _NEW_MARKER}
+        is_new = not {file.name for file in path.iterdir()} - {_LOCK, _NEW_MARKER, _LIBRARIES}
         lock = _take_lock(path)
     try:
         with _storing(path):
-            marker = _Marker(application=owner.application, cluster=owner.cluster, topics=dict(owner.topics))
+            marker = _Marker(
+                application=owner.application,
+                cluster=owner.cluster,
+                topics=dict(owner.topics),
+                complete_at_s=time.time(),  # new stores are filled with what the topics have from now on
+            )
             earlier = None if is_new else _read(path, owner)
             if earlier is not None:
-                reason = _obsolete(path, earlier, owner)
+                reason = _obsolete(earlier, owner)
                 if reason is None:
                     marker.topics = {**earlier.topics, **marker.topics}
+                    marker.complete_at_s = earlier.complete_at_s
                 else:
                     _log.warning("stores are deleted and restored", reason=reason, folder=str(path))
-                    shutil.rmtree(path / _STORES, ignore_errors=True)
-            make_folder(path / _STORES, DATA_FOLDER)
+                    with suppress(FileNotFoundError):  # any other error would keep a part of the stores
+                        shutil.rmtree(path / _STORES)
             _write(path / _MARKER, marker)
-        yield Claim(stores=path / _STORES, topics=list(marker.topics))
+            claim = Claim(path, marker)
+            make_folder(claim.stores, DATA_FOLDER)
+            make_folder(claim.libraries, DATA_FOLDER)
+        yield claim
     finally:
         os.close(lock)
 
@@ -107,28 +146,28 @@ def _read(path: Path, owner: Owner) -> _Marker:
     return marker
 
 
-def _obsolete(path: Path, marker: _Marker, owner: Owner) -> str | None:
+def _obsolete(marker: _Marker, owner: Owner) -> str | None:
     """Returns why the stores are deleted; None if they are not."""
     for name, id_ in marker.topics.items():
         if name not in owner.topics:
             return f"topic {name} is no longer served"
         if owner.topics[name] != id_:
             return f"topic {name} was deleted and created again"
-    age_s = time.time() - _stored_s(path)
-    if age_s > owner.tombstones_s:
+    age_s = time.time() - marker.complete_at_s
+    if age_s > owner.tombstones_s / _MARGIN:
         days, kept_days = age_s / _DAY_S, owner.tombstones_s / _DAY_S
         return f"their offsets are {days:.1f} days old, and the topics keep tombstones for {kept_days:.1f} days"
     return None
 
 
-def _stored_s(path: Path) -> float:
-    """Returns when the oldest offset was stored, in seconds since 1970. A task that stored none began with the process
-    that wrote the marker.
+def _oldest_checkpoint_s(stores: Path) -> float:
+    """Returns when the oldest checkpoint was written, in seconds since 1970; 0 if a store has none yet.
+
+    The tasks of tables in memory have empty folders.
     """
-    tasks = (path / _STORES).glob("*/*/")
+    tasks = [task for task in stores.glob("*/*/") if any(task.iterdir())]
     checkpoints = [task / ".checkpoint" for task in tasks]
-    files = [file if file.exists() else path / _MARKER for file in checkpoints]
-    return min((file.stat().st_mtime for file in files), default=time.time())
+    return min((file.stat().st_mtime if file.exists() else 0.0 for file in checkpoints), default=0.0)
 
 
 def _write(file: Path, marker: _Marker) -> None:

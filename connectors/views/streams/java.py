@@ -1,6 +1,7 @@
 """Starts the Java virtual machine in this process, and turns its log lines into ours."""
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,19 @@ _ERROR, _WARNING, _INFO = 1000, 900, 800
 
 _log = structlog.get_logger("java")
 
-_handlers: list[Any] = []
+_references: list[Any] = []
+"""Objects of Java's log. Java itself forgets the level of a logger to which nobody refers."""
+
+_LIBRARIES = "ROCKSDB_SHAREDLIB_DIR"
+"""The variable that names the folder into which RocksDB copies its library from the jar. By default, each process
+leaves another copy in the folder for temporary files if a signal ends it."""
+
+_TABLE_LOGGER = "org.apache.kafka.streams.kstream.internals.KTableSource"
 
 
-def start(program: str, jars: Path, *, heap_mib: int) -> None:
-    """Starts the virtual machine of the program `java`, with the jars of a folder.
+def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = None) -> None:
+    """Starts the virtual machine of the program `java`, with the jars of a folder. RocksDB keeps a copy of its library
+    in the folder `libraries`.
 
     Does nothing if a virtual machine runs already: a process has only one. Raises ChangelogError (PRECONDITION) if it
     does not start.
@@ -37,6 +46,8 @@ def start(program: str, jars: Path, *, heap_mib: int) -> None:
         "-Xrs",  # SIGTERM and SIGINT stay Python's
         "-Djava.awt.headless=true",
     ]
+    if libraries is not None:
+        os.environ.setdefault(_LIBRARIES, str(libraries.absolute()))
     try:
         jpype.startJVM(*options, jvmpath=library, classpath=class_path(jars), convertStrings=False, interrupt=True)
     except (OSError, RuntimeError) as error:
@@ -98,7 +109,9 @@ def _take_log() -> None:
     root = util_logging.Logger.getLogger("")
     root.setLevel(util_logging.Level.WARNING)
     root.addHandler(handler)
-    _handlers.append(handler)
+    tables = util_logging.Logger.getLogger(_TABLE_LOGGER)
+    tables.setLevel(util_logging.Level.SEVERE)  # its warnings are one for each message, and such messages are usual
+    _references.extend([handler, tables])
 
 
 def _log_record(record: Any) -> None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from changelog.connectors.config import Config, KafkaConfig
 from changelog.connectors.java.program import find_java
@@ -11,7 +10,7 @@ from changelog.connectors.kafka.java_client import java_options
 from changelog.connectors.kafka.topic_ids import read_cluster_id
 from changelog.connectors.views.streams import jars, java
 from changelog.connectors.views.streams.engine import StreamsEngine
-from changelog.connectors.views.streams.folder import Owner, claimed
+from changelog.connectors.views.streams.folder import Claim, Owner, claimed
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables, TablesSettings
 from changelog.connectors.views.streams.topics import served_topics
@@ -38,8 +37,7 @@ def open_engine(
     topics = served_topics(admin, log, config.prefix, declared)
     columns = {version.entity: version.columns for version in read_versions(log)}
     with ExitStack() as opened:
-        folder: Path | None = None
-        order: Sequence[str] = tuple(topics.ids)
+        claim: Claim | None = None
         if settings.store == "rocksdb":
             owner = Owner(
                 application=application,
@@ -48,23 +46,31 @@ def open_engine(
                 tombstones_s=topics.tombstones_s,
             )
             claim = opened.enter_context(claimed(settings.path, owner))
-            folder, order = claim.stores, tuple(claim.topics)
-        java.start(java_program, jars_folder, heap_mib=settings.heap_mib)
+        libraries = None if claim is None else claim.libraries
+        java.start(java_program, jars_folder, heap_mib=settings.heap_mib, libraries=libraries)
         tables = KafkaTables(
             TablesSettings(
                 bootstrap_servers=sink.bootstrap_servers,
                 options=options,
                 application=application,
-                folder=folder,
-                topics=in_order(topics.names(), order),
+                folder=None if claim is None else claim.stores,
+                topics=in_order(topics.names(), tuple(topics.ids) if claim is None else claim.topics),
                 small_tables=frozenset(topics.others),
             )
         )
-        opened.callback(tables.close)
+        until_followed = opened.enter_context(ExitStack())
+        until_followed.callback(tables.close)
         progress = TablesProgress(
-            tables, client, codec, name=config.name, application=application, topics=topics.entities
+            tables,
+            client,
+            codec,
+            name=config.name,
+            application=application,
+            topics=topics.entities,
+            on_complete=_nothing if claim is None else claim.running,
         )
-        opened.callback(progress.close)
+        until_followed.pop_all()
+        opened.callback(_close, tables, progress, claim)
         return StreamsEngine(
             tables,
             progress,
@@ -74,6 +80,17 @@ def open_engine(
             where=log.where,
             close=opened.pop_all().close,
         )
+
+
+def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -> None:
+    progress.close()
+    complete_s = progress.complete_s()
+    if tables.close() and claim is not None and complete_s is not None:
+        claim.stored(complete_s)
+
+
+def _nothing(_complete_s: float) -> None:
+    """Stores in memory have no folder for which to note anything."""
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ transactions, and messages of aborted ones. So if it does not advance, step 3 lo
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +27,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.spans import messages_in
 from changelog.connectors.views.served import Completeness
-from changelog.connectors.views.streams.tables import KafkaTables
+from changelog.connectors.views.streams.tables import KafkaTables, RestoringError
 from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
@@ -38,14 +38,14 @@ POLL_S: Final = 0.05
 SEARCH_S: Final = 0.5
 """If the offsets of Kafka Streams do not reach the ends for this long, in seconds, the messages between are read."""
 
-SEARCHED_OFFSETS: Final = 100_000
-"""At most so many offsets are read. If more are missing, Kafka Streams is still reading them."""
-
 CLOSE_S: Final = 5.0
 """How long the thread may take to end, in seconds."""
 
 AGAIN_S: Final = 1.0
 """After an error, the thread tries again after this time, in seconds."""
+
+NOTE_S: Final = 60.0
+"""How often `on_complete` is called, in seconds."""
 
 _log = structlog.get_logger("views")
 
@@ -65,7 +65,8 @@ class _Goal:
 class TablesProgress:
     """Follows the tables of `topics` in an application, for the checkpoints of the service `name`.
 
-    `error` is what keeps it from asking Kafka now, None if nothing does. Any thread may call its methods.
+    `error` is what keeps it from asking Kafka now, None if nothing does. `on_complete` is called with `complete_s()`
+    every minute. Any thread may call the methods.
     """
 
     def __init__(
@@ -77,14 +78,17 @@ class TablesProgress:
         name: str,
         application: str,
         topics: Mapping[str, ServedTopic],
+        on_complete: Callable[[float], None],
     ) -> None:
         self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
         self._application, self._admin = application, client.admin()
+        self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
         self._goals: dict[str, _Goal] = {}
         self._reached: dict[str, Completeness] = {}
         self.error: ChangelogError | None = None
-        self._searched: dict[Part, tuple[int, bool]] = {}
+        self._empty: dict[Part, int] = {}
+        self._searched: dict[Part, tuple[int, float]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
         self._thread.start()
@@ -92,6 +96,13 @@ class TablesProgress:
     def reached(self, entity: str) -> Completeness | None:
         """Returns how far the table of an entity is complete; None if it is not yet complete up to any checkpoint."""
         return self._reached.get(entity)
+
+    def complete_s(self) -> float | None:
+        """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
+        none.
+        """
+        times = [reached.at_s for reached in self._reached.copy().values() if reached.at_s is not None]
+        return min(times) if len(times) == len(self._topics) and self._tables.are_restored() else None
 
     def close(self) -> None:
         """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
@@ -103,13 +114,21 @@ class TablesProgress:
         while not self._stopping.wait(wait_s):
             try:
                 self._advance()
+                self._note()
                 self.error, wait_s = None, POLL_S
+            except RestoringError:
+                wait_s = AGAIN_S
             except ChangelogError as error:
                 wait_s = AGAIN_S
-                if error.kind is not Kind.PRECONDITION:  # tables are not being restored
-                    if self.error is None:
-                        _log.warning("how far the rows are is unknown", error=str(error))
-                    self.error = error
+                self._fail(error)
+            except Exception as error:  # noqa: BLE001 - without this thread, nothing would be served any more
+                wait_s = AGAIN_S  # its text could have values
+                self._fail(ChangelogError(Kind.PRECONDITION, f"finding out how far rows are: {type(error).__name__}"))
+
+    def _fail(self, error: ChangelogError) -> None:
+        if self.error is None:
+            _log.warning("how far the rows are is unknown", error=str(error))
+        self.error = error
 
     def _advance(self) -> None:
         offsets = committed(self._admin, self._application) if self._goals else {}
@@ -128,6 +147,12 @@ class TablesProgress:
             if self._reached.get(entity) != self._newest.completeness:
                 self._goals[entity] = self._newest
 
+    def _note(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._note_again_s and (complete_s := self.complete_s()) is not None:
+            self._on_complete(complete_s)
+            self._note_again_s = now_s + NOTE_S
+
     def _goal(self, text: bytes, at_s: float) -> _Goal:
         checkpoint = Checkpoint.from_json(text)
         parts = list(all_parts(self._topics))
@@ -138,15 +163,19 @@ class TablesProgress:
     def _has(self, part: Part, goal: _Goal, offset: int) -> bool:
         """Returns whether a table has all messages before the goal's end of a partition."""
         end = goal.ends[part]
-        if offset >= end or self._searched.get(part) == (end, True):
+        if offset >= end or self._empty.get(part) == end:
             return True
-        is_late = time.monotonic() - goal.at_s > SEARCH_S
-        if not is_late or end - offset > SEARCHED_OFFSETS or self._searched.get(part) == (end, False):
+        searched_offset, searched_at_s = self._searched.get(part, (-1, goal.at_s))
+        is_late = time.monotonic() - max(goal.at_s, searched_at_s) > SEARCH_S
+        if not is_late or searched_offset == offset:  # the message that was there is still to be read
             return False
-        self._searched[part] = end, self._is_empty(part, range(offset, end))
-        return self._searched[part][1]
+        if self._is_empty(part, range(offset, end)):
+            self._empty[part] = end
+            return True
+        self._searched[part] = offset, time.monotonic()
+        return False
 
     def _is_empty(self, part: Part, span: range) -> bool:
-        """Returns whether there is no committed message in a span of offsets."""
+        """Returns whether there is no committed message in a span of offsets. Reads at most up to the first one."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))

@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ class TablesSettings:
     """
 
     bootstrap_servers: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     application: str
     folder: Path | None
     topics: Mapping[str, str]
@@ -92,8 +92,8 @@ class TablesSettings:
 
 
 class KafkaTables:
-    """Running tables. Any thread may call the methods, which raise ChangelogError: PRECONDITION while tables are being
-    restored, and the error that ended Kafka Streams, if one did.
+    """Running tables. Any thread may call the methods, which raise ChangelogError: `RestoringError` while tables are
+    being restored, and the error that ended Kafka Streams, if one did.
 
     The virtual machine must run (`java.start`).
     """
@@ -103,6 +103,7 @@ class KafkaTables:
         self.restored_messages = 0
         self._threads = Threads()
         self._failure: ChangelogError | None = None
+        self._has_failed_thread = False
         self._closing = threading.Event()
         self._stores: dict[tuple[str, int], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
@@ -122,6 +123,10 @@ class KafkaTables:
         with self._asking(table):
             if str(self._streams.state().name()) != "RUNNING":
                 raise restoring(table)
+
+    def are_restored(self) -> bool:
+        """Returns whether all tables were restored, and kept since: a thread that fails does not store its tables."""
+        return str(self._streams.state().name()) == "RUNNING" and not self._has_failed_thread
 
     def get(self, table: str, partition: int, key: bytes) -> bytes | None:
         """Returns the last message of a key in a partition of a table; None if there is none, or a tombstone."""
@@ -146,14 +151,19 @@ class KafkaTables:
             finally:
                 pairs.close()
 
-    def close(self) -> None:
-        """Ends Kafka Streams: the tables are stored, and so is how far they are. The process leaves its group."""
+    def close(self) -> bool:
+        """Ends Kafka Streams. The process leaves its group.
+
+        Returns whether the tables are stored, and how far they are.
+        """
         self._closing.set()
         timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
         options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(self._failure is None)
         with _translated("ending Kafka Streams"):
-            if not self._streams.close(options):
-                _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
+            is_closed = bool(self._streams.close(options))
+        if not is_closed:
+            _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
+        return is_closed and not self._has_failed_thread
 
     def _topology(self, properties: Any) -> Any:
         kstream = self._streams_package.kstream
@@ -241,6 +251,7 @@ class KafkaTables:
     def _again_after(self, error: Any) -> bool:
         """Returns whether Kafka Streams goes on after an error that ended a thread; it does so after a while."""
         text = _text(error)
+        self._has_failed_thread = True
         if self._failure is not None:
             return False
         if "FencedInstanceId" in text:
@@ -248,6 +259,12 @@ class KafkaTables:
                 Kind.IN_USE,
                 f"another process took over the application {self._settings.application}",
                 hint="run one, or give each another [serve.streams] application",
+            )
+        elif "is unknown to the topology" in text:
+            self._failure = ChangelogError(
+                Kind.IN_USE,
+                f"another process with other views uses the application {self._settings.application}",
+                hint="stop it, or give each another [serve.streams] application",
             )
         elif "MissingSourceTopic" in text:
             self._failure = ChangelogError(
@@ -261,9 +278,13 @@ class KafkaTables:
         return not self._closing.is_set()
 
 
-def restoring(table: str) -> ChangelogError:
+class RestoringError(ChangelogError):
+    """A table cannot be read yet (PRECONDITION)."""
+
+
+def restoring(table: str) -> RestoringError:
     """Returns the error for a table that cannot be read yet."""
-    return ChangelogError(
+    return RestoringError(
         Kind.PRECONDITION, f"the rows of {table} are being restored from Kafka", hint="try again; /ready says when"
     )
 

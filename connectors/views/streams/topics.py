@@ -69,7 +69,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     last message of every key.
 
     Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity loses
-    messages; and errors of Kafka.
+    messages; ACCESS if this user may not read the settings of topics; and errors of Kafka.
     """
     checkpoint = log.checkpoint()
     settings = {} if checkpoint is None else checkpoint.settings
@@ -82,7 +82,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     served_names = [name for name in names if not declared or name in declared]
     topics = {name: topic(prefix, name) for name in served_names}
     states = _states(admin, topics.values())
-    lossy = {entity: text for entity, name in topics.items() if (text := loss(states.get(name)))}
+    lossy = {entity: text for entity, name in topics.items() if name in states and (text := loss(states[name]))}
     for entity, text in lossy.items():
         message = f"topic {topics[entity]} deletes messages ({text}), so it lacks rows that did not change since"
         if declared or len(lossy) == len(topics):
@@ -110,24 +110,23 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     )
 
 
-def loss(state: TopicState | None) -> str | None:
-    """Returns the settings by which a topic deletes messages that are the last of their key; None if it has none, or if
-    the settings are unknown.
-    """
-    if state is None or "delete" not in state.settings.get("cleanup.policy", "compact"):
+def loss(state: TopicState) -> str | None:
+    """Returns the settings by which a topic deletes messages that are the last of their key; None if it has none."""
+    if "delete" not in state.settings.get("cleanup.policy", "compact"):
         return None
     limits = {name: state.settings.get(name, _UNLIMITED) for name in ("retention.ms", "retention.bytes")}
     return next((f"{name} = {limit}" for name, limit in limits.items() if limit != _UNLIMITED), None)
 
 
 def _states(admin: Admin, names: Collection[str]) -> Mapping[str, TopicState]:
-    """Returns the settings of topics; none if this user may not read them."""
+    """Returns the settings of topics. Without them, a topic that deletes rows would be served as if it had all."""
     try:
         return read(admin, [Topic(name=name, partitions=1, settings={}) for name in names])
     except ChangelogError as error:
         if error.kind is not Kind.ACCESS:
             raise
-        return {}
+        message = f"cannot read the settings of topics: {error.message}"
+        raise ChangelogError(Kind.ACCESS, message, hint="grant DescribeConfigs on the topics of the prefix") from error
 
 
 def _tombstones_s(state: TopicState) -> float:

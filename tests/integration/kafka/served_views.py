@@ -18,10 +18,13 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 class ServedViews:
-    """The command with a configuration. The log of all its processes goes to the file `log`."""
+    """The command with a configuration, whose rows are in `folder`. The log of all its processes goes to the file
+    `log`.
+    """
 
     def __init__(self, config: Path) -> None:
         self._config = config
+        self.folder = config.parent / "views"
         self.log = config.with_suffix(".views.log")
         self._process: subprocess.Popen[str] | None = None
         self.api = Api("")

@@ -194,6 +194,8 @@ def test_an_aborted_transaction_does_not_hold_views_up(views: ServedViews, chang
 
 def test_a_restart_continues_and_so_does_a_start_after_a_crash(views: ServedViews, changelog: Changelog) -> None:
     assert views.stop() == -signal.SIGTERM
+    [library] = (views.folder / "libraries").iterdir()  # RocksDB leaves none in the folder for temporary files
+    assert library.name.startswith("librocksdbjni")
     changelog.more(20)
     views.log.write_text("", "utf-8")
     assert_equal(views.start(), changelog)

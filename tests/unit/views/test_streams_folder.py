@@ -1,5 +1,6 @@
 """The folder of Kafka Streams: who may use it, and which stores are deleted because their rows could be wrong."""
 
+import json
 import os
 import time
 from contextlib import suppress
@@ -45,7 +46,7 @@ def test_stores_are_kept_while_they_can_be_continued(folder: Path) -> None:
     more = replace(OWNER, topics={"booking.guest": "id-2", **OWNER.topics})
     assert kept(folder, more) == (True, None)
     with claimed(folder, more) as claim:
-        assert claim.topics == ["booking.order", "booking.guest"]
+        assert claim.topics == ("booking.order", "booking.guest")
     assert kept(folder, OWNER) == (False, "topic booking.guest is no longer served")
     assert kept(folder, OWNER) == (False, None)
 
@@ -55,19 +56,53 @@ def test_stores_of_a_topic_that_was_created_again_are_deleted(folder: Path) -> N
     assert kept(folder, again) == (False, "topic booking.order was deleted and created again")
 
 
-@pytest.mark.parametrize("oldest", [".checkpoint", "changelog.json"])
-def test_stores_that_are_older_than_tombstones_are_deleted(folder: Path, oldest: str) -> None:
-    checkpoint = folder / "stores" / "booking-views" / "0_0" / ".checkpoint"
-    file = checkpoint
-    if oldest == "changelog.json":  # the task stored no offset
-        checkpoint.unlink()
-        file = folder / oldest
-    os.utime(file, (time.time() - 80_000, time.time() - 80_000))
+def passed(folder: Path, seconds: float) -> None:
+    """Makes the time up to which the stores are complete so much older."""
+    marker = json.loads((folder / "changelog.json").read_text("utf-8"))
+    marker["complete_at_s"] -= seconds
+    (folder / "changelog.json").write_text(json.dumps(marker), "utf-8")
+
+
+def test_stores_that_could_lack_tombstones_are_deleted(folder: Path) -> None:
+    passed(folder, 40_000)
     assert kept(folder, OWNER) == (True, None)
-    os.utime(file, (time.time() - 172_800, time.time() - 172_800))
+    passed(folder, 10_000)  # the start before did not make them newer
     is_kept, reason = kept(folder, OWNER)
     assert not is_kept
-    assert reason == "their offsets are 2.0 days old, and the topics keep tombstones for 1.0 days"
+    assert reason == "their offsets are 0.6 days old, and the topics keep tombstones for 1.0 days"
+    assert kept(folder, OWNER) == (False, None)
+
+
+def test_stores_stay_usable_while_they_are_stored(folder: Path) -> None:
+    passed(folder, 40_000)
+    with claimed(folder, OWNER) as claim:
+        claim.stored(time.time() - 10)
+        claim.stored(time.time() - 60_000)  # the newest time counts
+    passed(folder, 40_000)
+    assert kept(folder, OWNER) == (True, None)
+
+
+def test_running_tables_count_once_every_checkpoint_was_written_again(folder: Path) -> None:
+    task = folder / "stores" / "booking-views"
+    (task / "1_0").mkdir()  # that of a table in memory
+
+    def complete_at_s() -> float:
+        return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])
+
+    passed(folder, 40_000)
+    begin_s, first_s, second_s = complete_at_s(), time.time() - 20, time.time() - 10
+    with claimed(folder, OWNER) as claim:
+        claim.running(first_s)
+        claim.running(second_s)
+        assert complete_at_s() == begin_s
+        (task / "2_0" / "rocksdb").mkdir(parents=True)
+        os.utime(task / "0_0" / ".checkpoint", (time.time() + 1, time.time() + 1))
+        claim.running(second_s)  # another store has no checkpoint yet
+        assert complete_at_s() == begin_s
+        (task / "2_0" / ".checkpoint").write_text("0", "utf-8")
+        os.utime(task / "2_0" / ".checkpoint", (time.time() + 1, time.time() + 1))
+        claim.running(second_s)
+        assert complete_at_s() == first_s
 
 
 def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """How far rows are: up to a checkpoint once the application has committed the offsets that belong to it."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -10,6 +11,7 @@ from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.views.streams import progress
 from changelog.connectors.views.streams.progress import TablesProgress
+from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import until
@@ -30,7 +32,9 @@ class Cluster:
         self.ends: dict[Part, int] = {ORDER: 0, GUEST: 0}
         self.offsets: dict[Part, int] = {}
         self.messages: dict[Part, list[int]] = {}
-        self.error: ChangelogError | None = None
+        self.error: Exception | None = None
+        self.are_tables_restored = True
+        self.complete_times: list[float] = []
 
     def admin(self) -> None:
         pass
@@ -38,6 +42,9 @@ class Cluster:
     @contextmanager
     def reader(self) -> Iterator[None]:
         yield
+
+    def are_restored(self) -> bool:
+        return self.are_tables_restored
 
     def get_with_time(self, table: str, number: int, key: bytes) -> tuple[bytes, float] | None:
         assert (table, number, key) == ("positions", 0, b"app")
@@ -66,7 +73,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def followed(cluster: Cluster) -> Iterator[TablesProgress]:
     anything = cast(Any, cluster)
-    tables = TablesProgress(anything, anything, JSON, name="app", application="app-views", topics=TOPICS)
+    tables = TablesProgress(
+        anything,
+        anything,
+        JSON,
+        name="app",
+        application="app-views",
+        topics=TOPICS,
+        on_complete=cluster.complete_times.append,
+    )
     yield tables
     tables.close()
 
@@ -97,6 +112,22 @@ def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: Table
     assert reached(followed, "order") is None
     cluster.offsets = {ORDER: 100, GUEST: 5}
     until(lambda: reached(followed, "order") == 3, "order is not complete")
+    until(lambda: cluster.complete_times == [1.0], "the time was not noted once")
+
+
+def test_tables_are_complete_at_the_time_of_the_oldest(cluster: Cluster, followed: TablesProgress) -> None:
+    cluster.ends, cluster.messages = {ORDER: 0, GUEST: 5}, {GUEST: [4]}
+    cluster.commit = 1
+    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    assert followed.complete_s() is None
+    cluster.offsets = {GUEST: 5}
+    until(lambda: followed.complete_s() == 1.0, "the tables are not complete")
+    cluster.ends, cluster.messages = {ORDER: 0, GUEST: 7}, {GUEST: [6]}
+    cluster.commit = 2
+    until(lambda: reached(followed, "order") == 2, "order is not complete")
+    assert followed.complete_s() == 1.0
+    cluster.are_tables_restored = False
+    assert followed.complete_s() is None
 
 
 def test_what_has_no_message_need_not_be_read(cluster: Cluster, followed: TablesProgress) -> None:
@@ -106,9 +137,41 @@ def test_what_has_no_message_need_not_be_read(cluster: Cluster, followed: Tables
     until(lambda: reached(followed, "order") == reached(followed, "guest") == 1, "the ends hold messages")
 
 
+def test_what_follows_the_last_message_need_not_be_read(cluster: Cluster, followed: TablesProgress) -> None:
+    cluster.ends, cluster.messages = {ORDER: 60, GUEST: 0}, {ORDER: [9]}
+    cluster.commit = 1
+    time.sleep(0.1)  # the message is found
+    assert reached(followed, "order") is None
+    cluster.offsets = {ORDER: 10}
+    until(lambda: reached(followed, "order") == 1, "the rest has no message")
+
+
 def test_an_error_is_kept_until_kafka_answers(cluster: Cluster, followed: TablesProgress) -> None:
     cluster.error = ChangelogError(Kind.ACCESS, "asking Kafka: not authorized")
     until(lambda: followed.error is cluster.error, "there is no error")
     cluster.error, cluster.commit = None, 1
     until(lambda: reached(followed, "order") == 1, "order is not complete")
     until(lambda: followed.error is None, "the error stays")
+
+
+def test_only_a_restoration_is_no_error(cluster: Cluster, followed: TablesProgress) -> None:
+    def shown() -> str:
+        return str(followed.error)
+
+    cluster.error = ChangelogError(Kind.PRECONDITION, "a topic is gone")
+    until(lambda: shown() == "a topic is gone", "there is no error")
+    cluster.error = KeyError("a value")
+    until(lambda: shown() == "finding out how far rows are: KeyError", "there is no error")
+    cluster.error = None
+    until(lambda: followed.error is None, "the error stays")
+    cluster.error = restoring("order")
+    time.sleep(0.02)
+    assert followed.error is None
+    cluster.error, cluster.commit = None, 1
+    until(lambda: reached(followed, "order") == 1, "the thread has ended")
+
+
+def test_a_long_span_without_messages_holds_nothing_up(cluster: Cluster, followed: TablesProgress) -> None:
+    cluster.ends[ORDER] = 10**7
+    cluster.commit = 1
+    until(lambda: reached(followed, "order") == 1, "order is not complete")

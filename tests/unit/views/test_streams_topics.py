@@ -1,9 +1,14 @@
 """Which topics can be served, and in which of their partitions a key can be."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from changelog.connectors.sinks.kafka.admin.topics import Profile, TopicSettings, TopicState
+from changelog.connectors.views.streams import topics
 from changelog.connectors.views.streams.topics import ServedTopic, loss
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import partition
 
 
@@ -20,7 +25,19 @@ from changelog.envelope.key import partition
 )
 def test_a_topic_that_deletes_messages_is_told_apart(settings: dict[str, str], expected: str | None) -> None:
     assert loss(TopicState(partitions=1, settings=settings)) == expected
-    assert loss(None) is None
+
+
+def test_topics_whose_settings_may_not_be_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        raise ChangelogError(Kind.ACCESS, "asking Kafka for the topics' settings: not authorized")
+
+    monkeypatch.setattr(topics, "read", read)
+    log = SimpleNamespace(checkpoint=lambda: SimpleNamespace(settings={"order": {}}))
+    admin = SimpleNamespace(topics=lambda: {"booking.order": None})
+    with pytest.raises(ChangelogError) as caught:
+        topics.served_topics(cast(Any, admin), cast(Any, log), "booking", [])
+    assert caught.value.kind is Kind.ACCESS
+    assert "grant DescribeConfigs" in str(caught.value)
 
 
 @pytest.mark.parametrize(("profile", "keeps"), [("changelog", True), ("aggressive", True), ("history", False)])
