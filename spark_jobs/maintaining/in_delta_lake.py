@@ -69,9 +69,9 @@ class DeltaTarget:
                 f"{self._markers} is a table that this job did not make",
                 hint="use another --to: this job keeps its markers of deleted keys there",
             )
-        stored = to_delta_lake.newest_metadata(self._spark, self._path)
-        self._last_progress = stored or ""
-        return stored
+        progress = to_delta_lake.newest_metadata(self._spark, self._path)
+        self._last_progress = progress or ""
+        return progress
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
         """Writes two empty tables, first that of the markers."""
