@@ -76,9 +76,7 @@ def follow(
 
 def _unread(client: Client, where: Kafka, view: MaintainedView) -> dict[Part, OffsetSpan]:
     """Returns the spans of messages that the view lacks. Raises ChangelogError (GAP) if some of them may be gone."""
-    admin = client.admin()
-    kafka_offsets.entities(admin, where.prefix, [view.entity])  # refuses an unknown entity
-    others = kafka_offsets.entities(admin, where.prefix).keys() - {view.entity, SCHEMAS}
+    others = kafka_offsets.entities(client.admin(), where.prefix).keys() - {view.entity, SCHEMAS}
     try:
         return kafka_offsets.unread(client, where.prefix, view.progress.checkpoint, skip=others)
     except ChangelogError as error:

@@ -18,6 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.states import fold
 from changelog.schemas.avro import Column
+from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 from changelog.spark_jobs.reading.spark_types import quoted
 from changelog.spark_jobs.storage.open_store import store_of
@@ -62,7 +63,10 @@ class DeltaTarget:
         self._last_progress = ""
 
     def progress(self) -> str | None:
-        """Returns the metadata of the newest rows; None if there is no table."""
+        """Returns the metadata of the newest rows; None if there is no table.
+
+        Raises ChangelogError (PRECONDITION) if the table of the markers is missing.
+        """
         if to_delta_lake.newest_metadata(self._spark, self._markers) not in (None, MARK):
             raise ChangelogError(
                 Kind.USAGE,
@@ -70,6 +74,8 @@ class DeltaTarget:
                 hint="use another --to: this job keeps its markers of deleted keys there",
             )
         progress = to_delta_lake.newest_metadata(self._spark, self._path)
+        if progress is not None and to_delta_lake.table_at(self._spark, self._markers) is None:
+            raise ChangelogError(Kind.PRECONDITION, f"the table {self._markers} of the view is missing", hint=REBUILD)
         self._last_progress = progress or ""
         return progress
 
@@ -139,7 +145,7 @@ class DeltaTarget:
 def _table(spark: SparkSession, path: str) -> Any:
     table = to_delta_lake.table_at(spark, path)
     if table is None:
-        raise ChangelogError(Kind.STORAGE, f"{path} is gone", hint="run the job again: it builds the view anew")
+        raise ChangelogError(Kind.STORAGE, f"{path} is gone", hint=REBUILD)
     return table
 
 

@@ -146,9 +146,8 @@ class PostgresTarget:
         2. One transaction applies the states and stores the progress.
         """
         shape = ViewColumns([*batch.columns, _BEGUN_COLUMN])
-        staged, parts = self._names["batch"], self._names["parts"]
-        to_postgres.create_to_fill(self._connection, staged, parts, shape, MARK)
-        to_postgres.fill(self._connection, batch.states, shape, self._dsn, staged, parts)  # 1
+        staging = to_postgres.create_to_fill(self._connection, self._names["batch"], self._names["parts"], shape, MARK)
+        to_postgres.fill(self._connection, batch.states, shape, self._dsn, staging)  # 1
         self._reach("view:staged")
         with self._connection.transaction():  # 2
             self._merge(batch)

@@ -93,12 +93,13 @@ def _declared(type_: ColumnType) -> str:
 
 
 def copier(
-    dsn: str, table: str, parts: str, shape: ViewColumns
+    dsn: str, table: str, parts: str, nonce: str, shape: ViewColumns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns a function that copies a task's batches into `table` and records the task in `parts`, in one transaction.
 
-    `table` and `parts` are quoted names. If an earlier attempt of the task has copied the rows, the function copies
-    nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE) if PostgreSQL reports an error.
+    `table` and `parts` are quoted names; `nonce` is the text that `parts` demands. If an earlier attempt of the task
+    has copied the rows, the function copies nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE)
+    if PostgreSQL reports an error.
     """
     finish = [_finish(column.type) for column in shape.columns]
 
@@ -109,7 +110,7 @@ def copier(
         part = context.partitionId() if context else 0
         try:
             with psycopg.connect(dsn, client_encoding="UTF8", connect_timeout=10) as connection:
-                counts = _copied(connection, table, parts, part, (_as_csv(batch, finish) for batch in batches))
+                counts = _copied(connection, table, parts, (part, nonce), (_as_csv(batch, finish) for batch in batches))
         except psycopg.Error as error:
             state = error.sqlstate or ""
             reason = f"error {state}" if state[:2] in _DETAILED else error.diag.message_primary or type(error).__name__
@@ -126,10 +127,11 @@ Csv = tuple[bytes, Sequence[int]]
 
 
 def _copied(
-    connection: psycopg.Connection[Any], table: str, parts: str, part: int, texts: Iterable[Csv]
+    connection: psycopg.Connection[Any], table: str, parts: str, part_and_nonce: tuple[int, str], texts: Iterable[Csv]
 ) -> Sequence[int]:
-    claim = f"INSERT INTO {parts} VALUES (%s, '{{0,0,0}}') ON CONFLICT DO NOTHING"
-    if connection.execute(claim.encode(), [part]).rowcount == 0:
+    part, nonce = part_and_nonce
+    claim = f"INSERT INTO {parts} (part, counts, nonce) VALUES (%s, '{{0,0,0}}', %s) ON CONFLICT DO NOTHING"
+    if connection.execute(claim.encode(), [part, nonce]).rowcount == 0:
         row = connection.execute(f"SELECT counts FROM {parts} WHERE part = %s".encode(), [part]).fetchone()
         assert row is not None  # the insert conflicted with it
         return list(row[0])

@@ -5,6 +5,7 @@ without such a comment is never replaced. Only one run at a time can write a tab
 drops the tables that it left.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -74,8 +75,8 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
     with connected(table.dsn, f"writing {table}") as connection:
         table_name = claim(connection, table, MARK)  # 1
         new_table, parts = table_name.named("__new"), table_name.named("__new_parts")
-        create_to_fill(connection, new_table, parts, shape)  # 2
-        rows, out_of_range, unavailable = fill(connection, states, shape, table.dsn, new_table, parts)  # 3
+        staging = create_to_fill(connection, new_table, parts, shape)  # 2
+        rows, out_of_range, unavailable = fill(connection, states, shape, table.dsn, staging)  # 3
         new_view = View(
             format=FORMAT,
             definition=view.definition,
@@ -145,36 +146,43 @@ def refuse_taken(connection: Connection, table_name: ClaimedName, mark: str) -> 
         )
 
 
-def create_to_fill(
-    connection: Connection, new_table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns, mark: str = ""
-) -> None:
-    """Creates a table that tasks fill, and the table `parts` of the tasks that have copied their rows.
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A table that tasks fill, and the table `parts` of the tasks that have copied their rows.
 
-    Both get the comment `mark`. Older tables of these names are dropped.
+    A task must know the `nonce` of its staging. So a task that is left of an earlier one can copy nothing.
     """
+
+    table: sql.Identifier
+    parts: sql.Identifier
+    nonce: str
+
+
+def create_to_fill(
+    connection: Connection, table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns, mark: str = ""
+) -> Staging:
+    """Creates the tables of a staging, with the comment `mark`. Older tables of these names are dropped."""
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in shape.declared()
     )
+    nonce = secrets.token_hex(8)
+    claims = "CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL, nonce text NOT NULL CHECK (nonce = {}))"
     with connection.transaction():
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(new_table, parts))
-        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(new_table, columns))
-        connection.execute(sql.SQL("CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL)").format(parts))
-        for name in (new_table, parts):
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(table, parts))
+        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(table, columns))
+        connection.execute(sql.SQL(claims).format(parts, sql.Literal(nonce)))
+        for name in (table, parts):
             connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(name, sql.Literal(mark or None)))
+    return Staging(table, parts, nonce)
 
 
 def fill(
-    connection: Connection,
-    states: "DataFrame",
-    shape: ViewColumns,
-    dsn: str,
-    new_table: sql.Identifier,
-    parts: sql.Identifier,
+    connection: Connection, states: "DataFrame", shape: ViewColumns, dsn: str, staging: Staging
 ) -> tuple[int, int, int]:
-    """Copies the states into a table that `create_to_fill` made. Returns the number of rows, of values that are out of
-    range, and of values that are unavailable.
+    """Copies the states into a staging. Returns the number of rows, of values that are out of range, and of values that
+    are unavailable.
     """
-    copy = copier(dsn, new_table.as_string(connection), parts.as_string(connection), shape)
+    copy = copier(dsn, staging.table.as_string(connection), staging.parts.as_string(connection), staging.nonce, shape)
     columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow refuses names with a backtick
     numbered = states.select(*shape.names()).toDF(*columns)
     rows, out_of_range, unavailable = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]

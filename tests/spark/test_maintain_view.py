@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from pyspark.sql import SparkSession
 
 from changelog.envelope.entity import TRUNCATE_KEY
@@ -32,6 +33,8 @@ from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
 from changelog.spark_jobs.maintaining.progress import ViewProgress
 from changelog.spark_jobs.maintaining.target import GROUP, TargetSettings, ViewTarget
 from changelog.spark_jobs.storage.local_store import local
+from changelog.spark_jobs.views import to_postgres
+from changelog.spark_jobs.views.copy_rows import ViewColumns, copier
 from changelog.spark_jobs.views.transforms import EVERYTHING, Chosen
 from tests.servers import fetched
 from tests.spark.changes import PARTITIONS
@@ -268,6 +271,16 @@ def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn
             (tmp_path / str(number)).mkdir()
             view.apply(frame(spark, tmp_path / str(number), batch), {})
             assert query(dsn, "SELECT id, status, _unavailable FROM orders ORDER BY id") == expected
+
+
+def test_a_task_of_an_earlier_batch_copies_nothing(dsn: str) -> None:
+    shape, names = ViewColumns(COLUMNS), (sql.Identifier("staged"), sql.Identifier("staged_parts"))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        earlier, present = (to_postgres.create_to_fill(connection, *names, shape) for _ in range(2))
+    late, task = (copier(dsn, "staged", "staged_parts", staging.nonce, shape) for staging in (earlier, present))
+    with pytest.raises(ChangelogError, match="copying rows to PostgreSQL: "):
+        list(late([]))
+    assert [batch.to_pylist() for batch in task([])] == [[{"rows": 0, "out_of_range": 0, "unavailable": 0}]]
 
 
 # The job

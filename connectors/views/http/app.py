@@ -36,6 +36,7 @@ from changelog.connectors.web.access import Access
 from changelog.connectors.web.guard import Guard, Surface, bug
 from changelog.connectors.web.hosts import Hosts
 from changelog.connectors.web.limits import Rate, Room
+from changelog.connectors.web.serving import CONNECTIONS_MAX
 from changelog.envelope.errors import ChangelogError, Kind
 
 HEALTH, READY = "/health", "/ready"
@@ -43,7 +44,8 @@ HEALTH, READY = "/health", "/ready"
 REQUESTS_PER_S, REQUESTS_BURST = 2000.0, 4000
 TOKENS_PER_S, TOKENS_BURST = 1 / 12, 5
 ANSWERED_AT_ONCE = 64
-WAITING_AT_ONCE = 256
+WAITING_AT_ONCE = CONNECTIONS_MAX - ANSWERED_AT_ONCE
+"""How many requests may wait for newer rows, so that connections are left for those that need not wait."""
 
 READERS = 4
 """How many requests may read the changelog at the same time; the others wait."""
