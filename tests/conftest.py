@@ -20,6 +20,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.servers.postgres import PostgresServer, temporary_server
+from changelog.connectors.servers.unprivileged import SHARE_VARIABLE
 from tests.campaigns._forked import Nursery
 from tests.campaigns._service import LEAN, Service
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
@@ -70,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("suite", max_examples=50, deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
     config.pluginmanager.register(UnrequestedServers())
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    os.environ[SHARE_VARIABLE] = f"{worker}/{os.environ.get('PYTEST_XDIST_WORKER_COUNT', '1')}"
     folder = folder_in_memory()
     if folder is not None:
         config.add_cleanup(lambda: remove(folder))

@@ -202,9 +202,17 @@ class Broker(ServerProcess):
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
     def _answers(self, cluster: str, deadline: float) -> bool:
+        """Waits until both ports for clients answer. Returns False if the broker stops before that.
+
+        The broker opens one port after the other. If another server has taken the second one, it stops, although the
+        first one has answered.
+        """
+        return all(self._answers_at(port, cluster, deadline) for port in (self._direct_port, self.port))
+
+    def _answers_at(self, port: int, cluster: str, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:
             try:
-                cluster_found = _describe(self._direct_port)
+                cluster_found = _describe(port)
             except OSError:
                 cluster_found = None
             if cluster_found is not None:

@@ -1,6 +1,8 @@
 """Runs servers for the demo, tests and benchmarks, without root's rights, and on ports that nothing else uses."""
 
 import contextlib
+import functools
+import itertools
 import os
 import pwd
 import random
@@ -19,6 +21,12 @@ PORTS = range(20_000, 32_000)
 """The ports for servers. They are lower than the ports that the system gives to outgoing connections. Otherwise, an
 outgoing connection could occupy the port of a server that is stopped and will start again."""
 
+SHARE_VARIABLE = "CHANGELOG_SERVER_PORTS"
+"""The environment variable that restricts this process to a share of PORTS: `2/8` is the third of eight shares.
+
+Processes with different shares cannot choose the same port for two servers that both have yet to start.
+"""
+
 STOP_TIMEOUT_S = 60.0
 
 DATA_VARIABLE = "CHANGELOG_SERVER_DATA"
@@ -28,8 +36,14 @@ set, they keep it where temporary files are.
 
 
 def free_port() -> int:
-    """Returns a port that nothing uses at the moment. Raises OSError if there is none."""
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    """Returns a port that nothing uses at the moment. Raises OSError if there is none.
+
+    This process gets a port a second time only after it has got all others: the server of an earlier port may not
+    listen yet, or may be about to start again.
+    """
+    ports = _ports()
+    for _ in PORTS:
+        port = next(ports)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -37,6 +51,14 @@ def free_port() -> int:
                 continue
             return port
     raise OSError(f"no port between {PORTS.start} and {PORTS.stop} is free")
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
+    """Repeats this process's share of PORTS, in random order, for ever."""
+    number, count = map(int, os.environ.get(SHARE_VARIABLE, "0/1").split("/"))
+    share = PORTS[number::count]
+    return itertools.cycle(random.SystemRandom().sample(share, len(share)))
 
 
 def identity() -> tuple[int | None, int | None]:

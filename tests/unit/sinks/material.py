@@ -121,4 +121,6 @@ def write_archive(
     folder = path / "manifest"
     folder.mkdir(exist_ok=True)
     manifest = Manifest(format=1, log=Replaced(first=1, last=last), files=tuple(entries))
-    (folder / f"{number}.json").write_bytes(manifest.to_json())
+    temporary = folder / f".changelog-{number}"
+    temporary.write_bytes(manifest.to_json())
+    temporary.rename(folder / f"{number}.json")  # like the archiving job, never shows a partly written manifest
