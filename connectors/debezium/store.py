@@ -1,7 +1,6 @@
 """Stores what a connector needs to continue: the offset of each partition of its source, and the schema history."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from changelog.connectors.locking import take_lock
 from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -105,18 +105,7 @@ class FileStore:
     def _take_lock(self) -> None:
         if self._lock is not None:
             raise self._in_use("this process")
-        file = self.folder / "lock"
-        make_file(file, DATA_FILE)
-        lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(lock, 20, 0).decode("ascii", "replace")
-            os.close(lock)
-            raise self._in_use(f"process {holder}") from error
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        self._lock = lock
+        self._lock = take_lock(self.folder / "lock", self._in_use)
 
     def _read(self) -> _Content:
         try:

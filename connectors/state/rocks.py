@@ -5,7 +5,6 @@ exactly which rows the store has, whatever part of the last batches was lost.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from changelog.connectors.locking import take_lock
 from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from changelog.connectors.state.changes import Changes
 from changelog.envelope.errors import ChangelogError, Kind
@@ -68,7 +68,7 @@ class RocksStore:
                 make_folder(path, DATA_FOLDER)
             except FileExistsError as error:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
-            self._lock = self._take_lock()
+            self._lock = take_lock(path / "lock", self._in_use)
             try:
                 self._claim(name, changelog, is_new=is_new)
                 self._db = Rdict(os.fspath(path / "rocksdb"), _options())
@@ -185,20 +185,12 @@ class RocksStore:
                 Kind.PRECONDITION, f"{file} cannot be read", hint="delete the folder, and the state is made again"
             ) from error
 
-    def _take_lock(self) -> int:
-        file = self._path / "lock"
-        make_file(file, DATA_FILE)
-        lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise ChangelogError(
-                Kind.IN_USE,
-                f"the state in {self._path} is used by another process",
-                hint="stop that service, or give this one another [state] path",
-            ) from error
-        return lock
+    def _in_use(self, holder: str) -> ChangelogError:
+        return ChangelogError(
+            Kind.IN_USE,
+            f"the state in {self._path} is used by {holder}",
+            hint="stop that service, or give this one another [state] path",
+        )
 
     @contextmanager
     def _storing(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ A `[state]` is a local store of the current row of every key. By default, the lo
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_status_shows_the_state(site: Site, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_folder_that_cannot_be_used_is_refused_in_one_line(site: Site) -> None:
     store = RocksStore(site.folder / "state", name=site.name, changelog=f"files {site.log}")
-    assert "is used by another process; stop that service" in site.refused()
+    assert f"is used by process {os.getpid()}; stop that service" in site.refused()
     store.close()
     shutil.rmtree(site.folder / "state")
     RocksStore(site.folder / "state", name="other", changelog=f"files {site.log}").close()

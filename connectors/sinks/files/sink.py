@@ -4,7 +4,6 @@ docs/reference/file-log.md describes the files.
 """
 
 import errno
-import fcntl
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.locking import take_lock
 from changelog.connectors.permissions import DATA_FILE, make_file
 from changelog.connectors.sinks.files.fsync import make_folder, sync
 from changelog.connectors.sinks.files.layout import (
@@ -104,7 +104,7 @@ class FileSink:
         with _storing(self._path):
             make_folder(log_folder(self._path))
             if self._lock is None:
-                self._lock = _take_lock(self._path / "lock")
+                self._lock = take_lock(self._path / "lock", self._in_use)
         try:
             self._added = []
             with _storing(self._path):
@@ -221,6 +221,13 @@ class FileSink:
             _remove(temporary)
         self._reach("files:resume-replaced")
         sync(self._path)
+
+    def _in_use(self, holder: str) -> ChangelogError:
+        return ChangelogError(
+            Kind.IN_USE,
+            f"the file log in {self._path} is written by {holder}",
+            hint="stop that service, or give this one another [sink] path",
+        )
 
     def _check_lock(self) -> None:
         """Raises ChangelogError: STORAGE if the lock is not held, IN_USE if somebody replaced the lock's file.
@@ -371,31 +378,6 @@ def _not_alone(path: Path) -> ChangelogError:
         f"something else changed the file log in {path}",
         hint="let only one service write there, and start again",
     )
-
-
-def _take_lock(file: Path) -> int:
-    """Takes the lock, writes the process id into its file, and returns the file's descriptor.
-
-    Raises ChangelogError (IN_USE) if another process holds the lock.
-    """
-    make_file(file, DATA_FILE)
-    lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-    except BlockingIOError as error:
-        holder = os.pread(lock, 20, 0).decode("ascii", "replace") or "unknown"
-        os.close(lock)
-        raise ChangelogError(
-            Kind.IN_USE,
-            f"the file log in {file.parent} is written by process {holder}",
-            hint="stop that service, or give this one another [sink] path",
-        ) from error
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
 
 
 def _remove(file: Path) -> None:

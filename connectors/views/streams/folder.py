@@ -10,7 +10,6 @@ The times of checkpoints do not say how old their offsets are, because Kafka Str
 the same offsets. So the folder has a time of its own: the stores have all messages that are before it.
 """
 
-import fcntl
 import os
 import shutil
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from changelog.connectors.locking import take_lock
 from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, make_folder
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -100,7 +100,7 @@ def claimed(path: Path, owner: Owner) -> Iterator[Claim]:
     with _storing(path):
         make_folder(path, DATA_FOLDER)
         is_new = not {file.name for file in path.iterdir()} - {_LOCK, _NEW_MARKER, _LIBRARIES}
-        lock = _take_lock(path)
+        lock = take_lock(path / _LOCK, lambda holder: _in_use(path, holder))
     try:
         with _storing(path):
             marker = _Marker(
@@ -126,6 +126,14 @@ def claimed(path: Path, owner: Owner) -> Iterator[Claim]:
         yield claim
     finally:
         os.close(lock)
+
+
+def _in_use(path: Path, holder: str) -> ChangelogError:
+    return ChangelogError(
+        Kind.IN_USE,
+        f"the rows in {path} are served by {holder}",
+        hint="stop it, or give this one another [serve.streams] path and application",
+    )
 
 
 def _read(path: Path, owner: Owner) -> _Marker:
@@ -175,21 +183,6 @@ def _write(file: Path, marker: _Marker) -> None:
     make_file(temporary, DATA_FILE)
     temporary.write_bytes(msgspec.json.encode(marker))
     temporary.replace(file)
-
-
-def _take_lock(path: Path) -> int:
-    make_file(path / _LOCK, DATA_FILE)
-    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise ChangelogError(
-            Kind.IN_USE,
-            f"the rows in {path} are served by another process",
-            hint="stop it, or give this one another [serve.streams] path and application",
-        ) from error
-    return lock
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Tests the store in RocksDB. It behaves like the store in memory, and refuses a folder that it cannot have alone."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,10 @@ def refusal(path: Path, **arguments: str) -> ChangelogError:
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     store = opened(tmp_path / "state")
     error = refusal(tmp_path / "state")
-    assert (error.kind, error.message) == (Kind.IN_USE, f"the state in {tmp_path}/state is used by another process")
+    assert (error.kind, error.message) == (
+        Kind.IN_USE,
+        f"the state in {tmp_path}/state is used by process {os.getpid()}",
+    )
     store.close()
     opened(tmp_path / "state").close()
 

@@ -123,7 +123,7 @@ def test_only_one_process_uses_a_folder(folder: Path) -> None:
     with claimed(folder, OWNER):
         error = refusal(folder)
     assert error.kind is Kind.IN_USE
-    assert str(error).startswith(f"the rows in {folder} are served by another process; stop it, or give this one")
+    assert str(error).startswith(f"the rows in {folder} are served by process {os.getpid()}; stop it, or give this one")
     assert kept(folder, OWNER) == (True, None)
 
 
