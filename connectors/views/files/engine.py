@@ -106,7 +106,7 @@ class FileMoment:
                 return
 
     def _move_on(self) -> None:
-        """Moves to the present moment if the archive replaced files; otherwise, raises the error that is handled."""
+        """Moves to the present moment if the archive replaced files; otherwise, raises the caller's error again."""
         if self._engine.files.manifest_number() == self._contents.number:
             raise  # noqa: PLE0704 - the caller handles an error
         self._contents = self._engine.files.now()
