@@ -78,7 +78,7 @@ class FileView:
 class FileMoment:
     """The rows of one entity at one moment. Implements `ViewMoment`.
 
-    If an archive replaces the files of the moment, the rest of the rows are those of a later moment.
+    If the job `archive` replaces files while the rows are read, the rest of the rows are those of a later moment.
     """
 
     def __init__(self, engine: FileEngine, entity: str, contents: Contents) -> None:
