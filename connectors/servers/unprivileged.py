@@ -38,8 +38,8 @@ keep it where temporary files are.
 def free_port() -> int:
     """Returns a port that nothing uses at the moment. Raises OSError if there is none.
 
-    This process gets a port a second time only after it has got all others, because the server that uses a port may not
-    have started yet, or may be about to start again.
+    A process gets a port again only after it has got all others. The server that uses the port may not have started
+    yet, or may be about to start again, so a free port is not always unused.
     """
     ports = _ports()
     for _ in PORTS:
