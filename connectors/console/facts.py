@@ -27,9 +27,9 @@ class Answer(Generic[T]):
 
 
 class Fact(Generic[T]):
-    """A value that `read` returns. It is read again, in a thread, by the first request after `fresh_s` seconds.
+    """A value that `read` returns. The first request after `fresh_s` seconds reads it again, in a thread.
 
-    If reading takes long, the value is read less often, so that reading never takes much of the processor.
+    A value that takes long to read is read less often, so that reading never takes much of the processor.
     """
 
     def __init__(self, read: Callable[[], T], *, fresh_s: float) -> None:
@@ -41,7 +41,9 @@ class Fact(Generic[T]):
         self._answer: Answer[T] = Answer()
 
     def get(self, patience_s: float) -> Answer[T]:
-        """Returns the value. If a new read takes more than `patience_s` seconds, returns what the last read gave."""
+        """Returns the value. If it is being read, waits for the new value, but only for `patience_s` seconds; after
+        that, returns the result of the previous read.
+        """
         with self._lock:
             is_fresh = self._read_at_s is not None and time.monotonic() - self._read_at_s < self._fresh_s
             if not is_fresh and not self._reading:
@@ -58,7 +60,7 @@ class Fact(Generic[T]):
             answer = Answer(value=self._read())
         except ChangelogError as error:
             answer = Answer(problem=str(error))
-        except Exception as error:  # noqa: BLE001 - the message may hold row values; the page must not wait for ever
+        except Exception as error:  # noqa: BLE001 - the page must get an answer; only the type has no row values
             _log.error("internal error", error=type(error).__name__, page="facts")
             answer = Answer(problem=f"internal error ({type(error).__name__})")
         with self._lock:

@@ -1,27 +1,27 @@
 """Starts the process that runs Debezium's engine, and exchanges frames with it. Callers decide what to do with records.
 
-**Start.** `EngineProcess` takes the offsets and the schema history at which the connector is to continue, both as an
-earlier process sent them. Without them, the connector begins as at its first start. Properties, which may have
-passwords, go through a pipe; they are neither in the command line nor in a file.
+**Start.** `EngineProcess` takes the offsets at which the connector is to continue, and the schema history. Both are
+what an earlier process sent. Without them, the connector begins as at its first start. Properties may have passwords,
+so the process receives them through a pipe; they are neither in the command line nor in a file.
 
 **Records.** `read` returns a `RecordBatch` or a `HistoryRecord`, in the order of the engine. A record of the schema
 history comes before the rows that need it, often long before, because rows wait in a queue inside Debezium. The caller
-must store the history record before, or together with, the offset of any row that follows the record. At the start,
-Debezium ignores stored history records that are later than the offset. It sends them again when it reads their changes
-again. A history record that is stored twice does no harm.
+must store the history record before, or together with, the offset of any row that follows the record. When Debezium
+starts, it ignores stored history records that are later than the offset. It sends them again when it reads the same
+changes again. A history record that is stored twice does no harm.
 
 **Acknowledgements.** `acknowledge(n)` says that the caller has stored the records 1 to n, the history that it read
-before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector learns of acknowledgements only
+before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector is told of acknowledgements only
 when all records of a frame are acknowledged. Then it may let the database discard its log up to there. A process that
 is started with the offset of record n continues with record n + 1, also within a transaction. There are two exceptions.
-A process that is started in the middle of a snapshot begins the snapshot again. A connector that Debezium calls *at
-least once* may begin before record n + 1.
+A process that is started in the middle of a snapshot begins the snapshot again. A connector for which Debezium promises
+only *at least once* may begin before record n + 1.
 
 **Back-pressure.** The engine does not wait for the acknowledgement of one batch before it sends the next. It waits only
-if it would otherwise have sent more than `Launch.in_flight_bytes` that are not acknowledged.
+while the unacknowledged records and the next frame together have more than `Launch.in_flight_bytes`.
 
-**End.** `stop` asks the engine to end. Before that, the caller should acknowledge everything that it has stored.
-Afterwards `read` returns the records that were on their way, which the caller can discard, and finally `End`, even if
+**End.** Before a caller calls `stop`, it should acknowledge everything that it has stored. `stop` asks the engine to
+end. Afterwards `read` returns the records that were on their way, which the caller can discard, and then `End`, even if
 the engine fails meanwhile. `close` calls `stop`, discards the remaining records, and kills the process if it does not
 end in time. `close` acknowledges nothing. If this program ends, in whatever way, the process ends within about a
 second.
@@ -50,8 +50,8 @@ from changelog.connectors.java.program import find_java
 from changelog.envelope.errors import ChangelogError, Kind
 
 PIPE_BYTES = 1 << 20
-"""The size of the pipe from Java: the most that Linux allows every user. With the usual 64 KiB, a frame takes many
-reads.
+"""The size of the pipe from Java. Linux allows no larger pipe without privileges. With the usual 64 KiB, it takes many
+reads to receive a frame.
 """
 
 GRACE_S = 5.0
@@ -128,7 +128,7 @@ class EngineProcess:
         return self._process.pid
 
     def read(self, timeout_s: float) -> Received | None:
-        """Returns what comes next; None if nothing comes within this time, or if `wake` was called.
+        """Returns what the process sends next; None if it sends nothing within this time, or if `wake` was called.
 
         Raises ChangelogError if the engine failed or its process is gone. The error's kind is CONNECTION if another
         attempt may succeed.
@@ -148,7 +148,7 @@ class EngineProcess:
                 self._take(self._decoder.feed(data))
             else:
                 self._end(None)
-        if isinstance(self._received[0], End):  # stays, so that every later call returns it
+        if isinstance(self._received[0], End):  # it stays in the queue, so that every later call returns it
             return self._received[0]
         return self._received.popleft()
 
@@ -168,14 +168,14 @@ class EngineProcess:
             self._wake_in.send(b"w")
 
     def close(self) -> None:
-        """Stops the engine, throws away what is on its way, and returns when the process has ended."""
+        """Stops the engine, discards the records that are on their way, and returns when the process has ended."""
         try:
             self._stop_and_drain()
         finally:
             self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once. A later process sends the records that were not acknowledged again."""
+        """Ends the process at once. A later process sends again the records that were not acknowledged."""
         self._process.kill()
         self._process.wait()
         self._stderr_reader.join()

@@ -46,12 +46,15 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of Java for a broker that runs for a few minutes: too short for Java's second compiler to save time."""
+"""Java's options for a broker that runs for a few minutes only. In so short a time, Java's second compiler does not pay
+off.
+"""
 
 CLASSES = "classes.jsa"
-"""The name of an archive of the classes that a broker loads, in the folder above that of the jars. With it, a broker
-starts in half of the CPU time. `make` writes it; Java ignores it if the jars or Java are not those that it was written
-with."""
+"""The name of an archive of the classes that a broker loads, in the folder above the folder of the jars. With it, a
+broker starts in half of the CPU time. `make` writes it. Java ignores it if it was written with other jars or another
+Java.
+"""
 
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
 START_TIMEOUT_S = 120.0
@@ -81,12 +84,14 @@ class Broker(ServerProcess):
     """One Kafka broker with its data in `folder`, which is formatted if it is empty or absent.
 
     `settings` are added to DEFAULT_SETTINGS. `heap` (such as "512m") and the flags `java` are for Java's virtual
-    machine. The broker tells clients to connect to `advertised` (HOST:PORT, for example that of a proxy in front of
-    `port`), by default to `port`; `direct_servers` bypasses `advertised`. Changes of the attributes `settings` and
-    `advertised` take effect at the next start. The ports stay the same after a restart. With `joins`, the new broker
-    joins the cluster of the broker `joins`. As a context manager, the broker starts at the beginning and shuts down at
-    the end. Starting raises ChangelogError (PRECONDITION) if Java is missing or too old, or if the broker does not
-    start; then the message has the last error of the broker's log.
+    machine. By default, the broker tells clients to connect to `port`. With `advertised` (HOST:PORT), it tells them to
+    connect there, for example to a proxy in front of `port`; `direct_servers` bypasses the proxy. Changes of the
+    attributes `settings` and `advertised` take effect at the next start. The ports stay the same after a restart. With
+    `joins`, the new broker joins the cluster of that broker.
+
+    As a context manager, the broker starts at the beginning and shuts down at the end. Starting raises ChangelogError
+    (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has the last error
+    of the broker's log.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ IN_USE = "Address already in use"
 _SYSTEM_TABLES = ("_system_tables", "_performance_tables", "_system_tables_data", "_sys_schema")
 _SYSTEM_SQL = b"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
 
-# The data folder of an interrupted initialisation is thrown away. So an initialisation does not wait for the disk.
+# If an initialisation is interrupted, its data folder is not used. So an initialisation need not wait for the disk.
 _INITIALISATION: Mapping[Flavour, tuple[str, ...]] = {
     "mariadb": ("--bootstrap", "--innodb_flush_method=nosync", "--max_allowed_packet=8M", "--log_warnings=0"),
     "mysql": ("--initialize-insecure", "--innodb_flush_method=nosync", "--auto_generate_certs=OFF"),
@@ -283,7 +283,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _keep(data_dir: Path, template: Path) -> None:
-    """Makes `data_dir` the template, unless another process has just made one."""
+    """Makes a copy of `data_dir` the template, unless another process has just made one."""
     template.parent.mkdir(parents=True, exist_ok=True)
     own = template.with_name(f"{template.name}-{os.getpid()}")
     _copy(data_dir, own)

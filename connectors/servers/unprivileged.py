@@ -24,22 +24,22 @@ outgoing connection could occupy the port of a server that is stopped and will s
 SHARE_VARIABLE = "CHANGELOG_SERVER_PORTS"
 """The environment variable that restricts this process to a share of PORTS: `2/8` is the third of eight shares.
 
-Processes with different shares cannot choose the same port for two servers that both have yet to start.
+Processes with different shares never choose the same port, even if neither has started its server yet.
 """
 
 STOP_TIMEOUT_S = 60.0
 
 DATA_VARIABLE = "CHANGELOG_SERVER_DATA"
-"""The environment variable that names the folder in which temporary servers of databases keep their data. If it is not
-set, they keep it where temporary files are.
+"""The environment variable that names the folder in which temporary database servers keep their data. By default, they
+keep it where temporary files are.
 """
 
 
 def free_port() -> int:
     """Returns a port that nothing uses at the moment. Raises OSError if there is none.
 
-    This process gets a port a second time only after it has got all others: the server of an earlier port may not
-    listen yet, or may be about to start again.
+    A process gets a port again only after it has got all others. The server that uses the port may not have started
+    yet, or may be about to start again, so a free port is not always unused.
     """
     ports = _ports()
     for _ in PORTS:

@@ -1,8 +1,8 @@
-"""Defines the interface of engines, which know the last state of every key of an entity.
+"""Defines the interface of engines. An engine knows the last state of every key of an entity.
 
-The states are those that the job `rebuild_view` makes: of a key's changes, the one with the highest position counts. A
-value that the database's log did not send is taken from an earlier change of the key, and is *unavailable* if no
-change has it.
+The states are the same as in the job `rebuild_view`: the change of a key with the highest position counts. If the
+database's log did not send a value in this change, the value is taken from an earlier change of the key. It is
+*unavailable* if no change has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from changelog.schemas.types import Struct
 class StateRow:
     """A row of an entity as it is now.
 
-    `current` is a JSON object, as the changelog has it. It lacks the columns that `unavailable` names, in order.
+    `current` is a JSON object, as the changelog has it. It lacks the columns whose names are in `unavailable`, sorted.
     `position` and `committed_at` are those of the row's last change.
     """
 
@@ -31,9 +31,10 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completeness:
-    """How far states are complete: they have every change up to `position`, None if that is unknown.
+    """How far states are complete: they have every change up to `position`.
 
-    `at_s` is when the engine last knew that, in seconds since 1970: changes that were published later may be missing.
+    `at_s` is the time when this was last known to be true, in seconds since 1970. Changes that were published later may
+    be missing. Both are None if they are unknown.
     """
 
     position: Position | None
@@ -43,8 +44,8 @@ class Completeness:
 class ViewMoment(Protocol):
     """The rows of an entity at one moment.
 
-    An engine that cannot hold a moment may return rows as they are at a later one, but never rows that lack a change
-    up to `reached`.
+    An engine that cannot keep the rows of a moment may return rows of a later moment. But it never returns rows that
+    lack a change up to `reached`.
     """
 
     @property
@@ -57,7 +58,7 @@ class ViewMoment(Protocol):
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
         """Yields keys from `begin` on, in the order of their texts' code points, each with its row.
 
-        A key whose row is gone may be among them, with None. Reads only as much as the caller takes.
+        The row is None if it is gone. Reads only as much as the caller takes.
         """
 
 
@@ -79,13 +80,14 @@ class StateEngine(Protocol):
         """The words by which errors name the changelog, as in "the changelog in FOLDER"."""
 
     def entities(self) -> Mapping[str, Sequence[str]]:
-        """Returns the entities of the changelog, each with the columns of its key; with none if they are unknown.
+        """Returns the entities of the changelog, each with the columns of its key, or with no columns if they are
+        unknown.
 
         The result is empty if there is no changelog yet.
         """
 
     def view(self, entity: str, /) -> ServedView:
-        """Returns the rows of an entity, which may also be one that the changelog does not have yet."""
+        """Returns the rows of an entity. The changelog need not have the entity yet."""
 
     def close(self) -> None:
         """Ends what the engine runs. It cannot be used afterwards."""

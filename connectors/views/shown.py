@@ -16,7 +16,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownView:
-    """A view under its `name`: the `columns` (None for all) of those rows of an entity for which a condition holds.
+    """The view `name`. It shows the rows of an entity for which `condition` holds, with these `columns` (None for all).
 
     `key` are the columns of the entity's key, if they are known. `max_lag_s` is the largest staleness, in seconds, that
     a request accepts if it has no parameter `max_lag`.
@@ -36,7 +36,7 @@ class ShownView:
         return zlib.crc32(repr((self.entity, self.columns, self.condition)).encode())
 
     def check(self) -> None:
-        """Raises ChangelogError (USAGE) if the view does not fit the entity's columns, so far as they are known."""
+        """Raises ChangelogError (USAGE) if the view does not fit the entity's columns, unless these are unknown."""
         columns = self.served.columns()
         if columns is None:
             return

@@ -28,7 +28,9 @@ from changelog.connectors.wiring.entities import parse_table
 
 
 def database(config: Config, source: DebeziumConfig) -> Database:
-    """Returns the database whose events `source`, the section of `config`, names. See `wiring.sources.database`."""
+    """Returns the database whose events Debezium sends. `source` is the section [source] of `config`. See
+    `wiring.sources.database`.
+    """
     translation = translation_settings(config, source)
     return DebeziumDatabase(
         Settings(

@@ -17,7 +17,7 @@ SECTION = "[source.topics]"
 
 
 def origin(name: str, topics: TopicsConfig) -> TopicsOrigin:
-    """Returns what reads these topics. `name` is the name of its consumer group, unless `topics` names one."""
+    """Returns the reader of these topics. `name` is the name of its consumer group, unless `topics` names one."""
     return TopicsOrigin(
         TopicsSettings(
             client=Client(bootstrap_servers=topics.bootstrap_servers, options=topics.client, section=SECTION),
@@ -39,5 +39,5 @@ def candidate(topics: TopicsConfig) -> DebeziumCandidate:
 
 
 def schemas(registry: str, options: Mapping[str, Any]) -> Callable[[int], Any]:
-    """Returns a function that returns the schema with an id in the registry."""
+    """Returns a function that takes an id, and returns the schema that has this id in the registry."""
     return Registry(registry, options, section=SECTION).schema

@@ -73,7 +73,7 @@ def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
 def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str]) -> dict[str, TableInfo]:
     """Returns the table of each entity, by the entity's name. Adds the errors that it finds to `problems`.
 
-    If a table is named in an [entities.NAME], the patterns of [tables] make no other entity of it.
+    If an [entities.NAME] names a table, the patterns of [tables] make no second entity of this table.
     """
     table_of: dict[str, TableInfo] = {}
     owners: dict[TableName, str] = {}
@@ -171,8 +171,8 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
 def _envelope_problems(config: Config, settings: EntityConfig, table: TableInfo) -> Iterator[str]:
     """Yields a problem for each setting of one entity that the configured envelope does not allow.
 
-    Each text begins with the path of the setting, as in `_entity_problems`.
-    Consumers of other envelopes do not know positions, so they cannot order messages of several partitions.
+    Consumers of other envelopes do not know positions, so they cannot order messages of several partitions. Each text
+    begins with the path of the setting, as in `_entity_problems`.
     """
     if config.envelope == OWN_ENVELOPE:
         return

@@ -14,7 +14,7 @@ from changelog.connectors.wiring.sources import postgres_settings
 
 
 def migrations(config: Config) -> Migrations:
-    """Returns what tries migrations on the database that the configuration names. Does not connect yet.
+    """Returns an object that tries migrations on the database that the configuration names. Does not connect yet.
 
     Raises ChangelogError (USAGE) if the database is not PostgreSQL.
     """

@@ -10,7 +10,7 @@ from changelog.connectors.sources.mysql.database import MysqlDatabase, Settings
 
 
 def database(config: Config, source: MysqlConfig, stopping: Callable[[], bool]) -> Database:
-    """Returns the database that `source`, the section of `config`, names. See `wiring.sources.database`."""
+    """Returns the database that `source`, the section [source] of `config`, names. See `wiring.sources.database`."""
     return MysqlDatabase(
         Settings(
             name=config.name,

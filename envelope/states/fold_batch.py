@@ -132,8 +132,8 @@ def _as_they_are(to: pa.DataType) -> Finish:
 
 
 def _of_form(form: str, to: pa.DataType) -> Finish:
-    """Lets Arrow parse the strings that match `form`. Such a string has only one meaning. All other strings are treated
-    as unusual.
+    """Lets Arrow parse the strings that match `form`, because `fold` reads these in the same way. All other strings are
+    unusual.
     """
 
     def finish(values: Sequence[str | None], _: Texts) -> tuple[pa.Array, Mask | None]:
@@ -153,9 +153,9 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
 
 
 def _floats(to: pa.DataType) -> Finish:
-    """Makes an array from doubles, which are rounded again if the array's type is narrower.
+    """Makes an array of the doubles that msgspec has read. Arrow rounds them again if the array's type is narrower.
 
-    msgspec loses the sign of -0. So if a value is zero, the row's text is searched for -0.
+    msgspec reads -0 as 0. So if a value is zero and the row's text has a -0 anywhere, the value is unusual.
     """
 
     def finish(values: Sequence[float | None], texts: Texts) -> tuple[pa.Array, Mask | None]:

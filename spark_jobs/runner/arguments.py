@@ -1,4 +1,4 @@
-"""Options that several jobs share, and parsers of their values, which raise ArgumentTypeError for an invalid one."""
+"""Adds the options that several jobs share, and parses their values. Parsers of values raise ArgumentTypeError."""
 
 import argparse
 import re
@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
 
 
 def path_or_uri(text: str) -> str:
-    """Returns a path or URI as it is. An empty string is refused: it would mean the working directory, but often comes
+    """Returns a path or URI as it is. Refuses an empty string: it would mean the working directory, but usually comes
     from a shell variable that is not set.
     """
     if not _SCHEME.sub("", text.strip(), count=1):
@@ -54,7 +54,7 @@ def path_or_uri(text: str) -> str:
 
 
 def folder(text: str) -> Path:
-    """Parses a path on this machine. An empty string is refused, as by `path_or_uri`."""
+    """Parses a path on this machine. Refuses an empty string, as `path_or_uri` does."""
     return Path(path_or_uri(text))
 
 
@@ -75,7 +75,7 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose the changes that count."""
+    """Adds the options that choose which changes count."""
     counting = parser.add_argument_group("which changes count; each option may be repeated")
     for option, help_text in (
         ("--keep-service", "only changes by this service"),
@@ -86,7 +86,7 @@ def add_choice_options(parser: argparse.ArgumentParser) -> None:
 
 
 def choice_of(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """Returns the values of the options of `add_choice_options`, by the names of `Chosen`'s fields.
+    """Returns the values of the options that `add_choice_options` adds, by the names of the fields of `Chosen`.
 
     Raises ChangelogError (USAGE) if a service is both kept and dropped.
     """

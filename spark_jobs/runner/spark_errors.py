@@ -151,7 +151,7 @@ _TABLE = [(re.compile(pattern, re.MULTILINE), kind, message, hint) for pattern, 
 
 
 def explain(error: Exception) -> ChangelogError:
-    """Returns the ChangelogError to show for any error. A ChangelogError is returned as it is.
+    """Returns the ChangelogError that is shown for an error. Returns a ChangelogError as it is.
 
     For an unknown error, the message has only the error's type, because its text may contain row values.
     """

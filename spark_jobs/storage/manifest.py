@@ -27,7 +27,7 @@ FOLDER = "manifest"
 ARCHIVE = "archive"
 
 TRIES = 20
-"""How many times a commit is tried if other runs commit first each time."""
+"""How many times a run tries to commit, if other runs commit first each time."""
 
 NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=())
 """An empty manifest, for a store that has no manifest yet."""

@@ -17,7 +17,7 @@ CURRENT: Final = "current"
 
 
 def lead(store: FolderStore, path: str) -> None:
-    """Points the link `current` at a folder of the store atomically. Does nothing if the store is not on this machine.
+    """Points the link `current` at a folder, in one step. Does nothing if the store is not on this machine.
 
     Raises ChangelogError (STORAGE) if the link cannot be replaced.
     """

@@ -1,6 +1,6 @@
 """Reads and adds numbered records, in which the runs of jobs note what they wrote to a store.
 
-For an archive, this module is not used to note what was written: the archive's manifests (`manifest.py`) do that.
+An archive has no such records. Its manifests (`manifest.py`) say what was written.
 """
 
 import secrets

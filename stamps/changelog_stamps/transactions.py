@@ -36,9 +36,10 @@ def stamped_transaction(
 ) -> Iterator[T]:
     """Runs the block in the transaction that `begin` opens, and stamps it with `text`, unless `text` is None.
 
-    `write` stamps the rest of the transaction and returns the previous stamp. With `nested`, the transaction is a
-    savepoint of another one, whose stamp applies again after the block. If the database refuses the stamp, the
-    transaction is begun again without it. At that time, the application has done nothing in the transaction.
+    `write` sets the stamp for the rest of the transaction, and returns the previous stamp. `nested` says that the
+    transaction is a savepoint in an outer transaction; after the block, the stamp of the outer transaction is set
+    again. If the database refuses the stamp, the transaction is rolled back and begun again without a stamp. Nothing is
+    lost, because the block has not run yet.
     """
     with ExitStack() as stack:
         transaction, previous = stack.enter_context(begin()), None

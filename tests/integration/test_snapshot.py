@@ -37,8 +37,8 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
 
 @pytest.mark.parametrize("schema", ["public", "gone"])
 def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str) -> None:
-    """A leaf is a partition, or a table without partitions. In this test, the leaf was dropped or renamed, perhaps
-    together with its schema, so only the catalogue says where its rows are now.
+    """A leaf is a partition, or a table without partitions. The plan names a leaf that no longer exists. In one case,
+    its schema does not exist either. The leaf was dropped or renamed, so the service must make a new plan.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")

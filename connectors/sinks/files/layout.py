@@ -43,8 +43,8 @@ Parquet has checksums of its own only for pages of rows."""
 MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
-A reader of these two entities reads only the files in the list. The footer of a file with such a row already lists that
-file itself. So a copy of the log has either both the row and the entry in the list, or neither."""
+To read these two entities, a reader opens only the files in the list. A file that has such rows lists itself in its own
+footer. So a copy of the log that has the rows also has the list that names their file."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove this file: the service then reads the changes after the newest log file again"
@@ -166,9 +166,9 @@ class Recovery:
 
     `sequence` is that of the newest whole file, 0 if there is none. `checkpoint` is the one to resume from, None for a
     new log. `damage` is set if the newest file is damaged; that file is then ignored. `ahead` is set if the resume
-    record names a log file that comes after `sequence`, and so is missing or not whole; the resume record is then
-    ignored. `marked` lists the log files with rows of `schemas` or `gaps` (see `MARKED`); None if an older version of
-    this program wrote the checkpoint.
+    record names a log file after `sequence`. That file is missing or not whole, so the resume record is ignored.
+    `marked` lists the log files with rows of `schemas` or `gaps` (see `MARKED`); None if an older version of this
+    program wrote the checkpoint.
     """
 
     sequence: int
@@ -232,8 +232,7 @@ def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
     """Returns the sequences of the log files that may hold rows of `schemas` or `gaps`.
 
     The newest whole file lists them. `live` are the sequences of all log files, in ascending order. If an older version
-    of this program wrote that file, it has no list, and any file may hold such rows: then this returns all of `live`.
-    The newest file is ignored if it is not whole.
+    of this program wrote that file, it has no list. Then any file may hold such rows, and all of `live` is returned.
     """
     for sequence in reversed(live[-2:]):
         with suppress(NotWholeError):
@@ -309,7 +308,7 @@ def _resume_crc32(sequence: int, record: bytes) -> int:
 def _refuse_foreign(path: Path, resume: Resume, newest: Checkpoint | None) -> None:
     """Raises ChangelogError (MALFORMED) if the resume record and the newest log file differ in their position.
 
-    A commit without rows does not change the position, so such a record was copied from another log.
+    A commit without rows does not change the position. So if the two differ, the record was copied from another log.
     """
     if newest is not None and resume.checkpoint.position != newest.position:
         raise ChangelogError(

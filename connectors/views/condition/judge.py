@@ -23,7 +23,7 @@ from changelog.schemas.spark import DIGITS_MAX
 from changelog.schemas.types import ColumnType, Primitive, Struct
 
 Judge = Callable[[Mapping[str, bytes]], bool | None]
-"""Decides for a row, which is given as the JSON tokens of its columns. A column that is not there is null."""
+"""Takes a row, as the JSON token of each column, and decides whether the condition holds. A missing column is null."""
 
 _SIGNS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _WHOLE_NUMBERS: Final = (Primitive.INT, Primitive.LONG)
@@ -34,8 +34,8 @@ _TEXTS: Final = (Primitive.STRING, Primitive.UUID, Primitive.TIME)
 def judge(condition: Condition, columns: Struct) -> Judge:
     """Returns the function that decides whether `condition` holds for a row with these columns.
 
-    The columns' values are those that `rebuild_view` gives Spark: a value that the type cannot hold is null. Raises
-    ChangelogError (USAGE) if a column does not exist, or cannot be compared with a value.
+    A column has the same value as in the job `rebuild_view`: a value that the column's type in Spark cannot hold is
+    null. Raises ChangelogError (USAGE) if a column does not exist, or cannot be compared with a value.
     """
     match condition:
         case ValueComparison(column=name, sign=sign, value=value):

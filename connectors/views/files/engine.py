@@ -78,7 +78,7 @@ class FileView:
 class FileMoment:
     """The rows of one entity at one moment. Implements `ViewMoment`.
 
-    If an archive replaces the files of the moment, the rest of the rows are those of a later moment.
+    If the job `archive` replaces files while the rows are read, the rest of the rows are those of a later moment.
     """
 
     def __init__(self, engine: FileEngine, entity: str, contents: Contents) -> None:
@@ -106,7 +106,7 @@ class FileMoment:
                 return
 
     def _move_on(self) -> None:
-        """Moves to the present moment if the archive replaced files; otherwise, raises the error that is handled."""
+        """Moves to the present moment if the archive replaced files; otherwise, raises the caller's error again."""
         if self._engine.files.manifest_number() == self._contents.number:
             raise  # noqa: PLE0704 - the caller handles an error
         self._contents = self._engine.files.now()

@@ -22,8 +22,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class _Run(Sequence[bytes]):
-    """The keys of some changes, sorted, with their places; the places of one key ascend. As a sequence, it has the
-    keys.
+    """The keys of some changes, sorted, and the places of these changes. The places of one key ascend. The run is a
+    sequence of its keys.
     """
 
     keys: pa.StringArray
@@ -83,7 +83,7 @@ class KeyRuns:
         return sum(run.keys.nbytes + run.places.nbytes for run in self.runs)
 
     def add(self, keys: Sequence[pa.StringArray], places: Sequence[Places]) -> "KeyRuns":
-        """Returns these changes together with later ones, given as batches of keys and of their places. The places
+        """Returns these changes together with later ones. `keys` and `places` are batches of the later changes. Places
         ascend.
         """
         runs = [*self.runs, _sorted(keys, places)]

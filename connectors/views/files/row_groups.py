@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 from changelog.connectors.sinks.files.layout import NotWholeError, opened
 
 GROUPS_BYTES = 256 << 20
-"""The most bytes of row groups that are kept. One that is larger is read again for each request."""
+"""The most bytes of row groups that are kept. A row group that is larger than this is read again for each request."""
 
 FOOTERS_MAX = 256
 """The most footers that are kept. The footer of a large file takes about a megabyte."""
 
 READ_COLUMNS = ("key", "position", "op", "committed_at", "provenance", "current")
-"""The columns of a row group that are read: those from which the state of a row is made."""
+"""The columns that are read from a row group. The state of a row is made from them."""
 
 DAMAGED = "restore the file from a copy"
 
@@ -27,7 +27,8 @@ _Content = TypeVar("_Content")
 
 
 class RecentlyUsed(Generic[_Name, _Content]):
-    """Keeps the contents that were used last, up to `most` in all. `size` returns how much a content counts.
+    """Keeps the contents that were used last, as long as their sizes add up to at most `most`. `size` returns the size
+    of a content.
 
     Any thread may use it. Two threads that need the same content at once may both make it.
     """
@@ -38,7 +39,7 @@ class RecentlyUsed(Generic[_Name, _Content]):
         self._lock = threading.Lock()
 
     def get(self, name: _Name, make: Callable[[], _Content]) -> _Content:
-        """Returns the content of this name, which `make` makes if it is not there."""
+        """Returns the content with this name. If it is not kept, `make` makes it."""
         with self._lock:
             if name in self._contents:
                 self._contents.move_to_end(name)

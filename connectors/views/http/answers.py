@@ -34,8 +34,8 @@ class RowPage:
 
 
 def row_answer(row: StateRow, reached: Completeness, *, now_s: float, definition: int, known_tag: str) -> Response:
-    """Returns the answer with one row. If the client has this row already, the answer has no content; `known_tag` is
-    the header If-None-Match, with which the client says what it has.
+    """Returns the answer with one row. `known_tag` is the header If-None-Match, in which the client names the state
+    that it has. If this is the row's state now, the answer has no content.
     """
     tag = f'"{row.position}-{definition:08x}"'
     headers = {**headers_of(reached, now_s), "etag": tag, "cache-control": "private, no-cache"}

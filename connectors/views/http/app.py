@@ -45,7 +45,7 @@ REQUESTS_PER_S, REQUESTS_BURST = 2000.0, 4000
 TOKENS_PER_S, TOKENS_BURST = 1 / 12, 5
 ANSWERED_AT_ONCE = 64
 WAITING_AT_ONCE = CONNECTIONS_MAX - ANSWERED_AT_ONCE
-"""How many requests may wait for newer rows, so that connections are left for those that need not wait."""
+"""How many requests may wait for newer rows. This leaves connections for requests that need not wait."""
 
 READERS = 4
 """How many requests may read the changelog at the same time; the others wait."""

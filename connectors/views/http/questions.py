@@ -60,8 +60,8 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedKeys:
-    """The range of keys that a request asks for: the keys from `begin` on and before `to` that begin with `prefix`,
-    without the key `after`. A page has at most `limit` rows of them.
+    """The range of keys that a request asks for. A key is in the range if it is not before `begin`, is before `to`,
+    begins with `prefix`, and is not the key `after`. A page has at most `limit` rows.
     """
 
     begin: str = ""
@@ -71,7 +71,7 @@ class AskedKeys:
     limit: int = LIMIT
 
     def is_past(self, key: str) -> bool:
-        """Returns whether a key, which is not before `begin`, is past the range."""
+        """Returns whether a key is past the range. The key must not be before `begin`."""
         return not key.startswith(self.prefix) or (self.to is not None and key >= self.to)
 
 
@@ -124,7 +124,7 @@ def key_range(parameters: Parameters, columns: Sequence[str]) -> AskedKeys:
 
 
 def _beginning(values: Sequence[str], columns: Sequence[str], *, is_open: bool = False) -> str:
-    """Returns the text with which every key begins whose first columns have these values.
+    """Returns the text with which a key begins if its first columns have these values.
 
     If `is_open`, the last value is only the beginning of a value. A key of several columns is a JSON array of strings,
     so the text is the beginning of such an array.

@@ -15,10 +15,10 @@ from changelog.connectors.views.served import Completeness
 from changelog.connectors.views.shown import ShownMoment, ShownView
 
 WAIT_S = 5.0
-"""How long a request waits until states are new enough, in seconds."""
+"""How many seconds a request waits at most until states are new enough."""
 
 POLL_S = 0.02
-"""How long a waiting request pauses before it reads the changelog again, in seconds."""
+"""How many seconds a waiting request pauses before it reads the changelog again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

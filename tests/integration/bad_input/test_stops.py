@@ -33,10 +33,10 @@ COMMIT
 class Case:
     """Statements that make the service stop when it reads their changes. They run while the service is not running.
 
-    `setup` prepares the table. Each of the last `stops` statements of `cause` makes the service stop. `repair` repairs
-    the table. `default_ops` are the messages that the service publishes for the cause if the operator chooses the
-    decision `default`. It is None if the operator cannot choose that decision. `last_key` is the key of a row that is
-    written after the cause.
+    `setup` prepares the table, and `repair` repairs it after the `cause`. The service stops once for each of the last
+    `stops` statements of `cause`. `default_ops` has the operation and the key of each message that the service
+    publishes for the cause if the operator decides on `default`; None if `default` is not allowed. `last_key` is the
+    key of a row that is written after the cause.
     """
 
     message: str

@@ -185,7 +185,7 @@ def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[
 
 
 def test_the_lock_is_free_after_the_service_has_stopped(site: InitSite) -> None:
-    """A running service holds a lock of the server. This lock shows `drop` and `status` that the service is running."""
+    """A running service holds a lock on the server. `drop` and `status` see from this lock that the service runs."""
     site.set_up()
     with site.running() as service:
         service.until(site.is_read)

@@ -1,5 +1,6 @@
-"""Draws random changes of rows as messages of a changelog, and all versions of each row with the changes that made
-them. From the versions, tests compute the blame (which change set each value) that the messages must give.
+"""Draws random changes of rows. For these changes, a `World` has the messages of a changelog, and the versions of each
+row. Tests compute from the versions which change set each value (the blame), and compare this with the blame that
+follows from the messages.
 """
 
 import json
@@ -26,7 +27,7 @@ values = st.recursive(
 
 @dataclass(slots=True)
 class World:
-    """The rows by key, with all their versions, and the messages of all changes. Change n has the commit n."""
+    """The versions of each row, by its key, and the messages of all changes. The messages of change n have commit n."""
 
     versions: dict[str, list[Version]] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
@@ -149,14 +150,16 @@ def _next_state(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def _hidden(draw: st.DrawFn, before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Draws which of the unchanged columns the database's log leaves out."""
+    """Draws the columns that the database's log leaves out, from those that did not change."""
     same = [name for name in after if name in before and _text(before[name]) == _text(after[name])]
     return tuple(name for name in same if draw(st.booleans()))
 
 
 @st.composite
 def _originals(draw: st.DrawFn, before: dict[str, Any], hidden: Any) -> tuple[str | Missing, tuple[str, ...]]:
-    """Draws how much of the row before a change the database's log has: all, a part, or nothing."""
+    """Draws what the database's log has of the row before a change: all columns, some, or none. Returns the old row,
+    and the columns that are not in the log.
+    """
     lacking = (*hidden, *(name for name in before if name not in hidden and draw(st.booleans())))
     lacking = tuple(name for name in before if name in lacking)
     if draw(st.booleans()) or len(lacking) == len(before):

@@ -1,5 +1,5 @@
-"""Tests how a comparison with the changelog reads its copies of MySQL's tables. Each row is in exactly one part of a
-copy, and can be found again by its locator.
+"""Tests `MysqlScan`, which reads the copies of MySQL's tables for a comparison with the changelog. Each row of a copy
+is in exactly one part of it, and can be read again by its locator.
 """
 
 import pickle

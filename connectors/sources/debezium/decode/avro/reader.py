@@ -1,9 +1,9 @@
-"""Generates, for an Avro schema, a Python function that reads messages with this schema faster than fastavro does.
+"""Generates a Python function for an Avro schema. The function reads messages with this schema faster than fastavro.
 
 fastavro defines the correct result. But it is slow: it reads every single byte from a stream, and makes a dict of each
 record, which the caller has to read again. The functions that are generated here read the bytes in place, for the
 schemas that Connect's converters register. If they meet anything unusual, such as a length below zero or missing bytes,
-they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare both, also for damaged messages.
+they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the results of both, also for damaged messages.
 
 - `values_reader` returns what fastavro returns.
 - `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
@@ -24,7 +24,7 @@ from changelog.connectors.sources.debezium.decode.facts import SourceBlock, Tran
 from changelog.connectors.sources.debezium.decode.payloads import NULL, Payload
 
 UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, struct.error)
-"""What generated functions raise for messages that they leave to fastavro."""
+"""The errors that generated functions raise for messages that fastavro must read."""
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
@@ -36,8 +36,7 @@ TOGETHER: Final = 4
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
 _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
-"""The members of the block `source` that have the time of the change. The first of them that a block has is published.
-"""
+"""The members of the block `source` that have the time of the change. The first of them in the schema is published."""
 
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]
@@ -61,7 +60,7 @@ class UnsupportedError(Exception):
 
 
 def _long(d: bytes, p: int) -> tuple[int, int]:
-    """Returns the number at `p`, of at least two bytes, and the place after it."""
+    """Reads the number at `p`, which has at least two bytes. Returns it, and the place after it."""
     low = d[p] & 127
     byte = d[p + 1]
     low |= (byte & 127) << 7
@@ -113,7 +112,7 @@ _SCOPE: Final[Mapping[str, Any]] = {
 def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
     """Returns a function that reads the value in a message, from a given place to the end of the message.
 
-    Returns None if no such function can be compiled for `schema`, which has no logical types.
+    Returns None if no such function can be compiled for `schema`. `schema` must not have logical types.
     """
     try:
         code = _Code(schema)
@@ -124,7 +123,7 @@ def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
 
 
 def event_reader(schema: Any) -> Callable[[bytes, int], Payload] | None:
-    """Returns a function that reads an event, with its rows as tuples; None if `schema` is not one of events."""
+    """Returns a function that reads an event, with its rows as tuples; None if `schema` does not describe events."""
     try:
         code = _Code(schema)
         code.event(schema)
@@ -135,7 +134,7 @@ def event_reader(schema: Any) -> Callable[[bytes, int], Payload] | None:
 
 @dataclass(slots=True)
 class _Code:
-    """The function that is being generated. `_named` has the types that have names, by these names."""
+    """The function that is being generated. `_named` has the named types of the schema by their names."""
 
     schema: Any
     _lines: list[str] = field(default_factory=list)
@@ -148,7 +147,7 @@ class _Code:
         self._define(self.schema, "")
 
     def compiled(self, result: str) -> Callable[[bytes, int], Any]:
-        """Returns the function, which returns the expression `result`."""
+        """Compiles the function. What it returns is the value of the expression `result`."""
         lines = [
             "def read(d, p):",
             *self._lines,
@@ -163,7 +162,7 @@ class _Code:
     # Schemas
 
     def _define(self, schema: Any, namespace: str) -> None:
-        """Registers the types inside a schema that have names, by the names under which the schema refers to them."""
+        """Registers the named types inside a schema, by the names under which the schema refers to them."""
         if isinstance(schema, list):
             for branch in schema:
                 self._define(branch, namespace)
@@ -221,7 +220,7 @@ class _Code:
         return f"v{next(self._names)}"
 
     def value(self, schema: Any, target: str, *, is_needed: bool = True, depth: int = 0) -> None:
-        """Generates the reading of a value into the variable `target`. A value that is not needed is only checked."""
+        """Generates code that reads a value into the variable `target`. A value that is not needed is only checked."""
         if depth > DEPTH_MAX:
             raise UnsupportedError
         null, type_ = self._optional(schema)
@@ -274,9 +273,10 @@ class _Code:
         self._add(f"{target} = {'{' + ', '.join(members) + '}' if is_needed else 'True'}")
 
     def _blocks(self, target: str, empty: str, read: Callable[[str], None]) -> None:
-        """Generates the reading of an array or a map, which come in blocks. `read` generates the reading of an element.
+        """Generates code that reads an array or a map, which are stored in blocks. `read` generates code that reads an
+        element.
 
-        Each element has at least one byte, so a count that is too large ends with an IndexError.
+        Each element has at least one byte, so if a count is too large, the code raises an IndexError.
         """
         self._add(f"{target} = {empty}", "while True:")
         self._indent += 1
@@ -300,7 +300,7 @@ class _Code:
     # Events
 
     def event(self, schema: Any) -> None:
-        """Generates the reading of an event into the variables `op`, `before`, `after`, `source` and `transaction`."""
+        """Generates code that reads an event into the variables `op`, `before`, `after`, `source` and `transaction`."""
         fields = self._fields(schema)
         names = [name for name, _ in fields]
         is_event = [name for name in names if name in _EVENT] == _EVENT
@@ -324,9 +324,9 @@ class _Code:
                     self.value(type_, "_", is_needed=False)
 
     def _row(self, side: str, schema: Any, before: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
-        """Generates the reading of a row into a tuple, or `NULL`. The old row and the new row have the same columns.
+        """Generates code that reads a row into a tuple, or `NULL`. The old row and the new row have the same columns.
 
-        The variable `s0` is the place of the first value of the old row, `s1` that of the second, and so on.
+        In this code, `s0` is the place of the first value of the old row, `s1` that of the second, and so on.
         """
         null, type_ = self._optional(schema)
         columns = self._fields(type_)
@@ -351,7 +351,7 @@ class _Code:
         self._add(f"s{len(columns)} = p")
 
     def _new_row(self, columns: Sequence[tuple[str, Any]], values: Sequence[str]) -> None:
-        """Generates the reading of a new row. Bytes that are the same as in the old row are not read again."""
+        """Generates code that reads a new row. Values whose bytes are the same as in the old row are not read again."""
         self._add("if before is NULL:")
         self._indent += 1
         for number, (_, type_) in enumerate(columns):
@@ -371,7 +371,9 @@ class _Code:
         self._indent -= 1
 
     def _new_value(self, type_: Any, number: int, target: str) -> None:
-        """Generates the reading of a new value. A `long` is first compared with the old value, which is faster."""
+        """Generates code that reads a new value. For a `long`, the code first compares the bytes with the old ones:
+        they are often equal, and comparing is faster than reading.
+        """
         if self._resolved(self._optional(type_)[1])[0] != "long":
             self.value(type_, target, depth=1)
             return
@@ -382,7 +384,7 @@ class _Code:
         self._indent -= 1
 
     def _source(self, schema: Any) -> None:
-        """Generates the reading of the block `source`. Of the block's times, only the published one is read."""
+        """Generates code that reads the block `source`. Of the block's times, it keeps only the published one."""
         fields = self._fields(schema)
         time = next((of for of in _TIMES if of in dict(fields)), None)
         members = []
@@ -401,7 +403,7 @@ class _Code:
         self._add(f"source = SourceBlock({', '.join(members)})")
 
     def _check(self, member: str, schema: Any) -> None:
-        """Checks that the values of a type are those that a member of `SourceBlock` may have."""
+        """Checks that a member of `SourceBlock` may have the values of this type."""
         null, type_ = self._optional(schema)
         name = self._resolved(type_)[0]
         annotation = str(SourceBlock.__annotations__[member])
@@ -414,7 +416,7 @@ class _Code:
             raise UnsupportedError
 
     def _transaction(self, schema: Any) -> None:
-        """Generates the reading of the block `transaction`, which may be null."""
+        """Generates code that reads the block `transaction`, which may be null."""
         null, type_ = self._optional(schema)
         members = dict(self._fields(type_))
         order = members.get("total_order", "long")

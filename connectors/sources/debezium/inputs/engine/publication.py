@@ -1,9 +1,9 @@
-"""Creates or alters PostgreSQL's publication before Debezium starts, in a session that then ends.
+"""Creates or alters PostgreSQL's publication before Debezium starts, in a session of its own.
 
-Debezium itself would create or alter the publication in the session in which it then reads the log. In such a session,
-PostgreSQL decodes the log with the present columns of the tables. So rows that were written before a column was altered
-get wrong values, or the server crashes (we have seen this with 18.6). Therefore the service makes the publication in
-Debezium's place, with the same result, and starts Debezium with `publication.autocreate.mode = disabled`.
+Debezium would create or alter the publication, too, but in the session in which it then reads the log. In such a
+session, PostgreSQL decodes the log with the present columns of the tables. So rows that were written before a column
+was altered get wrong values, or the server crashes (we have seen this with 18.6). Therefore the service creates or
+alters the publication as Debezium would, and starts Debezium with `publication.autocreate.mode = disabled`.
 
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-publication-autocreate-mode
 """
@@ -131,9 +131,10 @@ class Publication:
         return self.mode in _MADE
 
     def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
-        """Makes the publication as the mode says. Returns the tables in it that Debezium reads; None for all.
+        """Creates or alters the publication as the mode says. Returns the tables in it that Debezium reads; None if it
+        has all tables.
 
-        `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset, from
+        `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset from
         which it continues to read the log.
 
         Call it only if `is_ours`. Raises ChangelogError: GAP if `continues` is set and the publication or one of its
@@ -148,7 +149,7 @@ class Publication:
         return None if self.mode == "all_tables" else [table.text for table in state.tables]
 
     def findings(self, old_tables: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
-        """Yields findings: whether the publication has the tables, and if not, whether `made` could add them.
+        """Yields findings about whether the publication has the tables, and if not, whether `made` could add them.
 
         The arguments are those of `made`.
         """
@@ -306,5 +307,5 @@ def _lacking(state: _State) -> list[_Table]:
 
 
 def _names(tables: Iterable[TableName]) -> sql.Composed:
-    """Returns the tables in SQL. ONLY keeps the tables that inherit from these out of the publication."""
+    """Returns the tables as SQL. With ONLY, the publication does not have the tables that inherit from them."""
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables)

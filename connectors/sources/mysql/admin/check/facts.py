@@ -60,7 +60,7 @@ def _is_replica(query: Query, flavour: Flavour) -> bool | None:
     try:
         return bool(query(statement, ()))
     except ChangelogError as error:
-        if error.kind not in (Kind.ACCESS, Kind.USAGE):  # USAGE: MySQL before 8.0.22 has another statement
+        if error.kind not in (Kind.ACCESS, Kind.USAGE):  # MySQL before 8.0.22 does not know the statement (USAGE)
             raise
         return None
 

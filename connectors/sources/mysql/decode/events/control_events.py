@@ -120,7 +120,7 @@ def xa_prepare(cursor: Cursor, header: Header) -> XaPrepare:
 
 
 def xa_id(cursor: Cursor, format_id: int, *, size_bytes: int) -> XaId:
-    """Reads the two parts of the id of an XA transaction, after their sizes, each stored in `size_bytes` bytes."""
+    """Reads the id of an XA transaction: the sizes of its two parts, in `size_bytes` bytes each, and then the parts."""
     begin = cursor.at
     gtrid, bqual = cursor.number(size_bytes), cursor.number(size_bytes)
     if max(gtrid, bqual) > _XA_PART_BYTES:
@@ -137,8 +137,8 @@ def incident(cursor: Cursor, header: Header) -> Incident:
 def heartbeat(cursor: Cursor, header: Header) -> Heartbeat:
     """Decodes a HEARTBEAT.
 
-    The position is in the header. If it needs more than four bytes, MariaDB stores 0 in the header, and the position
-    before the name of the file.
+    The header has the position. If the position needs more than four bytes, MariaDB stores 0 in the header, and puts
+    the position before the name of the file.
     """
     position = header.end_log_pos or cursor.number(8)
     return Heartbeat(header=header, file=cursor.text(cursor.left), position=position)

@@ -19,7 +19,7 @@ LookUp = Callable[[Entity], tuple[LogColumn, ...]]
 
 
 class Declarations(Protocol):
-    """Fills in `LogColumn.declared`: the type of a column, where the catalogue shows it and the log does not."""
+    """Fills in `LogColumn.declared`, for columns whose type the catalogue shows and the log does not."""
 
     def declare(self, entity: Entity, columns: Sequence[LogColumn]) -> tuple[LogColumn, ...]:
         """Returns the columns of a table map with their declared types."""
@@ -31,8 +31,8 @@ class Declarations(Protocol):
 class Tables:
     """The current columns of each entity's table.
 
-    `declarations.declare` is called once for each new description of a table. `charsets` has the names of character
-    sets by the id of a collation. `noblob` is as in `BoundTable.of`.
+    `declarations.declare` is called once for each new description of a table. `charsets` maps the id of each collation
+    to the name of its character set. `BoundTable.of` explains `noblob`.
     """
 
     def __init__(

@@ -23,7 +23,9 @@ EntityTables = Sequence[tuple[Entity, Table]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """A table in a publication: its row filter as the server prints it, and the columns that the filter uses."""
+    """A table in a publication. `filter` is its row filter, as the server prints it; `filter_columns` are the columns
+    in the filter.
+    """
 
     schema: str
     name: str
@@ -90,7 +92,7 @@ def findings(
     entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
-    """Yields a finding for each way in which the publication `name` does not send what the service needs.
+    """Yields a finding for each thing that the service needs and the publication `name` does not send.
 
     If there is no publication yet (`publication` is None), the finding says whether our role can create it.
     """
@@ -193,8 +195,8 @@ def _row_filter(
 def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:
     """Returns whether the publication's filter `rendered` and the entity's `where` mean the same.
 
-    The server parses and prints both filters, and the function compares what is printed. The query is planned but not
-    run, so only the right to read the table is needed.
+    The server parses both filters and prints them in its own form, and this function compares these texts. The server
+    only plans the query, so the role needs no other right than to read the table.
     """
     if rendered is None or entity.where is None:
         return rendered == entity.where
