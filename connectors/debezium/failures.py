@@ -38,7 +38,7 @@ RULES: Sequence[tuple[Kind, Sequence[str], str | None]] = (
             *("connection .*(refused|reset|closed|aborted)", "no route to host", "unknown ?host", "timed? ?out"),
             *("communications link failure", "could not connect", "i/o error", "broken pipe", "eofexception"),
             *("terminating connection", "the database system is", "socketexception", "name or service not known"),
-            *("nontransientconnection", "server is not connected"),
+            *("nontransientconnection", "server is not connected", "tcp/ip connection to the host .* has failed"),
         ),
         None,
     ),

@@ -74,6 +74,12 @@ def test_a_cause_that_debezium_only_logs() -> None:
     assert error.message == f"Debezium: Error during validation: {cause}"
 
 
+def test_sql_server_does_not_always_say_why_the_connection_failed() -> None:
+    driver = 'The TCP/IP connection to the host 127.0.0.1, port 30108 has failed. Error: "null. Verify the properties."'
+    error = of_engine((WRAPPER, f"{INVALID}Unable to connect. Check this and other connection properties. {driver}"))
+    assert error.kind is Kind.CONNECTION
+
+
 @pytest.mark.parametrize(
     ("code", "errors", "kind", "text"),
     [
