@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -169,7 +170,8 @@ def serve(name: str, until: Position) -> None:
     logs.configure(sys.stderr, verbose=False)
     settings = config.load(Path("changelog.toml"), os.environ)
     assert isinstance(settings.sink, KafkaConfig)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with closing(open_engine(settings, settings.sink, ())) as engine:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         view = engine.view("order")
@@ -198,7 +200,7 @@ def serve(name: str, until: Position) -> None:
             page = timed(f"page of {PAGE_ROWS}", keys[:PAGES], lambda key: _page(view.now().rows(key)))
             print(json.dumps(asdict(page)), flush=True)
         print("end", flush=True)
-        signal.sigwait({signal.SIGTERM})
+        stopping.wait()
 
 
 def _page(rows: Iterator[object]) -> object:
