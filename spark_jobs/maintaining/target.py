@@ -11,6 +11,7 @@ from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from changelog.connectors.config import TotalsConfig
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
@@ -34,10 +35,14 @@ applied."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
-    """The options that say where a view is kept: `to` is --to, and `dsn` is the text to which --dsn refers."""
+    """The options that say where a view is kept: `to` is --to, and `dsn` is the text to which --dsn refers.
+
+    Only the target `postgres` keeps `totals`.
+    """
 
     to: str
     dsn: str | None = field(default=None, repr=False)
+    totals: TotalsConfig | None = None
     reach: Reach = nowhere
 
 
