@@ -1,5 +1,5 @@
 """`spark-submit spark_jobs/maintain_view.py`: keeps a view up to date in another store: a table of PostgreSQL or of
-Delta Lake, or a target that a package adds.
+Delta Lake, hashes of Redis, or a target that a package adds.
 
 The job follows the changelog until it is stopped, or up to its present end with --available-now. It applies a state
 only if its position is newer than that of the row, so neither a repeated nor a late change does any harm. Each run
@@ -51,17 +51,17 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="TARGET",
-        help=f"the kind of store: {' or '.join(TARGETS)}, or a target that a package adds",
+        help=f"the kind of store: {', '.join(TARGETS)}, or a target that a package adds",
     )
     parser.add_argument(
         "--to",
         type=path_or_uri,
         required=True,
         metavar="PLACE",
-        help="where the store is: [SCHEMA.]TABLE for postgres, any folder or URI for delta",
+        help="where the store is: [SCHEMA.]TABLE for postgres, any folder or URI for delta, how names begin for redis",
     )
     parser.add_argument(
-        "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string, for --output postgres"
+        "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string or URL, for postgres and redis"
     )
     parser.add_argument(
         "--available-now", action="store_true", help="end at the changelog's present end; without it, run until stopped"
@@ -101,6 +101,9 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
     if view.where is not None:
         hint = "keep a view without it, and apply the condition when you read the view"
         raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has a `where`", hint=hint)
+    if view.totals is not None and arguments.output != "postgres":
+        hint = "use --output postgres, or a view without totals"
+        raise ChangelogError(Kind.USAGE, f"--output {arguments.output} keeps no totals", hint=hint)
     return view
 
 
@@ -119,6 +122,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     settings = TargetSettings(
         to=arguments.to,
         dsn=None if arguments.dsn is None else secret_of(arguments.dsn, Path(), os.environ),
+        totals=view.totals,
         reach=failpoints.parse(os.environ.get(failpoints.VARIABLE)),
     )
     with targets.opened(arguments.output, settings) as target, stopping_signal() as stopping:
@@ -162,6 +166,7 @@ def _maintained(
     Raises ChangelogError (USAGE) if the target holds another view.
     """
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
+    from changelog.spark_jobs.maintaining.totals import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
     from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
@@ -176,8 +181,12 @@ def _maintained(
 
     columns = read_columns()
     schema_of(columns)  # refuses names that clash
+    if view.totals is not None:
+        refuse_columns(view.totals, columns, f"[views.{arguments.view}] totals")
     choice = Chosen(**{name: tuple(sorted(values)) for name, values in choice_of(arguments).items()})
     parts = {"changelog": config.name, "entity": view.entity, "columns": struct(columns), "choice": asdict(choice)}
+    if view.totals is not None:
+        parts["totals"] = view.totals.model_dump()
     if isinstance(where, Kafka):
         parts["topics"] = _topic_ids(where, view.entity)
     definition: dict[str, object] = msgspec.json.decode(msgspec.json.encode(parts))  # as it is stored

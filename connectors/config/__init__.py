@@ -22,7 +22,14 @@ from changelog.connectors.config.model import Config, MaskConfig, ServiceConfig,
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.state import StateConfig
-from changelog.connectors.config.views import NestedConfig, ServeConfig, ServedConfig, StreamsConfig, ViewConfig
+from changelog.connectors.config.views import (
+    NestedConfig,
+    ServeConfig,
+    ServedConfig,
+    StreamsConfig,
+    TotalsConfig,
+    ViewConfig,
+)
 from changelog.connectors.config.web import WebConfig
 
 __all__ = [
@@ -50,6 +57,7 @@ __all__ = [
     "StreamsConfig",
     "TablesConfig",
     "TopicsConfig",
+    "TotalsConfig",
     "ViewConfig",
     "WebConfig",
     "load",

@@ -68,6 +68,17 @@ class ServedConfig(Section):
     max_lag_seconds: float | None = Field(default=None, gt=0)
 
 
+class TotalsConfig(Section):
+    """`[views.X.totals]`: the job `spark_jobs/maintain_view.py` also keeps counts and sums of the view's rows.
+
+    Rows with the same values in the columns `by` are a group. Each group has the number of its rows, and for each
+    column in `sums` the sum of its values.
+    """
+
+    by: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)]
+    sums: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+
+
 class ViewConfig(Section):
     """`[views.X]`: a view with one document for each row of `entity`."""
 
@@ -76,6 +87,7 @@ class ViewConfig(Section):
     where: Text | None = None
     nested: dict[Text, NestedConfig] = Field(default={})
     serve: ServedConfig | None = None
+    totals: TotalsConfig | None = None
 
     def entities(self) -> Iterator[str]:
         """Yields the entity of the documents, and then the entities of all arrays in them, outer arrays before inner

@@ -15,7 +15,7 @@ from changelog.envelope.model import Op
 from changelog.schemas.avro import Column
 from changelog.spark_jobs.maintaining.progress import REBUILD, ViewProgress
 from changelog.spark_jobs.maintaining.target import StateBatch, ViewTarget
-from changelog.spark_jobs.views.transforms import Chosen, chosen, latest
+from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
 
 FORGET_EVERY: Final = timedelta(hours=1)
 """How often old markers of deletes are removed."""
@@ -49,23 +49,23 @@ class MaintainedView:
 
         Raises ChangelogError (PRECONDITION) if the view has other columns now. Nothing of the batch is applied then.
         """
-        own_rows = rows.where(F.col("entity") == self.entity)
-        changes = chosen(own_rows, self.choice).where(F.col("position") > F.lit(self.progress.truncated))
-        truncates = changes.where(F.col("key") == TRUNCATE_KEY)
-        versions = rows.where((F.col("entity") == SCHEMAS) & (F.col("key") == self.entity))
-        marks = truncates.unionByName(versions).select("entity", "position").collect()
+        is_change = (F.col("entity") == self.entity) & is_chosen(self.choice)
+        is_truncate = is_change & (F.col("key") == TRUNCATE_KEY) & (F.col("position") > self.progress.truncated)
+        is_version = (F.col("entity") == SCHEMAS) & (F.col("key") == self.entity)
+        marks = rows.where(is_truncate | is_version).select("entity", "position").collect()
         if any(mark["entity"] == SCHEMAS for mark in marks):
             self._refuse_altered()
         truncated = max((mark["position"] for mark in marks if mark["entity"] == self.entity), default=None)
         progress = replace(self.progress, checkpoint=checkpoint, truncated=truncated or self.progress.truncated)
-        self._apply(changes, truncated, progress)
+        is_newer = (F.col("key") != TRUNCATE_KEY) & (F.col("position") > progress.truncated)
+        self._apply(rows.where(is_change & is_newer), truncated, progress)
         self.progress = progress
         self.batches += 1
         self.reach("view:applied")
         self._forget()
 
     def _apply(self, changes: DataFrame, truncated: str | None, progress: ViewProgress) -> None:
-        states = latest(changes, self.columns).persist()
+        states = folded(changes, self.columns).persist()
         try:
             is_delete = F.col("_op") == Op.DELETE.value
             counts = {

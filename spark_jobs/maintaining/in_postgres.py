@@ -1,7 +1,8 @@
 """Keeps a view in a table of PostgreSQL. Spark's tasks copy a batch into a table of its own, and one transaction then
 applies it, together with the progress.
 
-Beside the view's table there are `<table>__deleted`, the markers of deleted keys, and `<table>__progress`.
+Beside the view's table there are `<table>__deleted`, the markers of deleted keys, `<table>__progress`, and, if the view
+has totals, `<table>__totals`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,14 @@ from typing import Final
 
 from psycopg import sql
 
+from changelog.connectors.config import TotalsConfig
 from changelog.connectors.failpoints import Reach
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
+from changelog.spark_jobs.maintaining import totals as totals_table
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 from changelog.spark_jobs.views import to_postgres
@@ -28,7 +31,16 @@ from changelog.spark_jobs.views.to_postgres import ClaimedName
 MARK: Final = "changelog maintained view"
 """The comment on tables that this job made. It differs from that on tables which `rebuild_view` replaces."""
 
-_DELETED, _PROGRESS, _BATCH, _PARTS = "__deleted", "__progress", "__batch", "__batch_parts"
+_SUFFIXES: Final = {
+    "rows": "",
+    "deleted": "__deleted",
+    "progress": "__progress",
+    "totals": "__totals",
+    "batch": "__batch",
+    "parts": "__batch_parts",
+    "changes": "__batch_sums",
+}
+"""What the name of each table adds to that of the view. The last three tables exist only while a batch is applied."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -85,35 +97,32 @@ def opened(settings: TargetSettings) -> Iterator["PostgresTarget"]:
     table = to_postgres.Target(dsn=settings.dsn, schema=schema, name=name)
     with connected(table.dsn, f"maintaining {table}") as connection:
         table_name = to_postgres.claim(connection, table, MARK)
-        for suffix in (_DELETED, _PROGRESS, _BATCH, _PARTS):
+        for suffix in _SUFFIXES.values():
             to_postgres.refuse_taken(connection, replace(table_name, name=table_name.name + suffix), MARK)
-        yield PostgresTarget(connection, table_name, table.dsn, settings.reach)
+        yield PostgresTarget(connection, table_name, table.dsn, settings.totals, settings.reach)
 
 
 class PostgresTarget:
     """A table that this run has claimed."""
 
-    def __init__(self, connection: Connection, table: ClaimedName, dsn: str, reach: Reach) -> None:
-        self._connection, self._dsn, self._reach = connection, dsn, reach
-        self._names = {
-            "rows": table.named(),
-            "deleted": table.named(_DELETED),
-            "progress": table.named(_PROGRESS),
-            "batch": table.named(_BATCH),
-            "parts": table.named(_PARTS),
-        }
+    def __init__(
+        self, connection: Connection, table: ClaimedName, dsn: str, totals: TotalsConfig | None, reach: Reach
+    ) -> None:
+        self._connection, self._dsn, self._totals, self._reach = connection, dsn, totals, reach
+        self._names = {name: table.named(suffix) for name, suffix in _SUFFIXES.items()}
+        self._lasting_names = ["rows", "deleted", "progress", *([] if totals is None else ["totals"])]
 
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no table.
 
-        Raises ChangelogError (PRECONDITION) if only some of the three tables exist.
+        Raises ChangelogError (PRECONDITION) if only some of the tables exist.
         """
         missing_names = []
-        for name in ("rows", "deleted", "progress"):
+        for name in self._lasting_names:
             text = self._names[name].as_string(self._connection)
             if to_postgres.one(self._connection, "SELECT to_regclass(%s)", [text]) == (None,):
                 missing_names.append(text)
-        if len(missing_names) == 3:
+        if len(missing_names) == len(self._lasting_names):
             return None
         if missing_names:
             raise ChangelogError(
@@ -123,20 +132,20 @@ class PostgresTarget:
         return None if row is None else str(row[0])
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
-        """Creates the three tables. Drops those that an earlier view left."""
-        declared = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_))
-            for name, type_ in ViewColumns(columns).declared()
-        )
+        """Creates the tables. Drops those that an earlier view left."""
+        declared = _declared(ViewColumns(columns).declared())
+        totals = None if self._totals is None else _declared(totals_table.declared(self._totals, columns))
         with self._connection.transaction():
             for statement in (
-                "DROP TABLE IF EXISTS {rows}, {deleted}, {progress}",
+                "DROP TABLE IF EXISTS {rows}, {deleted}, {progress}, {totals}",
                 "CREATE TABLE {rows} ({declared}, PRIMARY KEY (_key))",
                 "CREATE TABLE {deleted} (key text PRIMARY KEY, position text NOT NULL, at timestamptz NOT NULL)",
                 "CREATE TABLE {progress} (record text NOT NULL)",
-                *(f"COMMENT ON TABLE {{{name}}} IS {{mark}}" for name in ("rows", "deleted", "progress")),
+                *([] if totals is None else ["CREATE TABLE {totals} ({of_totals}, PRIMARY KEY (_key))"]),
+                *(f"COMMENT ON TABLE {{{name}}} IS {{mark}}" for name in self._lasting_names),
             ):
-                self._connection.execute(self._sql(statement, declared=declared, mark=sql.Literal(MARK)))
+                words = {"declared": declared, "of_totals": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
+                self._connection.execute(self._sql(statement, **words))
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
 
     def apply(self, batch: StateBatch) -> None:
@@ -168,11 +177,22 @@ class PostgresTarget:
             "merged": sql.SQL(", ").join(_merged(name, is_own=name in own_names) for name in names),
         }
         truncating = () if batch.truncated is None else _TRUNCATING
-        for statement in (*_PREPARING, *truncating, *_MERGING):
-            self._connection.execute(self._sql(statement, **words))
+        totals = self._totals
+        statements = [
+            *(self._sql(text) for text in _PREPARING),
+            *(totals_table.before(totals, batch.truncated, self._names) if totals else ()),
+            *(self._sql(text, **words) for text in (*truncating, *_MERGING)),
+            *(totals_table.after(totals, self._names) if totals else ()),
+        ]
+        for statement in statements:
+            self._connection.execute(statement)
 
     def _sql(self, text: str, **more: sql.Composable) -> sql.Composed:
         return sql.SQL(text).format(**self._names, **more)
+
+
+def _declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns)
 
 
 def _merged(name: str, *, is_own: bool) -> sql.Composed:

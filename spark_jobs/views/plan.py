@@ -47,7 +47,7 @@ class ViewPlan:
     def definition(self, changelog: Where) -> dict[str, object]:
         """Returns the complete plan and the changelog's name, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
-        view = self.view.model_dump(exclude={"serve"})  # whether a view is served does not change its rows
+        view = self.view.model_dump(exclude={"serve", "totals"})  # these do not change the view's rows
         parts = {"changelog": name_of(changelog), "view": view, "choice": asdict(self.choice)}
         return dict(msgspec.json.decode(msgspec.json.encode({**parts, "raw": self.raw, "columns": shapes})))
 

@@ -55,13 +55,18 @@ def until(changes: DataFrame, position: Position | None) -> DataFrame:
 
 def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
     """Returns the changes that this choice includes."""
-    if choice.keep_services:
-        changes = changes.where(F.col("service_name").isin(*choice.keep_services))
-    if choice.drop_services:
-        changes = changes.where(~F.col("service_name").isin(*choice.drop_services))
-    if choice.api_versions:
-        changes = changes.where(F.col("api_version").isin(*choice.api_versions))
-    return changes
+    return changes.where(is_chosen(choice))
+
+
+def is_chosen(choice: Chosen) -> Expression:
+    """Returns the condition that selects the changes that this choice includes."""
+    service, version = F.col("service_name"), F.col("api_version")
+    conditions = [
+        *([service.isin(*choice.keep_services)] if choice.keep_services else []),
+        *([~service.isin(*choice.drop_services)] if choice.drop_services else []),
+        *([version.isin(*choice.api_versions)] if choice.api_versions else []),
+    ]
+    return reduce(and_, conditions, F.lit(True))
 
 
 def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
@@ -70,9 +75,16 @@ def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) 
     Truncated keys are left out, and repeats of a change are ignored. Changes of a key are ordered by position, even if
     they are in different partitions. Raises ChangelogError (USAGE) if names of columns clash with those of `ABOUT`.
     """
+    return folded(_without_truncated(changes), columns, raw=raw)
+
+
+def folded(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
+    """Does the same as `latest` for `changes` that contain neither truncates nor changes before them. This takes one
+    Spark job less.
+    """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
-    return _newest(_without_truncated(changes)).mapInArrow(fold_states, from_arrow_schema(schema))
+    return _newest(changes).mapInArrow(fold_states, from_arrow_schema(schema))
 
 
 def live(states: DataFrame) -> DataFrame:

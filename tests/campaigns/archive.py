@@ -13,15 +13,12 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,6 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from changelog.connectors import failpoints
 from changelog.connectors.servers.kafka import find_lib, temporary_broker
 from changelog.connectors.servers.postgres import temporary_server
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
@@ -39,9 +35,10 @@ from tests.campaigns._judge import Row, Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import TABLES, Oracle
 from tests.campaigns._pieces import Campaign, Figures, Piece
-from tests.campaigns._service import ROOT, Service, is_read
+from tests.campaigns._service import Service, is_read
+from tests.campaigns._spark_job import ENDS_S, SparkJob
 from tests.campaigns._topics import Positions, Read, rows
-from tests.servers import CACHE, HASTY_JAVA, fresh_database
+from tests.servers import fresh_database
 
 BLOCK = 10
 KEEP = "CHANGELOG_KEEP"
@@ -49,7 +46,6 @@ KEEP = "CHANGELOG_KEEP"
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 SCALE = Scale(universe=1_000, big=300, big_every=300, pause_s=0.2)
-ENDS_S = 300.0
 CATCH_UP_S = 120.0
 READS_EVERY_S = 1.5
 
@@ -102,80 +98,6 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
                     shutil.rmtree(folder)
 
         yield block
-
-
-class _Job:
-    """`spark-submit spark_jobs/archive.py`, as one process group."""
-
-    def __init__(self, folder: Path, config: Path) -> None:
-        self._folder, self._config = folder, config
-        self._log = folder / "job.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *options: str, fail_at: str | None = None) -> None:
-        environment = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(self._folder),  # a killed run leaves its temporary files here
-        }
-        environment.pop(failpoints.VARIABLE, None)
-        if fail_at is not None:
-            environment[failpoints.VARIABLE] = fail_at
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._submit(), "--config", str(self._config), "--archive", str(self._folder / "archived"), *options],
-                env=environment,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def _submit(self) -> list[str]:
-        settings = {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.local.dir": str(self._folder / "local"),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
-            "spark.ui.enabled": "false",
-        }
-        return [
-            str(Path(sys.executable).parent / "spark-submit"),
-            *("--master", "local[2]", "--driver-memory", "1g"),
-            *("--driver-java-options", HASTY_JAVA),
-            *("--jars", ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))),
-            *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
-            str(ROOT / "spark_jobs" / "archive.py"),
-        ]
-
-    def ended(self, timeout_s: float) -> int | None:
-        """Waits for this time, and returns the exit code, or None if the job still runs."""
-        assert self._process is not None
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        """Kills the whole process group with SIGKILL."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):  # all processes have ended
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def finish(self, *options: str) -> Mapping[str, object]:
-        """Runs the job to its end, and returns its summary."""
-        self.start(*options)
-        code = self.ended(ENDS_S)
-        assert code == 0, f"the job ended with {code}: {self.said()[-3000:]}"
-        summary: Mapping[str, object] = json.loads(self.said().rstrip().rpartition("\n")[2])
-        return summary
-
-    def said(self) -> str:
-        return self._log.read_text("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +194,8 @@ class _Block:
         self._load = Load(dsn, SCALE, self._rng.randrange(1 << 32))
         self._oracle = Oracle(dsn, folder / "frames", f"oracle_{self._name}")
         self._positions = Positions(servers, self._name, self._name)
-        self._job = _Job(folder, config)
+        arguments = ("--config", str(config), "--archive", str(self._path))
+        self._job = SparkJob("archive", folder, arguments)
         self._reader = _Reader(self._path, random.Random(self._rng.randrange(1 << 32)))
         self._runs: Counter[str] = Counter()
         self._points: list[str] = []

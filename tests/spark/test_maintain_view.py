@@ -3,51 +3,46 @@ whatever order and how often batches are applied. Its errors are one line each.
 """
 
 import json
-import math
 import random
 import re
 import sqlite3
-from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.connectors.config import TotalsConfig
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Op, Record
 from changelog.envelope.position import Position
 from changelog.schemas.avro import Column
-from changelog.schemas.types import Primitive, Struct
+from changelog.schemas.types import ColumnType, Primitive, Struct
 from changelog.spark_jobs import rebuild_view
 from changelog.spark_jobs.archiving.files import archive_log
 from changelog.spark_jobs.archiving.levels import drop_days
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining import in_delta_lake, in_postgres
-from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
-from changelog.spark_jobs.maintaining.progress import ViewProgress
-from changelog.spark_jobs.maintaining.target import GROUP, TargetSettings, ViewTarget
+from changelog.spark_jobs.maintaining.target import GROUP, TargetSettings
+from changelog.spark_jobs.maintaining.totals import refuse_columns
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns, copier
-from changelog.spark_jobs.views.transforms import EVERYTHING, Chosen
+from changelog.spark_jobs.views.transforms import Chosen
 from tests.servers import fetched
-from tests.spark.changes import PARTITIONS
+from tests.spark.maintained import NAMES, SUMMED, TOTALS, check_totals, maintained, query, scattered, table
 from tests.spark.ran import Run
 from tests.spark.test_rebuild_view import SHAPE, announced, flat, grow, position_of
-from tests.spark.test_views import COLUMNS, State, frame, replay, states_of, transactions
+from tests.spark.test_views import COLUMNS, frame, replay, states_of, transactions
 from tests.unit.records import BEGIN, record
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "maintain-views.md"
 TRANSACTIONS = 60
 END = Position(9, 0, 0)
-NAMES = [column.name for column in COLUMNS]
-
 CONFIG = """
 name = "booking"
 source = { kind = "postgres", dsn = "postgresql://nowhere" }
@@ -57,6 +52,8 @@ sink = { path = "log" }
 orders = { entity = "order" }
 statuses = { entity = "order", columns = ["status", "id"] }
 misspelt = { entity = "order", columns = ["statsu"] }
+totals = { entity = "order", totals = { by = ["status"], sums = ["id"] } }
+sums_of_text = { entity = "order", totals = { by = ["status"], sums = ["note"] } }
 unknown = { entity = "room" }
 chosen = { entity = "order", where = "id < 6" }
 documents = { entity = "order", nested.peers = { entity = "order", on = { id = "id" } } }
@@ -87,21 +84,6 @@ def dsn(database: str, monkeypatch: pytest.MonkeyPatch) -> str:
 POSTGRES = ("--available-now", "--view", "orders", "--output", "postgres", "--dsn", "env:VIEWS_DSN", "--to", "orders")
 
 
-def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
-
-
-def table(dsn: str, name: str = "orders") -> dict[str, State]:
-    """The states in a table, in the form of `replay`."""
-    columns = ", ".join(f'"{column}"' for column in NAMES)
-    return {
-        key: {column: value for column, value in zip(NAMES, values, strict=True) if column not in unavailable}
-        for key, unavailable, *values in query(dsn, f"SELECT _key, _unavailable, {columns} FROM {name}")
-    }
-
-
 def test_a_table_follows_a_file_log(
     config: Path, run: Run, spark: SparkSession, dsn: str, workload: list[list[Record]]
 ) -> None:
@@ -128,71 +110,17 @@ def test_a_table_follows_a_file_log(
 # Order and repetition
 
 
-def scattered(
-    records: Sequence[Record], chance: random.Random, shares: Sequence[float] = (0, 0.5, 1)
-) -> list[list[Record]]:
-    """Distributes the changes of `order` over batches, as if partitions were read at different speeds. Some batches are
-    applied again later. A row's partition changes each time the row is created. A batch has one of the `shares` of what
-    remains of a partition.
-    """
-    queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
-    live: dict[str, int] = {}
-    places: dict[tuple[Position, str], int] = {}
-    for change in records:
-        key, op = change.place.key, change.envelope.provenance.source.op
-        if change.entity != "order":
-            continue
-        if key == TRUNCATE_KEY:
-            live.clear()
-            queues[change.place.partition].append(change)
-            continue
-        place = places.get((position_of(change), key))
-        if place is None:
-            place = live[key] = live.get(key, chance.randrange(PARTITIONS))
-            places[position_of(change), key] = place
-            if op is Op.DELETE:
-                del live[key]
-        queues[place].append(change)
-    batches: list[list[Record]] = []
-    while any(queues):
-        batch = []
-        for queue in queues:
-            count = math.ceil(len(queue) * chance.choice(shares))
-            batch += queue[:count]
-            del queue[:count]
-        batches.append(batch)
-        if chance.random() < 0.3:
-            batches.append(chance.choice(batches))
-    return [batch for batch in batches if batch]
-
-
-def maintained(target: ViewTarget) -> MaintainedView:
-    progress = ViewProgress(definition={})
-    target.create(COLUMNS, progress.to_json())
-    return MaintainedView(
-        entity="order",
-        columns=COLUMNS,
-        choice=EVERYTHING,
-        target=target,
-        progress=progress,
-        read_columns=lambda: COLUMNS,
-        keep_deleted=timedelta(days=7),
-    )
-
-
-def apply_all(spark: SparkSession, folder: Path, view: MaintainedView, batches: Sequence[Sequence[Record]]) -> None:
-    for number, batch in enumerate(batches):
-        (folder / str(number)).mkdir()
-        view.apply(frame(spark, folder / str(number), batch), {"number": number})
-
-
 def test_late_and_repeated_batches_do_no_harm_in_postgres(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
     records = flat(transactions(seed, 40))
-    batches = scattered(records, random.Random(seed), shares=(0, 0.6, 1))
-    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn)) as target:
-        apply_all(spark, tmp_path, maintained(target), batches)
+    batches = scattered(records, random.Random(seed), shares=(0, 0.7, 1))
+    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn, totals=TOTALS)) as target:
+        view = maintained(target, SUMMED)
+        for number, batch in enumerate(batches):
+            (tmp_path / str(number)).mkdir()
+            view.apply(frame(spark, tmp_path / str(number), batch), {"number": number})
+            check_totals(dsn, TOTALS)
         assert table(dsn) == replay(records, END)
         progress = target.progress()
         assert progress is not None
@@ -202,17 +130,20 @@ def test_late_and_repeated_batches_do_no_harm_in_postgres(
 
 
 def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """The last batch is the first one again. It changes no row, but its progress is stored."""
     fetched("jars")
     records = flat(transactions(seed + 2, 15))
-    batches = scattered(records, random.Random(seed + 2), shares=(0.7, 1))
+    first, *others = scattered(records, random.Random(seed + 2), shares=(0.7,))
+    batches = [first, flat(others), first]
     path = tmp_path / "delta"
     crashes = _CrashOnce("view:staged", 1)
     with (
         in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target,
         in_delta_lake.opened(TargetSettings(to=str(path))) as other_target,
     ):
-        other_view = maintained(other_target)
         view = maintained(target)
+        assert other_target.progress() is not None
+        other_view = replace(view, target=other_target)
         for number, batch in enumerate(batches):
             (tmp_path / str(number)).mkdir()
             rows = frame(spark, tmp_path / str(number), batch)
@@ -224,8 +155,6 @@ def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession,
         progress = target.progress()
         assert progress is not None
         assert json.loads(progress)["maintained"]["checkpoint"] == {"number": len(batches) - 1}
-        view.apply(rows.limit(0), {"number": len(batches)})
-        assert f'"number":{len(batches)}' in str(target.progress()), "a batch that changes no row stores its progress"
         with pytest.raises(ChangelogError, match="another run has written"):
             other_view.apply(rows, {})
         target.forget(datetime.now(UTC) + timedelta(seconds=1))
@@ -265,12 +194,33 @@ def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn
             [(1, "AGAIN", []), (2, None, ["status"])],
         ),
     ]
-    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn)) as target:
-        view = maintained(target)
+    with in_postgres.opened(TargetSettings(to="orders", dsn=dsn, totals=TOTALS)) as target:
+        view = maintained(target, SUMMED)
         for number, (batch, expected) in enumerate(batches):
             (tmp_path / str(number)).mkdir()
             view.apply(frame(spark, tmp_path / str(number), batch), {})
             assert query(dsn, "SELECT id, status, _unavailable FROM orders ORDER BY id") == expected
+            check_totals(dsn, TOTALS)
+    sums = query(dsn, "SELECT status, _count, count_amount, sum_amount, sum_id FROM orders__totals ORDER BY status")
+    assert sums == [("AGAIN", 1, 0, None, 1), (None, 1, 0, None, 2)], "a sum of no values is null"
+
+
+@pytest.mark.parametrize(
+    ("by", "sums", "message"),
+    [
+        (("statsu",), (), "the view has no column statsu; it has: id, status"),
+        (("status",), ("ratio",), "sums: ratio is neither an integer nor a decimal number of a fixed scale"),
+        (("ratio",), (), "by: rows cannot be grouped by ratio; group by numbers without a floating point"),
+        (("doc",), (), "by: rows cannot be grouped by doc"),
+        (("sum_id",), ("id",), "two columns of the totals have the same name; each sum adds"),
+        (("id", "id"), (), "two columns of the totals have the same name"),
+    ],
+)
+def test_totals_that_a_view_cannot_have_are_refused(by: tuple[str, ...], sums: tuple[str, ...], message: str) -> None:
+    types: dict[str, ColumnType] = {"ratio": Primitive.DOUBLE, "sum_id": Primitive.LONG}
+    columns = [*COLUMNS, *(Column(name=name, type=type_, nullable=True) for name, type_ in types.items())]
+    with pytest.raises(ChangelogError, match=message):
+        refuse_columns(TotalsConfig(by=by, sums=sums), columns, "totals")
 
 
 def test_a_task_of_an_earlier_batch_copies_nothing(dsn: str) -> None:
@@ -367,6 +317,8 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         ("", ("--view", "unknown"), 2, "has no entity room; it has: "),
         ("", ("--view", "chosen"), 2, "the view chosen has a `where`; keep a view without it"),
         ("", ("--view", "documents"), 2, "the view documents has nested arrays; keep a view of each entity"),
+        ("", ("--view", "sums_of_text"), 2, r"\[views.sums_of_text\] totals.sums: note is neither an integer nor a"),
+        ("", ("--view", "totals", "--output", "delta"), 2, "--output delta keeps no totals; use --output postgres"),
         ("", ("--output", "mongo"), 2, "there is no target mongo; --output is one of: delta, postgres"),
         ("", ("--output", "delta"), 2, "--output delta needs no --dsn"),
         ("", ("--dsn", "env:UNREACHABLE"), 3, "cannot connect to PostgreSQL"),
@@ -376,6 +328,7 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         ("CREATE TABLE orders (id int)", (), 2, "orders is a table that this job did not make"),
         ("CREATE VIEW orders AS SELECT 1", (), 2, r"public\.orders is a view"),
         ("CREATE TABLE orders__batch (id int)", (), 2, "orders__batch is a table that this job did not make"),
+        ("CREATE TABLE orders__totals (id int)", (), 2, "orders__totals is a table that this job did not make"),
     ],
 )
 def test_a_refused_run_changes_nothing(
@@ -409,10 +362,15 @@ def test_other_tables_are_refused(config: Path, run: Run, dsn: str) -> None:
     assert "a table that this job did not make" in run(rebuild_view.JOB, config, *rebuild, code=2).lines[0]
     query(dsn, "DROP TABLE orders__deleted")
     assert '"orders__deleted" of the view is missing; run the job once' in run(JOB, config, *POSTGRES, code=3).lines[0]
-    assert run(JOB, config, *POSTGRES, "--rebuild").summary["rows"] > 0
+    with_totals = (*POSTGRES, "--view", "totals")
+    assert run(JOB, config, *with_totals, "--rebuild").summary["rows"] > 0
+    check_totals(dsn, TotalsConfig(by=("status",), sums=("id",)))
+    assert "orders is a view with other totals; use another --to" in run(JOB, config, *POSTGRES, code=2).lines[0]
     query(dsn, "ALTER TABLE orders DROP COLUMN note")
     grow(config.parent, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=TRANSACTIONS + 1)]])
-    assert "the table was altered: run the job once with --rebuild" in run(JOB, config, *POSTGRES, code=3).lines[0]
+    assert "the table was altered: run the job once with --rebuild" in run(JOB, config, *with_totals, code=3).lines[0]
+    query(dsn, "DROP TABLE orders__totals")
+    assert '"orders__totals" of the view is missing; run the job' in run(JOB, config, *with_totals, code=3).lines[0]
 
 
 def test_a_dry_run_names_the_table(config: Path, run: Run, dsn: str) -> None:

@@ -21,8 +21,8 @@ from changelog.spark_jobs.runner.job import main
 from tests.patience import PATIENCE_S
 from tests.spark.changes import Workload
 from tests.spark.derived import config, summary
+from tests.spark.maintained import query, table
 from tests.spark.test_derive_deltas_kafka import Topics, cut, settings_of, submitted
-from tests.spark.test_maintain_view import query, table
 from tests.spark.test_rebuild_view import announced
 from tests.unit.records import record
 
@@ -77,7 +77,7 @@ def topics(
 def test_a_table_equals_the_topic_although_a_run_is_killed(
     spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert topics.run("--available-now", "--offsets", "16") == 0
+    assert topics.run("--available-now", "--offsets", str(len(topics.records) // 2)) == 0
     assert topics.is_equal()
     assert summary(capsys)["batches"] > 1
     topics.grow(10)

@@ -1,0 +1,107 @@
+"""Runs a Spark job as processes that campaigns can start and kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from changelog.connectors import failpoints
+from tests.campaigns._service import ROOT
+from tests.servers import CACHE, HASTY_JAVA
+
+ENDS_S = 300.0
+"""How long a run may take, in seconds."""
+
+
+class SparkJob:
+    """`spark-submit spark_jobs/NAME.py` with these arguments, as one process group. Its files are in `folder`.
+
+    With `jars`, it supports Kafka and Delta Lake. `environment` is added to our environment at each start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        arguments: Sequence[str],
+        *,
+        jars: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._name, self._folder, self._arguments = name, folder, arguments
+        self._jars = sorted((CACHE / "jars").glob("*.jar")) if jars else []
+        self._environment = environment or {}
+        self._log = folder / "job.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str, fail_at: str | None = None) -> None:
+        """Starts a run with these further arguments, which crashes at the fail point `fail_at`."""
+        environment = {
+            **os.environ,
+            **self._environment,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self._folder),  # a killed run leaves its temporary files here
+        }
+        environment.pop(failpoints.VARIABLE, None)
+        if fail_at is not None:
+            environment[failpoints.VARIABLE] = fail_at
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._submit(), *self._arguments, *options],
+                env=environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _submit(self) -> list[str]:
+        settings = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(self._folder / "local"),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+        return [
+            str(Path(sys.executable).parent / "spark-submit"),
+            *("--master", "local[2]", "--driver-memory", "1g"),
+            *("--driver-java-options", HASTY_JAVA),
+            *(("--jars", ",".join(map(str, self._jars))) if self._jars else ()),
+            *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+            str(ROOT / "spark_jobs" / f"{self._name}.py"),
+        ]
+
+    def ended(self, timeout_s: float) -> int | None:
+        """Waits for this time, and returns the exit code, or None if the job still runs."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """Kills the whole process group with SIGKILL."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):  # all processes have ended
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def finish(self, *options: str) -> Mapping[str, object]:
+        """Runs the job to its end, and returns its summary."""
+        self.start(*options)
+        code = self.ended(ENDS_S)
+        assert code == 0, f"the job ended with {code}: {self.said()[-3000:]}"
+        summary: Mapping[str, object] = json.loads(self.said().rstrip().rpartition("\n")[2])
+        return summary
+
+    def said(self) -> str:
+        """The output of all runs so far."""
+        return self._log.read_text("utf-8", "replace")

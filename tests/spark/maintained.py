@@ -1,0 +1,118 @@
+"""Helps to test the job `maintain_view`: distributes changes over batches, and reads tables of PostgreSQL."""
+
+import math
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal as Number
+from typing import Any
+
+import psycopg
+
+from changelog.connectors.config import TotalsConfig
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Decimal
+from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+from changelog.spark_jobs.maintaining.progress import ViewProgress
+from changelog.spark_jobs.maintaining.target import ViewTarget
+from changelog.spark_jobs.views.transforms import EVERYTHING
+from tests.spark.changes import PARTITIONS
+from tests.spark.test_rebuild_view import position_of
+from tests.spark.test_views import COLUMNS, State
+
+NAMES = [column.name for column in COLUMNS]
+
+SUMMED = [
+    Column(
+        name=column.name, type=Decimal(precision=10, scale=2) if column.name == "amount" else column.type, nullable=True
+    )
+    for column in COLUMNS
+]
+"""The columns of `order`, with a type that can be summed."""
+
+TOTALS = TotalsConfig(by=("status", "note"), sums=("amount", "id"))
+"""Some rows have no status, so that groups with null are compared, too."""
+
+
+def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def table(dsn: str, name: str = "orders") -> dict[str, State]:
+    """The states in a table, in the form of `replay`."""
+    columns = ", ".join(f'"{column}"' for column in NAMES)
+    return {
+        key: {
+            column: str(value) if isinstance(value, Number) else value
+            for column, value in zip(NAMES, values, strict=True)
+            if column not in unavailable
+        }
+        for key, unavailable, *values in query(dsn, f"SELECT _key, _unavailable, {columns} FROM {name}")
+    }
+
+
+def check_totals(dsn: str, totals: TotalsConfig) -> None:
+    """Compares the totals of the table `orders` with the groups of its rows."""
+    by, sums = ", ".join(totals.by), totals.sums
+    stored = ", ".join(f"count_{name}, sum_{name}" for name in sums)
+    counted = ", ".join(f"count({name}), sum({name})" for name in sums)
+    rows = query(dsn, f"SELECT {by}, _count, {stored} FROM orders__totals")
+    expected = query(dsn, f"SELECT {by}, count(*), {counted} FROM orders GROUP BY {by}")
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+
+
+def scattered(
+    records: Sequence[Record], chance: random.Random, shares: Sequence[float] = (0, 0.5, 1)
+) -> list[list[Record]]:
+    """Distributes the changes of `order` over batches, as if partitions were read at different speeds. Some batches are
+    applied again later. A row's partition changes each time the row is created. A batch has one of the `shares` of what
+    remains of a partition.
+    """
+    queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
+    live: dict[str, int] = {}
+    places: dict[tuple[Position, str], int] = {}
+    for change in records:
+        key, op = change.place.key, change.envelope.provenance.source.op
+        if change.entity != "order":
+            continue
+        if key == TRUNCATE_KEY:
+            live.clear()
+            queues[change.place.partition].append(change)
+            continue
+        place = places.get((position_of(change), key))
+        if place is None:
+            place = live[key] = live.get(key, chance.randrange(PARTITIONS))
+            places[position_of(change), key] = place
+            if op is Op.DELETE:
+                del live[key]
+        queues[place].append(change)
+    batches: list[list[Record]] = []
+    while any(queues):
+        batch = []
+        for queue in queues:
+            count = math.ceil(len(queue) * chance.choice(shares))
+            batch += queue[:count]
+            del queue[:count]
+        batches.append(batch)
+        if chance.random() < 0.3:
+            batches.append(chance.choice(batches))
+    return [batch for batch in batches if batch]
+
+
+def maintained(target: ViewTarget, columns: Sequence[Column] = COLUMNS) -> MaintainedView:
+    progress = ViewProgress(definition={})
+    target.create(columns, progress.to_json())
+    return MaintainedView(
+        entity="order",
+        columns=columns,
+        choice=EVERYTHING,
+        target=target,
+        progress=progress,
+        read_columns=lambda: columns,
+        keep_deleted=timedelta(days=7),
+    )
