@@ -8,10 +8,13 @@ change has it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from changelog.envelope.position import Position
 from changelog.schemas.types import Struct
+
+INSTANCES: Final = "/.instance/1"
+"""The address at which instances ask each other, with the version of questions and answers. No view has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,11 @@ class ViewMoment(Protocol):
 class ServedView(Protocol):
     """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
 
-    def now(self) -> ViewMoment:
-        """Returns the rows as they are now. Raises ChangelogError (PRECONDITION) if there is no changelog yet."""
+    def now(self, key: str | None = None, /) -> ViewMoment:
+        """Returns the rows as they are now. With a `key`, only its row is read, so `reached` may be newer.
+
+        Raises ChangelogError (PRECONDITION) if there is no changelog yet.
+        """
 
     def columns(self) -> Struct | None:
         """Returns the entity's columns with their types, None if the changelog does not have them."""
@@ -89,3 +95,11 @@ class StateEngine(Protocol):
 
     def close(self) -> None:
         """Ends what the engine runs. It cannot be used afterwards."""
+
+
+@runtime_checkable
+class SharedEngine(StateEngine, Protocol):
+    """An engine whose rows can be spread over several instances."""
+
+    def answer(self, question: bytes, /) -> bytes:
+        """Returns the answer to a question of another instance. Raises ChangelogError."""

@@ -48,13 +48,13 @@ class ShownView:
         if self.condition is not None:
             judge(self.condition, columns)
 
-    def now(self) -> "ShownMoment":
-        """Returns the rows that the view shows now.
+    def now(self, key: str | None = None) -> "ShownMoment":
+        """Returns the rows that the view shows now; with a `key`, only its row is read.
 
         Raises ChangelogError (PRECONDITION) also if the condition cannot be evaluated, because the changelog does not
         have the types of the columns.
         """
-        return ShownMoment(view=self, moment=self.served.now(), judge=self._judge())
+        return ShownMoment(view=self, moment=self.served.now(key), judge=self._judge())
 
     def _judge(self) -> Judge | None:
         if self.condition is None:

@@ -32,14 +32,14 @@ class Waiting:
     stopping: Callable[[], bool]
     wait_s: float = WAIT_S
 
-    async def until(self, view: ShownView, freshness: Freshness) -> ShownMoment:
-        """Returns the view's rows once they are new enough.
+    async def until(self, view: ShownView, key: str | None, freshness: Freshness) -> ShownMoment:
+        """Returns the view's rows once they are new enough; with a `key`, only its row is read.
 
         Raises RefusalError (503) if they do not become new enough in time, and the errors of `ShownView.now`.
         """
         deadline = time.monotonic() + self.wait_s
         while True:
-            moment = await run_sync(view.now, limiter=self.readers)
+            moment = await run_sync(view.now, key, limiter=self.readers)
             shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
             if shortfall is None:
                 return moment

@@ -14,10 +14,10 @@ transactions, and messages of aborted ones. So if it does not advance, step 3 lo
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -31,6 +31,7 @@ from changelog.connectors.views.streams.tables import KafkaTables, RestoringErro
 from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
 POLL_S: Final = 0.05
 """How long the thread waits between two readings of the tables, in seconds."""
@@ -47,7 +48,17 @@ AGAIN_S: Final = 1.0
 NOTE_S: Final = 60.0
 """How often `on_complete` is called, in seconds."""
 
+Value = TypeVar("Value", float, Position)
+
 _log = structlog.get_logger("views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """How far a partition is complete, and the `offset` up to which its table has all messages."""
+
+    completeness: Completeness
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +91,13 @@ class TablesProgress:
         topics: Mapping[str, ServedTopic],
         on_complete: Callable[[float], None],
     ) -> None:
-        self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
+        self._tables, self._client, self._codec, self._name = tables, client, codec, name
         self._application, self._admin = application, client.admin()
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
-        self._goals: dict[str, _Goal] = {}
-        self._reached: dict[str, Completeness] = {}
+        self._parts = tuple(all_parts(topics))
+        self._goals: dict[Part, _Goal] = {}
+        self._reached: dict[Part, _Reached] = {}
         self.error: ChangelogError | None = None
         self._empty: dict[Part, int] = {}
         self._searched: dict[Part, tuple[int, float]] = {}
@@ -93,16 +105,29 @@ class TablesProgress:
         self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
         self._thread.start()
 
-    def reached(self, entity: str) -> Completeness | None:
-        """Returns how far the table of an entity is complete; None if it is not yet complete up to any checkpoint."""
-        return self._reached.get(entity)
+    def reached(self, parts: Collection[Part]) -> Completeness | None:
+        """Returns how far partitions are complete; None if one is not yet complete up to any checkpoint."""
+        completed = [reached.completeness for part in parts if (reached := self._reached.get(part)) is not None]
+        if len(completed) < len(parts):
+            return None
+        return Completeness(
+            position=_least([completeness.position for completeness in completed]),
+            at_s=_least([completeness.at_s for completeness in completed]),
+        )
+
+    def offset(self, part: Part) -> int:
+        """Returns the offset up to which the table of a partition has all messages. The instance that has the partition
+        has committed it.
+        """
+        reached = self._reached.get(part)
+        return 0 if reached is None else reached.offset
 
     def complete_s(self) -> float | None:
         """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
         none.
         """
-        times = [reached.at_s for reached in self._reached.copy().values() if reached.at_s is not None]
-        return min(times) if len(times) == len(self._topics) and self._tables.are_restored() else None
+        reached = self.reached(self._parts)
+        return None if reached is None or not self._tables.are_restored() else reached.at_s
 
     def close(self) -> None:
         """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
@@ -132,20 +157,22 @@ class TablesProgress:
 
     def _advance(self) -> None:
         offsets = committed(self._admin, self._application) if self._goals else {}
-        for entity, goal in list(self._goals.items()):
-            if all(self._has(part, goal, offsets.get(part, 0)) for part in self._topics[entity].parts()):  # 3
-                self._reached[entity] = goal.completeness
-                del self._goals[entity]
-        if len(self._goals) == len(self._topics):
+        for part, goal in list(self._goals.items()):
+            offset = offsets.get(part, 0)
+            if self._has(part, goal, offset):  # 3
+                self._reached[part] = _Reached(completeness=goal.completeness, offset=min(offset, goal.ends[part]))
+                del self._goals[part]
+        if len(self._goals) == len(self._parts):
             return
-        newest = self._tables.get_with_time(POSITIONS, 0, self._name.encode())  # 1
+        newest = self._tables.get_small(POSITIONS, self._name.encode())  # 1
         if newest is None:
             return
         if self._newest is None or newest[0] != self._newest.checkpoint:
             self._newest = self._goal(*newest)
-        for entity in self._topics.keys() - self._goals.keys():
-            if self._reached.get(entity) != self._newest.completeness:
-                self._goals[entity] = self._newest
+        for part in set(self._parts) - self._goals.keys():
+            reached = self._reached.get(part)
+            if reached is None or reached.completeness != self._newest.completeness:
+                self._goals[part] = self._newest
 
     def _note(self) -> None:
         now_s = time.monotonic()
@@ -155,8 +182,7 @@ class TablesProgress:
 
     def _goal(self, text: bytes, at_s: float) -> _Goal:
         checkpoint = Checkpoint.from_json(text)
-        parts = list(all_parts(self._topics))
-        ends = complete_ends(self._client, self._codec, self._name, parts, lambda: checkpoint)  # 2
+        ends = complete_ends(self._client, self._codec, self._name, self._parts, lambda: checkpoint)  # 2
         completeness = Completeness(position=checkpoint.reached, at_s=at_s)
         return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic())
 
@@ -179,3 +205,9 @@ class TablesProgress:
         """Returns whether there is no committed message in a span of offsets. Reads at most up to the first one."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))
+
+
+def _least(values: Sequence[Value | None]) -> Value | None:
+    """Returns the least of values; None if one is None, or if there are none."""
+    known_values = [value for value in values if value is not None]
+    return min(known_values) if known_values and len(known_values) == len(values) else None

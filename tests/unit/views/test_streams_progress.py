@@ -46,8 +46,8 @@ class Cluster:
     def are_restored(self) -> bool:
         return self.are_tables_restored
 
-    def get_with_time(self, table: str, number: int, key: bytes) -> tuple[bytes, float] | None:
-        assert (table, number, key) == ("positions", 0, b"app")
+    def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
+        assert (table, key) == ("positions", b"app")
         if self.error is not None:
             raise self.error
         return None if self.commit is None else (checkpoint(self.commit).to_json(), float(self.commit))
@@ -87,7 +87,7 @@ def followed(cluster: Cluster) -> Iterator[TablesProgress]:
 
 
 def reached(followed: TablesProgress, entity: str) -> int | None:
-    completeness = followed.reached(entity)
+    completeness = followed.reached([(f"booking.{entity}", 0)])
     return None if completeness is None or completeness.position is None else completeness.position.commit
 
 
@@ -100,7 +100,8 @@ def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, foll
     assert reached(followed, "order") is None
     cluster.offsets = {ORDER: 7, GUEST: 5}
     until(lambda: reached(followed, "order") == 1, "order is not complete")
-    assert followed.reached("order") == followed.reached("guest")
+    assert followed.reached([ORDER]) == followed.reached([GUEST]) == followed.reached([ORDER, GUEST])
+    assert followed.offset(ORDER) == 7
 
 
 def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: TablesProgress) -> None:
