@@ -45,7 +45,7 @@ class StreamsConfig(Section):
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
     of an application. They show each other `instance_token`. An instance that does not come back in `session_seconds`
-    loses its partitions to the others.
+    loses its partitions to the others. Each partition is kept by `standbys` further instances.
     """
 
     application: Name | None = None
@@ -56,6 +56,7 @@ class StreamsConfig(Section):
     advertised: Address | None = None
     instance_token: Token | None = Field(default=None, repr=False)
     session_seconds: float = Field(default=12, ge=6, le=1800)
+    standbys: int = Field(default=0, ge=0, le=10)
 
 
 class ServeConfig(WebConfig):
@@ -102,8 +103,9 @@ def streams_problems(streams: StreamsConfig) -> Iterator[tuple[str, str]]:
     """Yields each key of `[serve.streams]` that does not fit the others, with a text that says what to do."""
     if streams.advertised is not None and streams.instance_token is None:
         yield "instance_token", "is missing: instances show it to each other; make one with `openssl rand -hex 24`"
-    if streams.advertised is None and streams.instance_token is not None:
-        yield "advertised", "is missing: the address at which other instances reach this one; or leave both keys out"
+    elif streams.advertised is None and (streams.instance_token is not None or streams.standbys):
+        key = "instance_token" if streams.instance_token is not None else "standbys"
+        yield "advertised", f"is missing: the address at which other instances reach this one; or leave {key} out"
 
 
 def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,7 @@ class ViewMoment(Protocol):
 
     @property
     def reached(self) -> Completeness:
-        """How far the rows are complete."""
+        """How far the rows are complete. If stale rows are allowed, this is known only after the rows were read."""
 
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row."""
@@ -67,9 +67,10 @@ class ViewMoment(Protocol):
 class ServedView(Protocol):
     """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
 
-    def now(self, key: str | None = None, /) -> ViewMoment:
+    def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> ViewMoment:
         """Returns the rows as they are now. With a `key`, only its row is read, so `reached` may be newer.
 
+        With `allows_stale`, rows may come from a copy that is older, if nothing else has them.
         Raises ChangelogError (PRECONDITION) if there is no changelog yet.
         """
 

@@ -30,7 +30,7 @@ from changelog.connectors.views.http.questions import (
     key_range,
     refuse_unknown,
 )
-from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s
+from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s, refuse_stale
 from changelog.connectors.views.shown import ShownMoment, ShownView
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.guard import Guard, Surface, bug
@@ -134,9 +134,11 @@ class Api:
         try:
             refuse_unknown(parameters, known_names)
             key, answer = prepare(view, parameters)
-            moment = await self.waiting.until(view, key, freshness(parameters, max_lag_s=view.max_lag_s))
-            self.metrics.staleness.set(age_s(moment.reached, time.time()) or 0.0)
+            required = freshness(parameters, max_lag_s=view.max_lag_s)
+            moment = await self.waiting.until(view, key, required)
             response = await run_sync(answer, moment, limiter=self.waiting.readers)
+            refuse_stale(moment, required)
+            self.metrics.staleness.set(age_s(moment.reached, time.time()) or 0.0)
         except RefusalError as refusal:
             if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
                 self.metrics.expired.labels(view.name).inc()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.views.served import Completeness, StateRow
-from changelog.connectors.views.streams.partitions import Partitions
-from changelog.connectors.views.streams.progress import TablesProgress
+from changelog.connectors.views.streams.partitions import OnStale, Partitions
+from changelog.connectors.views.streams.progress import TablesProgress, least
 from changelog.connectors.views.streams.tables import KafkaTables, restoring
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
@@ -62,7 +62,7 @@ class StreamsEngine:
     def view(self, entity: str, /) -> "StreamsView":
         return StreamsView(self, entity)
 
-    def moment(self, entity: str, key: str | None) -> "StreamsMoment":
+    def moment(self, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
         """Returns the rows of an entity as the table has them now; with a `key`, only its row is read."""
         self._tables.refuse_unready(entity)
         topic = self._topics[entity]
@@ -70,8 +70,10 @@ class StreamsEngine:
         reached = self._progress.reached([(topic.name, number) for number in numbers])
         if reached is None:
             raise self._progress.error or restoring(entity)
-        table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset)
-        return StreamsMoment(table, reached)
+        moment = StreamsMoment(reached)
+        on_stale = moment.on_stale if allows_stale else None
+        moment.table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset, on_stale)
+        return moment
 
     def columns(self, entity: str) -> Struct | None:
         """Returns the columns of an entity with their types; None if the changelog does not have them."""
@@ -93,8 +95,8 @@ class StreamsView:
     def __init__(self, engine: StreamsEngine, entity: str) -> None:
         self._engine, self._entity = engine, entity
 
-    def now(self, key: str | None = None, /) -> "StreamsMoment":
-        return self._engine.moment(self._entity, key)
+    def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> "StreamsMoment":
+        return self._engine.moment(self._entity, key, allows_stale=allows_stale)
 
     def columns(self) -> Struct | None:
         return self._engine.columns(self._entity)
@@ -107,24 +109,30 @@ class StreamsMoment:
     `rows` reads it first, so a page can have rows that are truncated while it is read.
     """
 
-    def __init__(self, table: "EntityTable", reached: Completeness) -> None:
-        self._table, self.reached = table, reached
+    table: "EntityTable"
+
+    def __init__(self, reached: Completeness) -> None:
+        self.reached = reached
+
+    def on_stale(self, reached: Completeness) -> None:
+        """Takes how far a standby is complete that has answered."""
+        self.reached = least([self.reached, reached])
 
     def get(self, key: str, /) -> StateRow | None:
         if key == TRUNCATE_KEY:
             return None
         name = key.encode()
-        states = [self._table.state(number, name) for number in self._table.topic.partitions_of(name)]
+        states = [self.table.state(number, name) for number in self.table.topic.partitions_of(name)]
         return _row(key, [state for state in states if state is not None])
 
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
-        truncates = [self._table.truncated(number) for number in range(self._table.topic.partitions)]
-        with closing(self._table.scan(begin.encode())) as messages:
+        truncates = [self.table.truncated(number) for number in range(self.table.topic.partitions)]
+        with closing(self.table.scan(begin.encode())) as messages:
             for name, group in groupby(messages, key=lambda message: message.key):
                 if name == _TRUNCATE:
                     continue
                 key = name.decode()
-                states = [self._table.decoded(message, truncates[message.partition]) for message in group]
+                states = [self.table.decoded(message, truncates[message.partition]) for message in group]
                 yield key, _row(key, [state for state in states if state is not None])
 
 
@@ -138,7 +146,7 @@ class Message(NamedTuple):
 
 class EntityTable:
     """The table of one entity, with decoded messages. `offset` returns the offset up to which a partition has all
-    messages wherever it is.
+    messages wherever it is. `on_stale` is called if a standby has answered; if it is None, standbys are not asked.
     """
 
     def __init__(
@@ -148,9 +156,10 @@ class EntityTable:
         entity: str,
         topic: ServedTopic,
         offset: Callable[[Part], int],
+        on_stale: OnStale | None,
     ) -> None:
         self._partitions, self._codec, self._entity, self.topic = partitions, codec, entity, topic
-        self._offset = offset
+        self._offset, self._on_stale = offset, on_stale
 
     def state(self, partition: int, key: bytes) -> Envelope | None:
         """Returns the last change of a key in a partition; None if there is none, or a truncate came after it."""
@@ -164,7 +173,7 @@ class EntityTable:
 
     def _get_batch(self, partition: int, *keys: bytes) -> Sequence[bytes | None]:
         offset = self._offset((self.topic.name, partition))
-        return self._partitions.get_batch(self._entity, partition, keys, offset)
+        return self._partitions.get_batch(self._entity, partition, keys, offset, self._on_stale)
 
     def _truncate(self, value: bytes | None) -> Position | None:
         return None if value is None else _position(self._codec.decode(value))
@@ -189,7 +198,7 @@ class EntityTable:
 
     def _scan(self, partition: int, begin: bytes) -> Generator[Message, None, None]:
         offset = self._offset((self.topic.name, partition))
-        for key, value in self._partitions.scan(self._entity, partition, begin, offset):
+        for key, value in self._partitions.scan(self._entity, partition, begin, offset, self._on_stale):
             yield Message(key, partition, value)
 
 

@@ -60,6 +60,7 @@ def open_engine(
                 small_tables=frozenset(topics.others),
                 advertised=settings.advertised,
                 session_s=settings.session_seconds,
+                standbys=settings.standbys,
             )
         )
         until_followed = opened.enter_context(ExitStack())
@@ -75,7 +76,7 @@ def open_engine(
         )
         until_followed.pop_all()
         opened.callback(_close, tables, progress, claim)
-        partitions = Partitions(tables, _others(config.serve))
+        partitions = Partitions(tables, progress.standby_reached, _others(config.serve))
         opened.callback(partitions.close)
         return StreamsEngine(
             tables,

@@ -10,7 +10,7 @@ import http.client
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -19,11 +19,13 @@ from typing import Any, Final
 
 import msgspec
 
-from changelog.connectors.views.served import INSTANCES
-from changelog.connectors.views.streams.tables import KafkaTables
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.views.served import INSTANCES, Completeness
+from changelog.connectors.views.streams.tables import KafkaTables, restoring
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
-TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 SPARED_S: Final = 1.0
@@ -42,7 +44,7 @@ _GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 class PartitionQuestion(msgspec.Struct, kw_only=True):
     """Asks for the messages of `keys`, or for the messages from the key `begin` on, in a partition of a table that has
-    all messages before `offset`.
+    all messages before `offset`. If `is_stale`, a standby is asked, whatever it has.
     """
 
     table: str
@@ -50,37 +52,60 @@ class PartitionQuestion(msgspec.Struct, kw_only=True):
     offset: int
     keys: list[bytes] = []
     begin: bytes | None = None
+    is_stale: bool = False
 
 
 class PartitionAnswer(msgspec.Struct, kw_only=True):
     """The `values` of the keys, in their order, or `pairs` of keys and values. `next` is the key from which to ask for
     further pairs; None if there are none.
+
+    If a standby answers, it is complete up to the position `stale_position`, and knew that at `stale_at_s`.
     """
 
     values: list[bytes | None] = []
     pairs: list[tuple[bytes, bytes]] = []
     next: bytes | None = None
+    stale_position: str | None = None
+    stale_at_s: float | None = None
+
+
+OnStale = Callable[[Completeness], None]
+"""Called if a standby has answered, with how far it is complete."""
 
 
 class Partitions:
-    """The partitions of all tables. `others` asks other instances; None if there are none."""
+    """The partitions of all tables. `others` asks other instances; None if there are none. `standby_reached` returns
+    how far a standby of this process is complete; None if there is no such standby.
 
-    def __init__(self, tables: KafkaTables, others: "Others | None" = None) -> None:
-        self._tables, self._others = tables, others
+    If nothing else can answer, and a caller gives `on_stale`, standbys are asked.
+    """
 
-    def get_batch(self, table: str, partition: int, keys: Sequence[bytes], offset: int) -> Sequence[bytes | None]:
+    def __init__(
+        self,
+        tables: KafkaTables,
+        standby_reached: Callable[[Part], Completeness | None],
+        others: "Others | None" = None,
+    ) -> None:
+        self._tables, self._standby_reached, self._others = tables, standby_reached, others
+
+    def get_batch(
+        self, table: str, partition: int, keys: Sequence[bytes], offset: int, on_stale: OnStale | None = None
+    ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition, read in this order; None if there is none."""
         question = PartitionQuestion(table=table, partition=partition, offset=offset, keys=list(keys))
-        return self._answer(question).values
+        return self._answer(question, on_stale).values
 
-    def scan(self, table: str, partition: int, begin: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, table: str, partition: int, begin: bytes, offset: int, on_stale: OnStale | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Yields the keys of a partition from `begin` on in their order, each with its last message."""
-        if self._owner(table, partition) is None:
+        if self._others is None:
             yield from self._tables.scan(table, partition, begin, offset)
             return
         next_begin: bytes | None = begin
         while next_begin is not None:
-            answer = self._answer(PartitionQuestion(table=table, partition=partition, offset=offset, begin=next_begin))
+            question = PartitionQuestion(table=table, partition=partition, offset=offset, begin=next_begin)
+            answer = self._answer(question, on_stale)
             yield from answer.pairs
             next_begin = answer.next
 
@@ -99,17 +124,44 @@ class Partitions:
         if self._others is not None:
             self._others.close()
 
-    def _owner(self, table: str, partition: int) -> str | None:
-        return None if self._others is None else self._tables.other_owner(table, partition)
-
-    def _answer(self, question: PartitionQuestion) -> PartitionAnswer:
-        owner = self._owner(question.table, question.partition)
-        if owner is None or self._others is None:
+    def _answer(self, question: PartitionQuestion, on_stale: OnStale | None) -> PartitionAnswer:
+        if self._others is None:
             return self._own_answer(question)
-        return self._others.ask(owner, question)
+        try:
+            owner = self._tables.other_owner(question.table, question.partition)
+            return self._own_answer(question) if owner is None else self._others.ask(owner, question)
+        except ChangelogError:
+            answer = None if on_stale is None else self._stale_answer(question, self._others)
+            if answer is None or on_stale is None:
+                raise
+            position = None if answer.stale_position is None else Position.parse(answer.stale_position)
+            on_stale(Completeness(position=position, at_s=answer.stale_at_s))
+            return answer
+
+    def _stale_answer(self, question: PartitionQuestion, others: "Others") -> PartitionAnswer | None:
+        """Returns the answer of a standby; None if none answers."""
+        stale_question = msgspec.structs.replace(question, is_stale=True)
+        with suppress(ChangelogError):
+            return self._own_answer(stale_question)
+        for address in self._tables.other_copies(question.table, question.partition):
+            with suppress(ChangelogError):
+                return others.ask(address, stale_question)
+        return None
 
     def _own_answer(self, question: PartitionQuestion) -> PartitionAnswer:
-        table, partition, offset = question.table, question.partition, question.offset
+        table, partition = question.table, question.partition
+        if not question.is_stale:
+            return self._read(question, question.offset)
+        reached = self._standby_reached(self._tables.part(table, partition))
+        if reached is None:
+            raise restoring(table)
+        answer = self._read(question, None)
+        answer.stale_position = None if reached.position is None else str(reached.position)
+        answer.stale_at_s = reached.at_s
+        return answer
+
+    def _read(self, question: PartitionQuestion, offset: int | None) -> PartitionAnswer:
+        table, partition = question.table, question.partition
         if question.begin is None:
             return PartitionAnswer(values=list(self._tables.get_batch(table, partition, question.keys, offset)))
         pairs, size = [], 0

@@ -6,7 +6,7 @@ offset that it has certainly reached itself: it has restored the table up to the
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from changelog.connectors.kafka.offsets import Part
@@ -14,7 +14,7 @@ from changelog.connectors.kafka.offsets import Part
 REFRESH_S: Final = 0.25
 """How long it is remembered which instance has which partition, in seconds."""
 
-WAIT_S: Final = 1.0
+WAIT_S: Final = 0.5
 """How long a reader waits until a table has an offset, in seconds. Other processes can see a commit a moment earlier
 than the process that made it.
 """
@@ -32,8 +32,10 @@ class Placement:
         self._restored_ends: dict[Part, int] = {}
         self._restored: dict[Part, int] = {}
         self._committed: Mapping[Part, int] = {}
+        self._standbys: dict[Part, int] = {}
         self._owners: Mapping[Part, str] = {}
-        self._owners_until_s = 0.0
+        self._copies: Mapping[Part, Sequence[str]] = {}
+        self._known_until_s = 0.0
 
     def restoring(self, part: Part, end: int) -> None:
         """Notes that a table will be restored up to an offset."""
@@ -42,6 +44,21 @@ class Placement:
     def restored(self, part: Part) -> None:
         """Notes that the table was restored."""
         self._restored[part] = self._restored_ends.pop(part, 0)
+        self._standbys.pop(part, None)
+
+    def copied(self, part: Part, offset: int) -> None:
+        """Notes that the standby of a partition has all messages before an offset."""
+        self._standbys[part] = offset
+
+    def copy_ended(self, part: Part) -> None:
+        """Notes that this process is no longer a standby for a partition."""
+        self._standbys.pop(part, None)
+
+    def standbys(self) -> Mapping[Part, int]:
+        """Returns the partitions for which this process is a standby, each with the offset before which the standby has
+        all messages. A standby that takes its partition over counts until its table is restored.
+        """
+        return dict(self._standbys)
 
     def await_offset(self, part: Part, offset: int) -> bool:
         """Returns whether this process has all messages of a partition before an offset. Waits a moment for them."""
@@ -62,11 +79,28 @@ class Placement:
         """
         if self._own is None:
             return None
-        if time.monotonic() >= self._owners_until_s:
-            self._owners = dict(_owners(self._streams))
-            self._owners_until_s = time.monotonic() + REFRESH_S
+        self._refresh()
         owner = self._owners.get(part)
         return None if owner == self._own else owner
+
+    def other_copies(self, part: Part) -> Sequence[str]:
+        """Returns the addresses of the other instances that are standbys for a partition."""
+        self._refresh()
+        return [address for address in self._copies.get(part, ()) if address != self._own]
+
+    def _refresh(self) -> None:
+        if time.monotonic() < self._known_until_s:
+            return
+        owners: dict[Part, str] = {}
+        copies: dict[Part, list[str]] = {}
+        for instance in self._streams.metadataForAllStreamsClients():
+            host = str(instance.host())
+            address = f"[{host}]:{instance.port()}" if ":" in host else f"{host}:{instance.port()}"
+            owners.update({part_of(part): address for part in instance.topicPartitions()})
+            for part in instance.standbyTopicPartitions():
+                copies.setdefault(part_of(part), []).append(address)
+        self._owners, self._copies = owners, copies
+        self._known_until_s = time.monotonic() + REFRESH_S
 
 
 def part_of(part: Any) -> Part:
@@ -80,11 +114,3 @@ def _committed(streams: Any) -> Iterator[tuple[Part, int]]:
         for task in thread.activeTasks():
             for part, offset in dict(task.committedOffsets()).items():
                 yield part_of(part), int(offset)
-
-
-def _owners(streams: Any) -> Iterator[tuple[Part, str]]:
-    for instance in streams.metadataForAllStreamsClients():
-        host = str(instance.host())
-        address = f"[{host}]:{instance.port()}" if ":" in host else f"{host}:{instance.port()}"
-        for part in instance.topicPartitions():
-            yield part_of(part), address

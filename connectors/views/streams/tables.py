@@ -19,6 +19,7 @@ from typing import Any, Final
 import jpype
 import structlog
 
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.java import Threads
 from changelog.connectors.views.streams.placement import Placement, part_of
 from changelog.envelope.errors import ChangelogError, Kind
@@ -53,7 +54,7 @@ class TablesSettings:
     and they have one partition.
 
     `advertised` is the address of this instance; None if it is the only one. If it does not come back in `session_s`
-    after a crash, the others take its partitions over.
+    after a crash, the others take its partitions over. Each partition has `standbys` copies at other instances.
     """
 
     bootstrap_servers: str
@@ -64,6 +65,7 @@ class TablesSettings:
     small_tables: frozenset[str] = frozenset()
     advertised: str | None = None
     session_s: float = 12.0
+    standbys: int = 0
 
     @property
     def member(self) -> str:
@@ -89,6 +91,7 @@ class TablesSettings:
             "consumer.group.instance.id": self.member,
             "consumer.session.timeout.ms": str(int(self.session_s * 1000)),
             "consumer.heartbeat.interval.ms": str(int(self.session_s * 1000) // 4),
+            "num.standby.replicas": str(self.standbys),
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "all",
             # With exactly_once_v2, stores of source topics can be emptied (KAFKA-20416).
@@ -123,10 +126,10 @@ class KafkaTables:
         self._failure: ChangelogError | None = None
         self._has_failed_thread = self._was_ready = False
         self._closing = threading.Event()
-        self._stores: dict[tuple[str, int], Any] = {}
+        self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
-        self._listeners = [self._restore_listener(), self._failure_handler()]
+        self._listeners = [self._restore_listener(), self._failure_handler(), self._standby_listener()]
         properties = jpype.JClass("java.util.Properties")()
         for name, value in settings.properties().items():
             properties.setProperty(name, value)
@@ -134,6 +137,7 @@ class KafkaTables:
             self._streams = self._streams_package.KafkaStreams(self._topology(properties), properties)
             self._streams.setGlobalStateRestoreListener(self._listeners[0])
             self._streams.setUncaughtExceptionHandler(self._listeners[1])
+            self._streams.setStandbyUpdateListener(self._listeners[2])
             self._placement = Placement(self._streams, settings.advertised)
             self._streams.start()
 
@@ -156,15 +160,31 @@ class KafkaTables:
     def other_owner(self, table: str, partition: int) -> str | None:
         """Returns the address of the instance that has a partition of a table; None if this one should have it."""
         with self._asking(table):
-            return self._placement.other_owner((self._settings.topics[table], partition))
+            return self._placement.other_owner(self.part(table, partition))
 
-    def get_batch(self, table: str, partition: int, keys: Sequence[bytes], offset: int) -> Sequence[bytes | None]:
+    def other_copies(self, table: str, partition: int) -> Sequence[str]:
+        """Returns the addresses of the other instances that are standbys for a partition of a table."""
+        with self._asking(table):
+            return self._placement.other_copies(self.part(table, partition))
+
+    def standbys(self) -> Mapping[Part, int]:
+        """Returns the partitions for which this process is a standby, each with the offset before which it has all
+        messages.
+        """
+        return self._placement.standbys()
+
+    def part(self, table: str, partition: int) -> Part:
+        """Returns a partition with the name of its topic."""
+        return self._settings.topics[table], partition
+
+    def get_batch(
+        self, table: str, partition: int, keys: Sequence[bytes], offset: int | None
+    ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        a tombstone. The table has all messages before `offset`.
+        a tombstone. The table has all messages before `offset`; if this is None, a standby is read, too.
         """
         with self._asking(table):
-            self._await_offset(table, partition, offset)
-            store = self._store(table, partition)
+            store = self._store_with(table, partition, offset)
             values = [store.get(self._bytes_of(key)) for key in keys]
             return [None if value is None else bytes(value.value()) for value in values]
 
@@ -174,13 +194,14 @@ class KafkaTables:
             value = self._store(table, 0).get(self._bytes_of(key))
             return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
 
-    def scan(self, table: str, partition: int, begin: bytes, offset: int) -> Generator[tuple[bytes, bytes], None, None]:
-        """Yields the keys of a partition from `begin` on in their order, each with its last message. The table has all
-        messages before `offset`.
+    def scan(
+        self, table: str, partition: int, begin: bytes, offset: int | None
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """Yields the keys of a partition from `begin` on in their order, each with its last message; `offset` is as for
+        `get_batch`.
         """
         with self._asking(table):
-            self._await_offset(table, partition, offset)
-            pairs = self._store(table, partition).range(self._bytes_of(begin), None)
+            pairs = self._store_with(table, partition, offset).range(self._bytes_of(begin), None)
             try:
                 while pairs.hasNext():
                     pair = pairs.next()
@@ -222,19 +243,22 @@ class KafkaTables:
             (builder.globalTable if is_small else builder.table)(topic, consumed, store)
         return builder.build(properties)
 
-    def _store(self, table: str, partition: int) -> Any:
+    def _store(self, table: str, partition: int, *, standby_too: bool = False) -> Any:
         """Returns the store of a partition, for reading. It stays valid when tasks are restored again."""
-        store = self._stores.get((table, partition))
+        store = self._stores.get((table, partition, standby_too))
         if store is None:
             types = self._streams_package.state.QueryableStoreTypes
             query = self._streams_package.StoreQueryParameters.fromNameAndType(table, types.timestampedKeyValueStore())
-            store = self._streams.store(query.withPartition(jpype.JInt(partition)))
-            self._stores[table, partition] = store
+            query = query.withPartition(jpype.JInt(partition))
+            store = self._streams.store(query.enableStaleStores() if standby_too else query)
+            self._stores[table, partition, standby_too] = store
         return store
 
-    def _await_offset(self, table: str, partition: int, offset: int) -> None:
-        if not self._placement.await_offset((self._settings.topics[table], partition), offset):
+    def _store_with(self, table: str, partition: int, offset: int | None) -> Any:
+        """Returns the store of a partition that has all messages before `offset`; a standby, too, if this is None."""
+        if offset is not None and not self._placement.await_offset(self.part(table, partition), offset):
             raise restoring(table)
+        return self._store(table, partition, standby_too=offset is None)
 
     @contextmanager
     def _asking(self, table: str) -> Iterator[None]:
@@ -275,10 +299,30 @@ class KafkaTables:
                     _log.info("restored", table=str(table), partition=int(part.partition()), messages=int(count))
 
             @jpype.JOverride
-            def onRestoreSuspended(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
-                """Nothing to do: the restoration goes on later."""
+            def onRestoreSuspended(self, part: Any, _table: Any, _count: Any) -> None:  # noqa: N802
+                tables._placement.copy_ended(part_of(part))  # a standby that was to take the partition over
 
         return RestoreListener()
+
+    def _standby_listener(self) -> Any:
+        tables, standby = self, self._streams_package.processor.StandbyUpdateListener
+
+        @jpype.JImplements(standby)
+        class StandbyListener:
+            @jpype.JOverride
+            def onUpdateStart(self, part: Any, _table: Any, begin: Any) -> None:  # noqa: N802 - Java's name
+                tables._placement.copied(part_of(part), int(begin))
+
+            @jpype.JOverride
+            def onBatchLoaded(self, part: Any, _table: Any, _task: Any, last: Any, _count: Any, _end: Any) -> None:  # noqa: N802
+                tables._placement.copied(part_of(part), int(last) + 1)
+
+            @jpype.JOverride
+            def onUpdateSuspended(self, part: Any, _table: Any, _last: Any, _end: Any, reason: Any) -> None:  # noqa: N802
+                if str(reason.name()) != "PROMOTED":
+                    tables._placement.copy_ended(part_of(part))
+
+        return StandbyListener()
 
     def _failure_handler(self) -> Any:
         tables, errors = self, self._streams_package.errors

@@ -3,6 +3,7 @@
 import http.client
 import random
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -43,7 +44,11 @@ def instances(changelog: Changelog, tmp_path_factory: pytest.TempPathFactory) ->
     instances = []
     for _ in range(2):
         port = free_port()
-        streams = f'advertised = "127.0.0.1:{port}"\ninstance_token = "{TOKEN}"\nsession_seconds = {SESSION_S}\n'
+        streams = f"""advertised = "127.0.0.1:{port}"
+instance_token = "{TOKEN}"
+session_seconds = {SESSION_S}
+standbys = 1
+"""
         config = configure(tmp_path_factory.mktemp("views"), changelog.settings, streams)
         instances.append(ServedViews(config, port))
     try:
@@ -73,8 +78,17 @@ def statuses(api: Api, parameters: str = "") -> Sequence[int]:
     return [api.get(f"{target}{parameters}").status for target in TARGETS]
 
 
-def await_all(api: Api) -> None:
-    until(lambda: set(statuses(api)) == {200}, "a row cannot be read")
+def await_all(api: Api, parameters: str = "") -> None:
+    until(lambda: set(statuses(api, parameters)) == {200}, "a row cannot be read")
+
+
+def assert_stale_is_true(api: Api, changelog: Changelog) -> None:
+    """Each row can be read, and if it is not the newest one, then the answer says so."""
+    for entity in ENTITIES:
+        for key in KEYS:
+            answer, newest = api.get(f"/{entity}/{key}?stale=allowed"), changelog.rows[entity][key]["position"]
+            assert answer.status in {200, 404}
+            assert answer.json.get("position") == newest or answer.headers["x-position"] < newest
 
 
 def test_each_instance_has_all_rows(instances: Sequence[ServedViews], changelog: Changelog) -> None:
@@ -97,6 +111,7 @@ def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
     refusal = next(answer for answer in answers if answer.status == 503)
     assert refusal.headers["retry-after"] == "1"
     assert refusal.json["error"].startswith(f"the instance {urlsplit(second.api.address).netloc} has these rows")
+    assert_stale_is_true(first.api, changelog)
     await_all(first.api)  # it has taken the partitions over
     write(changelog, 1)
     reached = f"?min_position={changelog.last}"
@@ -112,7 +127,14 @@ def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
     instances: Sequence[ServedViews], changelog: Changelog
 ) -> None:
     first, second = instances
+    write(changelog, 2)
+    await_all(first.api, f"?min_position={changelog.last}")
     second.kill()
+    killed_s = time.monotonic()
+    assert_stale_is_true(first.api, changelog)
+    assert time.monotonic() - killed_s < 2
+    assert set(statuses(first.api)) == {200, 503}
+    assert {first.api.get(f"/{entity}?stale=allowed").status for entity in ENTITIES} == {200}
     await_all(first.api)
     write(changelog, 2)
     assert_equal(first.api, changelog)

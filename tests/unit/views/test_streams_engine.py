@@ -45,10 +45,10 @@ class Memory:
     def refuse_unready(self, table: str) -> None:
         pass
 
-    def get_batch(self, table: str, number: int, keys: Sequence[bytes], _: int) -> Sequence[bytes | None]:
+    def get_batch(self, table: str, number: int, keys: Sequence[bytes], *_: object) -> Sequence[bytes | None]:
         return [self.messages.get((table, number), {}).get(key) for key in keys]
 
-    def scan(self, table: str, number: int, begin: bytes, _: int) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, table: str, number: int, begin: bytes, *_: object) -> Generator[tuple[bytes, bytes], None, None]:
         yield from sorted(pair for pair in self.messages.get((table, number), {}).items() if pair[0] >= begin)
 
 

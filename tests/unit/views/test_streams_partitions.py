@@ -12,30 +12,40 @@ import pytest
 from starlette.types import ASGIApp
 
 from changelog.connectors.config import ServeConfig
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.http.app import SURFACE
 from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, InstanceApi
-from changelog.connectors.views.served import INSTANCES
+from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import partitions
 from changelog.connectors.views.streams.partitions import SCAN_BYTES, Others, Partitions
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.web.serving import served
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 from tests.patience import PATIENCE_S, until
 
 TOKEN = "the-token-of-instances"
 
 
 class Tables:
-    """The tables of an instance, which has the `messages` of one partition. The instance at `owner` has the others."""
+    """The tables of an instance, which has the `messages` of one partition. The instance at `owner` has the others, and
+    those at `copies` are standbys.
+    """
 
-    def __init__(self, messages: dict[bytes, bytes], owner: str | None = None) -> None:
-        self.messages, self.owner, self.offset = messages, owner, 10
+    def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, copies: Sequence[str] = ()) -> None:
+        self.messages, self.owner, self.copies, self.offset = messages, owner, copies, 10
 
     def other_owner(self, *_: object) -> str | None:
         return self.owner
 
-    def get_batch(self, table: str, _: int, keys: Sequence[bytes], offset: int) -> Sequence[bytes | None]:
-        if offset > self.offset:
+    def other_copies(self, *_: object) -> Sequence[str]:
+        return self.copies
+
+    def part(self, table: str, number: int) -> Part:
+        return f"booking.{table}", number
+
+    def get_batch(self, table: str, _: int, keys: Sequence[bytes], offset: int | None) -> Sequence[bytes | None]:
+        if offset is not None and offset > self.offset:
             raise restoring(table)
         return [self.messages.get(key) for key in keys]
 
@@ -49,9 +59,10 @@ class Instance:
     def __init__(self) -> None:
         self.tables = Tables({b"%04d" % number: b"x" for number in range(250)})
         self.address = ""
+        self.standby: Completeness | None = None
 
     def partitions(self) -> Partitions:
-        return Partitions(cast(Any, self.tables))
+        return Partitions(cast(Any, self.tables), lambda _: self.standby)
 
 
 @contextmanager
@@ -85,8 +96,13 @@ def instance() -> Iterator[Instance]:
 @pytest.fixture
 def reader(instance: Instance) -> Iterator[Partitions]:
     """The partitions, as an instance sees them that has none."""
-    with closing(Partitions(cast(Any, Tables({}, instance.address)), Others(TOKEN))) as reader:
+    with closing(seen_by(Tables({}, instance.address))) as reader:
         yield reader
+
+
+def seen_by(tables: Tables, *, token: str = TOKEN, standby: Completeness | None = None) -> Partitions:
+    """Returns the partitions as an instance with these tables sees them."""
+    return Partitions(cast(Any, tables), lambda _: standby, Others(token))
 
 
 def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
@@ -119,7 +135,7 @@ def test_an_instance_that_is_not_as_far_refuses(instance: Instance, reader: Part
 
 
 def test_another_token_is_refused(instance: Instance) -> None:
-    with closing(Partitions(cast(Any, Tables({}, instance.address)), Others("another-token-entirely"))) as reader:
+    with closing(seen_by(Tables({}, instance.address), token="another-token-entirely")) as reader:
         error = refusal(reader)
     assert error.kind is Kind.ACCESS
     assert "give all instances the same [serve.streams] instance_token" in str(error)
@@ -144,7 +160,7 @@ def test_an_instance_that_does_not_answer_is_spared(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(partitions, "SPARED_S", 0.2)
     instance = Instance()
     with running(instance):
-        reader = Partitions(cast(Any, Tables({}, instance.address)), Others(TOKEN))
+        reader = seen_by(Tables({}, instance.address))
         assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
     error = refusal(reader)
     assert error.kind is Kind.CONNECTION
@@ -160,3 +176,32 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again(instance: Instan
     [connection] = cast(Any, reader)._others._idle[instance.address]
     connection.sock.shutdown(2)
     assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+
+
+def test_a_standby_answers_only_if_nothing_else_does_and_the_reader_allows_it(instance: Instance) -> None:
+    standby, reached = Completeness(position=Position(1, 3, 0), at_s=30.0), list[Completeness]()
+    here = Tables({b"0001": b"older"}, "127.0.0.1:1")
+    with closing(seen_by(here, standby=standby)) as reader:
+        assert refusal(reader).kind is Kind.CONNECTION
+        assert reader.get_batch("order", 0, [b"0001"], 99, reached.append) == [b"older"]
+        assert list(reader.scan("order", 0, b"", 99, reached.append)) == [(b"0001", b"older")]
+        assert reached == [standby, standby]
+        here.owner = instance.address
+        assert reader.get_batch("order", 0, [b"0001"], 0, reached.append) == [b"x"]
+        assert len(reached) == 2
+
+
+def test_the_standby_of_another_instance_is_asked(instance: Instance) -> None:
+    reached = list[Completeness]()
+    with closing(seen_by(Tables({}, "127.0.0.1:1", ["127.0.0.1:2", instance.address]))) as reader:
+
+        def refused() -> str:
+            with pytest.raises(ChangelogError) as caught:
+                reader.get_batch("order", 0, [b"0001"], 99, reached.append)
+            return caught.value.message
+
+        assert refused().startswith("the instance 127.0.0.1:1 has these rows, and does not answer")
+        instance.standby = Completeness(position=None, at_s=7.0)
+        assert reader.get_batch("order", 0, [b"0001"], 99, reached.append) == [b"x"]
+        assert reached == [instance.standby]
+        instance.standby = None

@@ -31,6 +31,7 @@ class Cluster:
         self.commit: int | None = None
         self.ends: dict[Part, int] = {ORDER: 0, GUEST: 0}
         self.offsets: dict[Part, int] = {}
+        self.standby_offsets: dict[Part, int] = {}
         self.messages: dict[Part, list[int]] = {}
         self.error: Exception | None = None
         self.are_tables_restored = True
@@ -42,6 +43,9 @@ class Cluster:
     @contextmanager
     def reader(self) -> Iterator[None]:
         yield
+
+    def standbys(self) -> Mapping[Part, int]:
+        return dict(self.standby_offsets)
 
     def are_restored(self) -> bool:
         return self.are_tables_restored
@@ -176,3 +180,32 @@ def test_a_long_span_without_messages_holds_nothing_up(cluster: Cluster, followe
     cluster.ends[ORDER] = 10**7
     cluster.commit = 1
     until(lambda: reached(followed, "order") == 1, "order is not complete")
+
+
+def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, followed: TablesProgress) -> None:
+    def standby_reached() -> int | None:
+        completeness = followed.standby_reached(ORDER)
+        return None if completeness is None or completeness.position is None else completeness.position.commit
+
+    cluster.ends, cluster.messages = {ORDER: 7, GUEST: 5}, {ORDER: [2, 5]}
+    cluster.offsets = {ORDER: 7, GUEST: 5}
+    cluster.standby_offsets, cluster.commit = {ORDER: 3}, 1
+    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    assert standby_reached() is None
+    assert followed.complete_s() is None
+    cluster.standby_offsets = {ORDER: 6}  # what follows is the end of a transaction
+    until(lambda: standby_reached() == 1, "the standby is not complete")
+    until(lambda: followed.complete_s() == 1.0, "the tables are not complete")
+    cluster.ends, cluster.offsets, cluster.messages, cluster.commit = (
+        {**cluster.ends, ORDER: 9},
+        {ORDER: 9},
+        {ORDER: [8]},
+        2,
+    )
+    until(lambda: reached(followed, "order") == 2, "order is not complete")
+    assert standby_reached() == 1
+    cluster.standby_offsets = {}
+    until(lambda: standby_reached() is None, "there is still a standby")
+    cluster.standby_offsets = {ORDER: 3}  # it has fewer messages than before
+    time.sleep(0.1)
+    assert standby_reached() is None
