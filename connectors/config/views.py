@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from changelog.connectors.config.fields import Columns, EntityName, Name, Section, Text
-from changelog.connectors.config.web import WebConfig
+from changelog.connectors.config.web import Token, WebConfig
 
 OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
 """The addresses of `changelog views serve` that no view can have."""
+
+
+Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+):[1-9][0-9]{0,4}$")]
+"""The address of an instance: `HOST:PORT`."""
 
 
 class NestedConfig(Section):
@@ -38,6 +42,10 @@ class StreamsConfig(Section):
     `application` is the id of the application, which is also its consumer group; by default, it is made from the name.
     It keeps its rows in memory, or in RocksDB in the folder `path`. `heap_mib` is the size of Java's heap, which has
     the rows if `store` is `in-memory`. `jars` is the folder with the jars of Kafka Streams.
+
+    `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
+    of an application. They show each other `instance_token`. An instance that does not come back in `session_seconds`
+    loses its partitions to the others. Each partition is kept by `standbys` further instances.
     """
 
     application: Name | None = None
@@ -45,6 +53,10 @@ class StreamsConfig(Section):
     path: Path = Path("data/views")
     heap_mib: int = Field(default=512, ge=64, le=65_536)
     jars: Path | None = None
+    advertised: Address | None = None
+    instance_token: Token | None = Field(default=None, repr=False)
+    session_seconds: float = Field(default=12, ge=6, le=1800)
+    standbys: int = Field(default=0, ge=0, le=10)
 
 
 class ServeConfig(WebConfig):
@@ -97,6 +109,15 @@ class ViewConfig(Section):
         for part in parts:
             yield part.entity
             parts += part.nested.values()
+
+
+def streams_problems(streams: StreamsConfig) -> Iterator[tuple[str, str]]:
+    """Yields each key of `[serve.streams]` that does not fit the others, with a text that says what to do."""
+    if streams.advertised is not None and streams.instance_token is None:
+        yield "instance_token", "is missing: instances show it to each other; make one with `openssl rand -hex 24`"
+    elif streams.advertised is None and (streams.instance_token is not None or streams.standbys):
+        key = "instance_token" if streams.instance_token is not None else "standbys"
+        yield "advertised", f"is missing: the address at which other instances reach this one; or leave {key} out"
 
 
 def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]]:

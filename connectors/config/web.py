@@ -12,6 +12,8 @@ from changelog.connectors.config.fields import Section, Text
 TOKEN_CHARS_MIN = 16
 """The fewest characters of a token."""
 
+Token = Annotated[str, StringConstraints(min_length=TOKEN_CHARS_MIN)]
+
 
 class WebConfig(Section):
     """Where an application listens, and who may read what it answers.
@@ -25,7 +27,7 @@ class WebConfig(Section):
     host: Text = "127.0.0.1"
     port: int = Field(ge=0, le=65535)
     names: tuple[Text, ...] = ()
-    token: Annotated[str, StringConstraints(min_length=TOKEN_CHARS_MIN)] | None = Field(default=None, repr=False)
+    token: Token | None = Field(default=None, repr=False)
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None

@@ -8,10 +8,13 @@ database's log did not send a value in this change, the value is taken from an e
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from changelog.envelope.position import Position
 from changelog.schemas.types import Struct
+
+INSTANCES: Final = "/.instance/1"
+"""The address at which instances ask each other, with the version of questions and answers. No view has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class ViewMoment(Protocol):
 
     @property
     def reached(self) -> Completeness:
-        """How far the rows are complete."""
+        """How far the rows are complete. If stale rows are allowed, this is known only after the rows were read."""
 
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row."""
@@ -65,8 +68,12 @@ class ViewMoment(Protocol):
 class ServedView(Protocol):
     """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
 
-    def now(self) -> ViewMoment:
-        """Returns the rows as they are now. Raises ChangelogError (PRECONDITION) if there is no changelog yet."""
+    def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> ViewMoment:
+        """Returns the rows as they are now. With a `key`, only its row is read, so `reached` may be newer.
+
+        With `allows_stale`, rows may come from a copy that is older, if nothing else has them.
+        Raises ChangelogError (PRECONDITION) if there is no changelog yet.
+        """
 
     def columns(self) -> Struct | None:
         """Returns the entity's columns with their types, None if the changelog does not have them."""
@@ -91,3 +98,11 @@ class StateEngine(Protocol):
 
     def close(self) -> None:
         """Ends what the engine runs. It cannot be used afterwards."""
+
+
+@runtime_checkable
+class SharedEngine(StateEngine, Protocol):
+    """An engine whose rows can be spread over several instances."""
+
+    def answer(self, question: bytes, /) -> bytes:
+        """Returns the answer to a question of another instance. Raises ChangelogError."""

@@ -10,9 +10,10 @@ from changelog.connectors.config import Config, FilesConfig
 from changelog.connectors.extras import extra_needed
 from changelog.connectors.views.catalogue import catalogue
 from changelog.connectors.views.files.engine import FileEngine
-from changelog.connectors.views.http.app import SURFACE, views_app
+from changelog.connectors.views.http.app import READERS, SHARED_READERS, SURFACE, views_app
+from changelog.connectors.views.http.instances import InstanceApi
 from changelog.connectors.views.http.waiting import WAIT_S
-from changelog.connectors.views.served import StateEngine
+from changelog.connectors.views.served import SharedEngine, StateEngine
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.serving import Serving, served
 from changelog.connectors.wiring.sinks import kafka_needed, open_folder
@@ -30,7 +31,8 @@ def serving_views(
     settings = config.serve
 
     def make_app(access: Access, stopping: Callable[[], bool]) -> ASGIApp:
-        return views_app(
+        token = settings.streams.instance_token
+        app = views_app(
             config.name,
             views,
             access,
@@ -39,7 +41,11 @@ def serving_views(
             stopping=stopping,
             logs_requests=logs_requests,
             wait_s=wait_s,
+            readers=READERS if token is None else SHARED_READERS,
         )
+        if token is None or not isinstance(engine, SharedEngine):
+            return app
+        return InstanceApi(app, token=token, answer=engine.answer)
 
     with contextlib.closing(open_engine(config, archive)) as engine:
         views = catalogue(engine, config.views)

@@ -48,13 +48,14 @@ class ShownView:
         if self.condition is not None:
             judge(self.condition, columns)
 
-    def now(self) -> "ShownMoment":
-        """Returns the rows that the view shows now.
+    def now(self, key: str | None = None, *, allows_stale: bool = False) -> "ShownMoment":
+        """Returns the rows that the view shows now; with a `key`, only its row is read. With `allows_stale`, rows may
+        come from a copy that is older.
 
         Raises ChangelogError (PRECONDITION) also if the condition cannot be evaluated, because the changelog does not
         have the types of the columns.
         """
-        return ShownMoment(view=self, moment=self.served.now(), judge=self._judge())
+        return ShownMoment(view=self, moment=self.served.now(key, allows_stale=allows_stale), judge=self._judge())
 
     def _judge(self) -> Judge | None:
         if self.condition is None:

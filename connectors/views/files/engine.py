@@ -67,7 +67,7 @@ class FileView:
     def __init__(self, engine: FileEngine, entity: str) -> None:
         self._engine, self._entity = engine, entity
 
-    def now(self) -> "FileMoment":
+    def now(self, _key: str | None = None, /, *, allows_stale: bool = False) -> "FileMoment":  # noqa: ARG002
         return self._engine.moment(self._entity)
 
     def columns(self) -> Struct | None:

@@ -30,7 +30,7 @@ from changelog.connectors.views.http.questions import (
     key_range,
     refuse_unknown,
 )
-from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s
+from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s, refuse_stale
 from changelog.connectors.views.shown import ShownMoment, ShownView
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.guard import Guard, Surface, bug
@@ -50,6 +50,9 @@ WAITING_AT_ONCE = CONNECTIONS_MAX - ANSWERED_AT_ONCE
 READERS = 4
 """How many requests may read the changelog at the same time; the others wait."""
 
+SHARED_READERS = 16
+"""The same if rows are spread over instances: a request then also waits for another instance."""
+
 SURFACE = Surface(
     name="the API of views",
     section="serve",
@@ -66,6 +69,9 @@ STATUSES = {
 
 Answer = Callable[[ShownMoment], Response]
 """Makes an answer from the rows as they are now."""
+
+Prepared = tuple[str | None, Answer]
+"""The key, if the request asks for one row, and the function that makes the answer."""
 
 _log = structlog.get_logger("views")
 
@@ -85,7 +91,7 @@ class Api:
         path = request.scope["raw_path"].partition(b"?")[0].split(b"/", 2)[2]
         known_tag = request.headers.get("if-none-match", "")
 
-        def prepare(view: ShownView, _: Parameters) -> Answer:
+        def prepare(view: ShownView, _: Parameters) -> Prepared:
             key = key_of(path, view.key)
 
             def answer(moment: ShownMoment) -> Response:
@@ -95,31 +101,31 @@ class Api:
                 message = f"{view.name} has no row with this key now"
                 return error_answer(HTTPStatus.NOT_FOUND, message, None, headers_of(moment.reached, now_s))
 
-            return answer
+            return key, answer
 
         return await self._answered(request, FRESHNESS, prepare)
 
     async def rows(self, request: Request) -> Response:
         """Answers `GET /VIEW`."""
 
-        def prepare(view: ShownView, parameters: Parameters) -> Answer:
+        def prepare(view: ShownView, parameters: Parameters) -> Prepared:
             keys = key_range(parameters, view.key)
 
             def answer(moment: ShownMoment) -> Response:
                 rows = page_of(moment, keys, f"/{view.name}", parameters)
                 return page_answer(rows, moment.reached, now_s=time.time())
 
-            return answer
+            return None, answer
 
         return await self._answered(request, (*RANGE, *FRESHNESS), prepare)
 
     async def _answered(
-        self, request: Request, known_names: tuple[str, ...], prepare: Callable[[ShownView, Parameters], Answer]
+        self, request: Request, known_names: tuple[str, ...], prepare: Callable[[ShownView, Parameters], Prepared]
     ) -> Response:
         """Returns the answer about the view that a request names.
 
         `prepare` reads the parameters of the request before the request waits, and raises RefusalError if they are bad.
-        It returns the function that makes the answer. That function is called in a thread, because it reads files.
+        The function that it returns is called in a thread, because it reads files.
         """
         view = (await run_sync(self.catalogue.views)).get(request.path_params["view"])
         if view is None:
@@ -127,10 +133,12 @@ class Api:
         began_s, parameters = time.monotonic(), _parameters(request)
         try:
             refuse_unknown(parameters, known_names)
-            answer = prepare(view, parameters)
-            moment = await self.waiting.until(view, freshness(parameters, max_lag_s=view.max_lag_s))
-            self.metrics.staleness.set(age_s(moment.reached, time.time()) or 0.0)
+            key, answer = prepare(view, parameters)
+            required = freshness(parameters, max_lag_s=view.max_lag_s)
+            moment = await self.waiting.until(view, key, required)
             response = await run_sync(answer, moment, limiter=self.waiting.readers)
+            refuse_stale(moment, required)
+            self.metrics.staleness.set(age_s(moment.reached, time.time()) or 0.0)
         except RefusalError as refusal:
             if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
                 self.metrics.expired.labels(view.name).inc()
@@ -189,11 +197,13 @@ def views_app(
     stopping: Callable[[], bool],
     logs_requests: bool = False,
     wait_s: float = WAIT_S,
+    readers: int = READERS,
 ) -> ASGIApp:
     """Returns the API as an ASGI application. `name` is the name of the service, and `names` are the host names by
-    which clients may call it. Once `stopping` returns True, no request waits any longer.
+    which clients may call it. Once `stopping` returns True, no request waits any longer. At most `readers`
+    requests read the changelog at the same time.
     """
-    waiting = Waiting(readers=anyio.CapacityLimiter(READERS), stopping=stopping, wait_s=wait_s)
+    waiting = Waiting(readers=anyio.CapacityLimiter(readers), stopping=stopping, wait_s=wait_s)
     api = Api(name=name, catalogue=catalogue, waiting=waiting, metrics=ViewMetrics(), needs_token=access.needs_token)
     addresses: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "/": api.overview,

@@ -23,6 +23,12 @@ _FRESHNESS: Final = [
         "schema": {"type": "string", "examples": ["2s", "500ms"]},
         "description": "Wait until the changelog was last written at most this long ago.",
     },
+    {
+        "name": "stale",
+        "in": "query",
+        "schema": {"type": "string", "enum": ["allowed"]},
+        "description": "A standby may answer if the instance that has the rows is gone. The headers say how new it is.",
+    },
 ]
 _RANGE: Final = [
     {

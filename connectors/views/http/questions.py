@@ -16,7 +16,8 @@ from changelog.envelope.position import Position
 LIMIT, LIMIT_MAX = 100, 1000
 """How many rows a page has by default, and at most."""
 
-FRESHNESS = ("min_position", "max_lag")
+STALE = "stale"
+FRESHNESS = ("min_position", "max_lag", STALE)
 RANGE = ("prefix", "from", "to", "after", "limit")
 REPEATED = frozenset({"prefix", "from", "to"})
 """The parameters that a request may give several times: once for each column of the key."""
@@ -34,12 +35,14 @@ class Freshness:
     """How new states have to be. A field that is None requires nothing.
 
     `commit` is a place in the database's log, such as an LSN. It has no epoch, so it is compared only with the commit
-    of the position that the changelog has reached.
+    of the position that the changelog has reached. `allows_stale` says that a copy of rows may answer that is older
+    than others, if the instance that has them is gone; it, too, has to be as new as the other fields say.
     """
 
     position: Position | None = None
     commit: int | None = None
     max_lag_s: float | None = None
+    allows_stale: bool = False
 
     def shortfall(self, reached: Completeness, staleness_s: float | None) -> str | None:
         """Returns why states are not new enough, as the predicate of a sentence; None if they are new enough."""
@@ -89,7 +92,9 @@ def freshness(parameters: Parameters, *, max_lag_s: float | None) -> Freshness:
     position, commit = _position(parameters["min_position"][0]) if "min_position" in parameters else (None, None)
     if "max_lag" in parameters:
         max_lag_s = _span(parameters["max_lag"][0])
-    return Freshness(position=position, commit=commit, max_lag_s=max_lag_s)
+    if parameters.get(STALE, ["allowed"]) != ["allowed"]:
+        raise _bad("stale has another value than allowed", "write ?stale=allowed, or leave it out")
+    return Freshness(position=position, commit=commit, max_lag_s=max_lag_s, allows_stale=STALE in parameters)
 
 
 def key_of(path: bytes, columns: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 import anyio
@@ -32,14 +33,14 @@ class Waiting:
     stopping: Callable[[], bool]
     wait_s: float = WAIT_S
 
-    async def until(self, view: ShownView, freshness: Freshness) -> ShownMoment:
-        """Returns the view's rows once they are new enough.
+    async def until(self, view: ShownView, key: str | None, freshness: Freshness) -> ShownMoment:
+        """Returns the view's rows once they are new enough; with a `key`, only its row is read.
 
         Raises RefusalError (503) if they do not become new enough in time, and the errors of `ShownView.now`.
         """
         deadline = time.monotonic() + self.wait_s
         while True:
-            moment = await run_sync(view.now, limiter=self.readers)
+            moment = await run_sync(partial(view.now, key, allows_stale=freshness.allows_stale), limiter=self.readers)
             shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
             if shortfall is None:
                 return moment
@@ -53,6 +54,19 @@ class Waiting:
                     headers_of(moment.reached, time.time()),
                 )
             await asyncio.sleep(POLL_S)
+
+
+def refuse_stale(moment: ShownMoment, freshness: Freshness) -> None:
+    """Raises RefusalError (503) if the rows that were read came from a copy that is not new enough."""
+    now_s = time.time()
+    shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, now_s)) if freshness.allows_stale else None
+    if shortfall is not None:
+        raise RefusalError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"the instance that has these rows is gone, and their copy {shortfall}",
+            "try again in a moment, or allow more staleness",
+            headers_of(moment.reached, now_s),
+        )
 
 
 def age_s(reached: Completeness, now_s: float) -> float | None:

@@ -7,9 +7,11 @@ from heapq import merge
 from itertools import groupby
 from typing import NamedTuple
 
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.views.served import Completeness, StateRow
-from changelog.connectors.views.streams.progress import TablesProgress
+from changelog.connectors.views.streams.partitions import OnStale, Partitions
+from changelog.connectors.views.streams.progress import TablesProgress, least
 from changelog.connectors.views.streams.tables import KafkaTables, restoring
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
@@ -23,7 +25,7 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 
 
 class StreamsEngine:
-    """The states of the entities in `topics`. Implements `StateEngine`.
+    """The states of the entities in `topics`. Implements `SharedEngine`.
 
     `columns` are those that entities had at the start. `where` names the changelog in errors, and `close` ends what the
     engine runs.
@@ -32,6 +34,7 @@ class StreamsEngine:
     def __init__(
         self,
         tables: KafkaTables,
+        partitions: Partitions,
         progress: TablesProgress,
         codec: ValueCodec,
         *,
@@ -40,7 +43,8 @@ class StreamsEngine:
         where: str,
         close: Callable[[], None],
     ) -> None:
-        self._tables, self._progress, self._codec, self._topics = tables, progress, codec, topics
+        self._tables, self._partitions, self._progress = tables, partitions, progress
+        self._codec, self._topics = codec, topics
         self._columns_at_start, self._where, self._close = columns, where, close
 
     @property
@@ -58,21 +62,28 @@ class StreamsEngine:
     def view(self, entity: str, /) -> "StreamsView":
         return StreamsView(self, entity)
 
-    def moment(self, entity: str) -> "StreamsMoment":
-        """Returns the rows of an entity as the table has them now."""
+    def moment(self, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
+        """Returns the rows of an entity as the table has them now; with a `key`, only its row is read."""
         self._tables.refuse_unready(entity)
-        reached = self._progress.reached(entity)
+        topic = self._topics[entity]
+        numbers = range(topic.partitions) if key is None else topic.partitions_of(key.encode())
+        reached = self._progress.reached([(topic.name, number) for number in numbers])
         if reached is None:
             raise self._progress.error or restoring(entity)
-        table = EntityTable(self._tables, self._codec, entity, self._topics[entity])
-        return StreamsMoment(table, reached)
+        moment = StreamsMoment(reached)
+        on_stale = moment.on_stale if allows_stale else None
+        moment.table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset, on_stale)
+        return moment
 
     def columns(self, entity: str) -> Struct | None:
         """Returns the columns of an entity with their types; None if the changelog does not have them."""
-        if self._progress.reached(entity) is None:
+        if self._progress.reached(self._topics[entity].parts()) is None:
             return self._columns_at_start.get(entity)
-        version = self._tables.get(SCHEMAS, 0, entity.encode())
-        return None if version is None else _columns(bytes(self._codec.decode(version).current or b""))
+        version = self._tables.get_small(SCHEMAS, entity.encode())
+        return None if version is None else _columns(bytes(self._codec.decode(version[0]).current or b""))
+
+    def answer(self, question: bytes, /) -> bytes:
+        return self._partitions.answer(question)
 
     def close(self) -> None:
         self._close()
@@ -84,8 +95,8 @@ class StreamsView:
     def __init__(self, engine: StreamsEngine, entity: str) -> None:
         self._engine, self._entity = engine, entity
 
-    def now(self) -> "StreamsMoment":
-        return self._engine.moment(self._entity)
+    def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> "StreamsMoment":
+        return self._engine.moment(self._entity, key, allows_stale=allows_stale)
 
     def columns(self) -> Struct | None:
         return self._engine.columns(self._entity)
@@ -98,24 +109,30 @@ class StreamsMoment:
     `rows` reads it first, so a page can have rows that are truncated while it is read.
     """
 
-    def __init__(self, table: "EntityTable", reached: Completeness) -> None:
-        self._table, self.reached = table, reached
+    table: "EntityTable"
+
+    def __init__(self, reached: Completeness) -> None:
+        self.reached = reached
+
+    def on_stale(self, reached: Completeness) -> None:
+        """Takes how far a standby is complete that has answered."""
+        self.reached = least([self.reached, reached])
 
     def get(self, key: str, /) -> StateRow | None:
         if key == TRUNCATE_KEY:
             return None
         name = key.encode()
-        states = [self._table.state(number, name) for number in self._table.topic.partitions_of(name)]
+        states = [self.table.state(number, name) for number in self.table.topic.partitions_of(name)]
         return _row(key, [state for state in states if state is not None])
 
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
-        truncates = [self._table.truncated(number) for number in range(self._table.topic.partitions)]
-        with closing(self._table.scan(begin.encode())) as messages:
+        truncates = [self.table.truncated(number) for number in range(self.table.topic.partitions)]
+        with closing(self.table.scan(begin.encode())) as messages:
             for name, group in groupby(messages, key=lambda message: message.key):
                 if name == _TRUNCATE:
                     continue
                 key = name.decode()
-                states = [self._table.decoded(message, truncates[message.partition]) for message in group]
+                states = [self.table.decoded(message, truncates[message.partition]) for message in group]
                 yield key, _row(key, [state for state in states if state is not None])
 
 
@@ -128,21 +145,37 @@ class Message(NamedTuple):
 
 
 class EntityTable:
-    """The table of one entity, with decoded messages."""
+    """The table of one entity, with decoded messages. `offset` returns the offset up to which a partition has all
+    messages wherever it is. `on_stale` is called if a standby has answered; if it is None, standbys are not asked.
+    """
 
-    def __init__(self, tables: KafkaTables, codec: ValueCodec, entity: str, topic: ServedTopic) -> None:
-        self._tables, self._codec, self._entity, self.topic = tables, codec, entity, topic
+    def __init__(
+        self,
+        partitions: Partitions,
+        codec: ValueCodec,
+        entity: str,
+        topic: ServedTopic,
+        offset: Callable[[Part], int],
+        on_stale: OnStale | None,
+    ) -> None:
+        self._partitions, self._codec, self._entity, self.topic = partitions, codec, entity, topic
+        self._offset, self._on_stale = offset, on_stale
 
     def state(self, partition: int, key: bytes) -> Envelope | None:
         """Returns the last change of a key in a partition; None if there is none, or a truncate came after it."""
-        value = self._tables.get(self._entity, partition, key)
-        if value is None:
-            return None
-        return self.decoded(Message(key, partition, value), self.truncated(partition))
+        value, truncate = self._get_batch(partition, key, _TRUNCATE)
+        return None if value is None else self.decoded(Message(key, partition, value), self._truncate(truncate))
 
     def truncated(self, partition: int) -> Position | None:
         """Returns the position of the last truncate; None if there was none."""
-        value = self._tables.get(self._entity, partition, _TRUNCATE)
+        [truncate] = self._get_batch(partition, _TRUNCATE)
+        return self._truncate(truncate)
+
+    def _get_batch(self, partition: int, *keys: bytes) -> Sequence[bytes | None]:
+        offset = self._offset((self.topic.name, partition))
+        return self._partitions.get_batch(self._entity, partition, keys, offset, self._on_stale)
+
+    def _truncate(self, value: bytes | None) -> Position | None:
         return None if value is None else _position(self._codec.decode(value))
 
     def decoded(self, message: Message, truncated: Position | None) -> Envelope | None:
@@ -164,7 +197,8 @@ class EntityTable:
                 scan.close()
 
     def _scan(self, partition: int, begin: bytes) -> Generator[Message, None, None]:
-        for key, value in self._tables.scan(self._entity, partition, begin):
+        offset = self._offset((self.topic.name, partition))
+        for key, value in self._partitions.scan(self._entity, partition, begin, offset, self._on_stale):
             yield Message(key, partition, value)
 
 

@@ -1,16 +1,18 @@
 """Opens the engine over Kafka: finds the topics, claims the folder, and starts Java and Kafka Streams."""
 
 import os
+import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 
-from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.config import Config, KafkaConfig, ServeConfig
 from changelog.connectors.java.program import find_java
 from changelog.connectors.kafka.java_client import java_options
 from changelog.connectors.kafka.topic_ids import read_cluster_id
 from changelog.connectors.views.streams import jars, java
 from changelog.connectors.views.streams.engine import StreamsEngine
 from changelog.connectors.views.streams.folder import Claim, Owner, claimed
+from changelog.connectors.views.streams.partitions import Others, Partitions
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables, TablesSettings
 from changelog.connectors.views.streams.topics import served_topics
@@ -56,6 +58,9 @@ def open_engine(
                 folder=None if claim is None else claim.stores,
                 topics=in_order(topics.names(), tuple(topics.ids) if claim is None else claim.topics),
                 small_tables=frozenset(topics.others),
+                advertised=settings.advertised,
+                session_s=settings.session_seconds,
+                standbys=settings.standbys,
             )
         )
         until_followed = opened.enter_context(ExitStack())
@@ -71,8 +76,11 @@ def open_engine(
         )
         until_followed.pop_all()
         opened.callback(_close, tables, progress, claim)
+        partitions = Partitions(tables, progress.standby_reached, _others(config.serve))
+        opened.callback(partitions.close)
         return StreamsEngine(
             tables,
+            partitions,
             progress,
             codec,
             topics=topics.entities,
@@ -87,6 +95,21 @@ def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -
     complete_s = progress.complete_s()
     if tables.close() and claim is not None and complete_s is not None:
         claim.stored(complete_s)
+
+
+def _others(settings: ServeConfig) -> Others | None:
+    """Returns how to ask other instances; None if there are none. Like this one, they use TLS or not."""
+    token, certificate = settings.streams.instance_token, settings.tls_certificate
+    if token is None:
+        return None
+    if certificate is None:
+        return Others(token)
+    tls = ssl.create_default_context()
+    tls.load_verify_locations(certificate)  # instances may have one certificate, which no authority has signed
+    if settings.tls_client_ca is not None:
+        tls.load_verify_locations(settings.tls_client_ca)
+    tls.load_cert_chain(certificate, settings.tls_key)
+    return Others(token, tls)
 
 
 def _nothing(_complete_s: float) -> None:

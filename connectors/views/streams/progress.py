@@ -10,14 +10,17 @@ A thread repeats three steps:
 
 Kafka Streams commits an offset only together with a message. What is between its offset and the end may be ends of
 transactions, and messages of aborted ones. So if it does not advance, step 3 looks whether there is a message at all.
+
+The thread does the same for the partitions for which this process is a standby, with the offsets of the standbys. These
+are complete up to another position.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -31,6 +34,7 @@ from changelog.connectors.views.streams.tables import KafkaTables, RestoringErro
 from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
 
 POLL_S: Final = 0.05
 """How long the thread waits between two readings of the tables, in seconds."""
@@ -47,7 +51,17 @@ AGAIN_S: Final = 1.0
 NOTE_S: Final = 60.0
 """How often `on_complete` is called, in seconds."""
 
+Value = TypeVar("Value", float, Position)
+
 _log = structlog.get_logger("views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """How far a partition is complete, and the `offset` up to which its table has all messages."""
+
+    completeness: Completeness
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,29 +94,46 @@ class TablesProgress:
         topics: Mapping[str, ServedTopic],
         on_complete: Callable[[float], None],
     ) -> None:
-        self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
+        self._tables, self._client, self._codec, self._name = tables, client, codec, name
         self._application, self._admin = application, client.admin()
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
-        self._goals: dict[str, _Goal] = {}
-        self._reached: dict[str, Completeness] = {}
+        self._parts = tuple(all_parts(topics))
+        self._served, self._standbys = _Track(client), _Track(client)
         self.error: ChangelogError | None = None
-        self._empty: dict[Part, int] = {}
-        self._searched: dict[Part, tuple[int, float]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
         self._thread.start()
 
-    def reached(self, entity: str) -> Completeness | None:
-        """Returns how far the table of an entity is complete; None if it is not yet complete up to any checkpoint."""
-        return self._reached.get(entity)
+    def reached(self, parts: Collection[Part]) -> Completeness | None:
+        """Returns how far partitions are complete; None if one is not yet complete up to any checkpoint."""
+        completed = [reached.completeness for part in parts if (reached := self._served.reached.get(part)) is not None]
+        return least(completed) if len(completed) == len(parts) else None
+
+    def standby_reached(self, part: Part) -> Completeness | None:
+        """Returns how far the standby of a partition is complete; None if this process is no standby for it, or if it
+        is not yet complete up to any checkpoint.
+        """
+        reached = self._standbys.reached.get(part)
+        if reached is None or self._tables.standbys().get(part, -1) < reached.offset:
+            return None
+        return reached.completeness
+
+    def offset(self, part: Part) -> int:
+        """Returns the offset up to which the table of a partition has all messages. The instance that has the partition
+        has committed it.
+        """
+        reached = self._served.reached.get(part)
+        return 0 if reached is None else reached.offset
 
     def complete_s(self) -> float | None:
         """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
         none.
         """
-        times = [reached.at_s for reached in self._reached.copy().values() if reached.at_s is not None]
-        return min(times) if len(times) == len(self._topics) and self._tables.are_restored() else None
+        tracks = self._served, self._standbys
+        completed = [reached.completeness for track in tracks for reached in track.reached.copy().values()]
+        count = len(self._parts) + len(self._tables.standbys())
+        return least(completed).at_s if len(completed) == count and self._tables.are_restored() else None
 
     def close(self) -> None:
         """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
@@ -131,21 +162,20 @@ class TablesProgress:
         self.error = error
 
     def _advance(self) -> None:
-        offsets = committed(self._admin, self._application) if self._goals else {}
-        for entity, goal in list(self._goals.items()):
-            if all(self._has(part, goal, offsets.get(part, 0)) for part in self._topics[entity].parts()):  # 3
-                self._reached[entity] = goal.completeness
-                del self._goals[entity]
-        if len(self._goals) == len(self._topics):
+        if self._served.goals:
+            self._served.advance(committed(self._admin, self._application))  # 3
+        standbys = self._tables.standbys()
+        self._standbys.keep(standbys)
+        self._standbys.advance(standbys)
+        if len(self._served.goals) == len(self._parts) and len(self._standbys.goals) == len(standbys):
             return
-        newest = self._tables.get_with_time(POSITIONS, 0, self._name.encode())  # 1
+        newest = self._tables.get_small(POSITIONS, self._name.encode())  # 1
         if newest is None:
             return
         if self._newest is None or newest[0] != self._newest.checkpoint:
             self._newest = self._goal(*newest)
-        for entity in self._topics.keys() - self._goals.keys():
-            if self._reached.get(entity) != self._newest.completeness:
-                self._goals[entity] = self._newest
+        self._served.aim(self._parts, self._newest)
+        self._standbys.aim(standbys, self._newest)
 
     def _note(self) -> None:
         now_s = time.monotonic()
@@ -155,22 +185,54 @@ class TablesProgress:
 
     def _goal(self, text: bytes, at_s: float) -> _Goal:
         checkpoint = Checkpoint.from_json(text)
-        parts = list(all_parts(self._topics))
-        ends = complete_ends(self._client, self._codec, self._name, parts, lambda: checkpoint)  # 2
+        ends = complete_ends(self._client, self._codec, self._name, self._parts, lambda: checkpoint)  # 2
         completeness = Completeness(position=checkpoint.reached, at_s=at_s)
         return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic())
+
+
+class _Track:
+    """Follows partitions: the `goals` that they have not reached yet, and what they have `reached`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.goals: dict[Part, _Goal] = {}
+        self.reached: dict[Part, _Reached] = {}
+        self._empty: dict[Part, range] = {}
+        self._searched: dict[Part, tuple[int, float]] = {}
+
+    def advance(self, offsets: Mapping[Part, int]) -> None:
+        """Takes the offset before which the table of each partition has all messages."""
+        for part, goal in list(self.goals.items()):
+            offset = offsets.get(part, 0)
+            if self._has(part, goal, offset):
+                self.reached[part] = _Reached(completeness=goal.completeness, offset=min(offset, goal.ends[part]))
+                del self.goals[part]
+
+    def aim(self, parts: Collection[Part], newest: _Goal) -> None:
+        """Gives the newest goal to those partitions that have reached theirs."""
+        for part in set(parts) - self.goals.keys():
+            reached = self.reached.get(part)
+            if reached is None or reached.completeness != newest.completeness:
+                self.goals[part] = newest
+
+    def keep(self, parts: Collection[Part]) -> None:
+        """Forgets all other partitions. A table that comes back can have fewer messages than before."""
+        for part in (self.goals.keys() | self.reached.keys()) - set(parts):
+            for known in (self.goals, self.reached, self._empty, self._searched):
+                known.pop(part, None)
 
     def _has(self, part: Part, goal: _Goal, offset: int) -> bool:
         """Returns whether a table has all messages before the goal's end of a partition."""
         end = goal.ends[part]
-        if offset >= end or self._empty.get(part) == end:
+        empty = self._empty.get(part, range(0))
+        if offset >= end or (offset >= empty.start and end <= empty.stop):
             return True
         searched_offset, searched_at_s = self._searched.get(part, (-1, goal.at_s))
         is_late = time.monotonic() - max(goal.at_s, searched_at_s) > SEARCH_S
         if not is_late or searched_offset == offset:  # the message that was there is still to be read
             return False
         if self._is_empty(part, range(offset, end)):
-            self._empty[part] = end
+            self._empty[part] = range(offset, end)
             return True
         self._searched[part] = offset, time.monotonic()
         return False
@@ -179,3 +241,17 @@ class TablesProgress:
         """Returns whether there is no committed message in a span of offsets. Reads at most up to the first one."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))
+
+
+def least(completed: Sequence[Completeness]) -> Completeness:
+    """Returns how far rows are complete that come from several partitions."""
+    return Completeness(
+        position=_least([completeness.position for completeness in completed]),
+        at_s=_least([completeness.at_s for completeness in completed]),
+    )
+
+
+def _least(values: Sequence[Value | None]) -> Value | None:
+    """Returns the least of values; None if one is None, or if there are none."""
+    known_values = [value for value in values if value is not None]
+    return min(known_values) if known_values and len(known_values) == len(values) else None

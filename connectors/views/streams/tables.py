@@ -1,13 +1,16 @@
 """Runs Kafka Streams: a table for each topic, with the last message of each key as bytes.
 
+The partitions of a table can be spread over several instances of an application. A small table is in each of them.
+
 A topic is itself the changelog of its store (`topology.optimization`). Kafka Streams numbers the tables, and the number
 is in the name of the folder of a store. So tables must be in the same order at each start (`folder.Claim`).
 """
 
 import os
+import re
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +19,16 @@ from typing import Any, Final
 import jpype
 import structlog
 
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.java import Threads
+from changelog.connectors.views.streams.placement import Placement, part_of
 from changelog.envelope.errors import ChangelogError, Kind
 
 COMMIT_MS: Final = 100
 """How often offsets are committed. A reader that waits for its own write waits for such a commit."""
 
-SESSION_S: Final = 12.0
-"""After a crash, a process with other tables waits so long, in seconds, for the end of the earlier one's membership."""
+WARM_UP_S: Final = 60.0
+"""How often Kafka Streams looks whether an instance has caught up with a partition that it is to take over."""
 
 CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
@@ -34,6 +39,9 @@ AGAIN_S: Final = 5.0
 FETCH_BYTES: Final = 16 << 20
 """The most bytes that a consumer fetches at once."""
 
+_GLOBAL_THREAD = "GlobalStreamThread"
+"""A part of the name of the thread that follows small tables. Kafka Streams cannot replace it."""
+
 _log = structlog.get_logger("views")
 
 
@@ -42,7 +50,11 @@ class TablesSettings:
     """`options` are those of the Java client, which may have secrets. `topics` maps each table to its topic, in
     the order of the tables.
 
-    Tables are kept in RocksDB in `folder`, or in memory if it is None. Those in `small_tables` are always in memory.
+    Tables are kept in RocksDB in `folder`, or in memory if it is None. Those in `small_tables` are always in memory,
+    and they have one partition.
+
+    `advertised` is the address of this instance; None if it is the only one. If it does not come back in `session_s`
+    after a crash, the others take its partitions over. Each partition has `standbys` copies at other instances.
     """
 
     bootstrap_servers: str
@@ -51,6 +63,9 @@ class TablesSettings:
     folder: Path | None
     topics: Mapping[str, str]
     small_tables: frozenset[str] = frozenset()
+    advertised: str | None = None
+    session_s: float = 12.0
+    standbys: int = 0
 
     @property
     def member(self) -> str:
@@ -59,26 +74,32 @@ class TablesSettings:
         A later process with this name takes over at once, also after a crash, and gets the tables of the earlier one.
         So a process with other tables, after an entity was added, needs another name.
         """
-        return f"{self.application}-{zlib.crc32(' '.join(self.topics.values()).encode()):08x}"
+        instance = "" if self.advertised is None else f"-{re.sub('[^A-Za-z0-9._-]', '_', self.advertised)}"
+        return f"{self.application}{instance}-{zlib.crc32(' '.join(self.topics.values()).encode()):08x}"
 
     def properties(self) -> Mapping[str, str]:
         """Returns the properties of Kafka Streams."""
         folder = {} if self.folder is None else {"state.dir": str(self.folder)}
+        address = {} if self.advertised is None else {"application.server": self.advertised}
         return {
             **self.options,
             **folder,
+            **address,
             "bootstrap.servers": self.bootstrap_servers,
             "application.id": self.application,
             "group.protocol": "classic",  # with the newer protocol, static membership needs a newer broker
             "consumer.group.instance.id": self.member,
-            "consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
-            "consumer.heartbeat.interval.ms": str(int(SESSION_S * 1000) // 4),
+            "consumer.session.timeout.ms": str(int(self.session_s * 1000)),
+            "consumer.heartbeat.interval.ms": str(int(self.session_s * 1000) // 4),
+            "num.standby.replicas": str(self.standbys),
+            "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "all",
             # With exactly_once_v2, stores of source topics can be emptied (KAFKA-20416).
             "processing.guarantee": "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
             "main.consumer.isolation.level": "read_committed",
             "restore.consumer.isolation.level": "read_committed",
+            "global.consumer.isolation.level": "read_committed",
             "commit.interval.ms": str(COMMIT_MS),
             "statestore.cache.max.bytes": "0",  # a cache would hide the newest messages
             "max.task.idle.ms": "-1",  # tables do not wait for each other
@@ -103,12 +124,12 @@ class KafkaTables:
         self.restored_messages = 0
         self._threads = Threads()
         self._failure: ChangelogError | None = None
-        self._has_failed_thread = False
+        self._has_failed_thread = self._was_ready = False
         self._closing = threading.Event()
-        self._stores: dict[tuple[str, int], Any] = {}
+        self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
-        self._listeners = [self._restore_listener(), self._failure_handler()]
+        self._listeners = [self._restore_listener(), self._failure_handler(), self._standby_listener()]
         properties = jpype.JClass("java.util.Properties")()
         for name, value in settings.properties().items():
             properties.setProperty(name, value)
@@ -116,34 +137,71 @@ class KafkaTables:
             self._streams = self._streams_package.KafkaStreams(self._topology(properties), properties)
             self._streams.setGlobalStateRestoreListener(self._listeners[0])
             self._streams.setUncaughtExceptionHandler(self._listeners[1])
+            self._streams.setStandbyUpdateListener(self._listeners[2])
+            self._placement = Placement(self._streams, settings.advertised)
             self._streams.start()
 
     def refuse_unready(self, table: str) -> None:
-        """Raises the error for a table that cannot be read now, as far as that is known without reading it."""
+        """Raises the error for a table that cannot be read now, as far as that is known without reading it.
+
+        Once all tables were restored, those that stay can also be read while others move to another instance.
+        """
         with self._asking(table):
-            if str(self._streams.state().name()) != "RUNNING":
+            state = str(self._streams.state().name())
+            self._was_ready |= state == "RUNNING"
+            is_moving = self._was_ready and self._settings.advertised is not None and state == "REBALANCING"
+            if state != "RUNNING" and not is_moving:
                 raise restoring(table)
 
     def are_restored(self) -> bool:
         """Returns whether all tables were restored, and kept since: a thread that fails does not store its tables."""
         return str(self._streams.state().name()) == "RUNNING" and not self._has_failed_thread
 
-    def get(self, table: str, partition: int, key: bytes) -> bytes | None:
-        """Returns the last message of a key in a partition of a table; None if there is none, or a tombstone."""
+    def other_owner(self, table: str, partition: int) -> str | None:
+        """Returns the address of the instance that has a partition of a table; None if this one should have it."""
         with self._asking(table):
-            value = self._store(table, partition).get(self._bytes_of(key))
-            return None if value is None else bytes(value.value())
+            return self._placement.other_owner(self.part(table, partition))
 
-    def get_with_time(self, table: str, partition: int, key: bytes) -> tuple[bytes, float] | None:
-        """Returns the same as `get` with the message's time, in seconds since 1970."""
+    def other_copies(self, table: str, partition: int) -> Sequence[str]:
+        """Returns the addresses of the other instances that are standbys for a partition of a table."""
         with self._asking(table):
-            value = self._store(table, partition).get(self._bytes_of(key))
+            return self._placement.other_copies(self.part(table, partition))
+
+    def standbys(self) -> Mapping[Part, int]:
+        """Returns the partitions for which this process is a standby, each with the offset before which it has all
+        messages.
+        """
+        return self._placement.standbys()
+
+    def part(self, table: str, partition: int) -> Part:
+        """Returns a partition with the name of its topic."""
+        return self._settings.topics[table], partition
+
+    def get_batch(
+        self, table: str, partition: int, keys: Sequence[bytes], offset: int | None
+    ) -> Sequence[bytes | None]:
+        """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
+        a tombstone. The table has all messages before `offset`; if this is None, a standby is read, too.
+        """
+        with self._asking(table):
+            store = self._store_with(table, partition, offset)
+            values = [store.get(self._bytes_of(key)) for key in keys]
+            return [None if value is None else bytes(value.value()) for value in values]
+
+    def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
+        """Returns the last message of a key in a small table, with its time in seconds since 1970."""
+        with self._asking(table):
+            value = self._store(table, 0).get(self._bytes_of(key))
             return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
 
-    def scan(self, table: str, partition: int, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the keys of a partition from `begin` on in their order, each with its last message."""
+    def scan(
+        self, table: str, partition: int, begin: bytes, offset: int | None
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """Yields the keys of a partition from `begin` on in their order, each with its last message; `offset` is as for
+        `get_batch`.
+        """
         with self._asking(table):
-            pairs = self._store(table, partition).range(self._bytes_of(begin), None)
+            pairs = self._store_with(table, partition, offset).range(self._bytes_of(begin), None)
             try:
                 while pairs.hasNext():
                     pair = pairs.next()
@@ -152,13 +210,15 @@ class KafkaTables:
                 pairs.close()
 
     def close(self) -> bool:
-        """Ends Kafka Streams. The process leaves its group.
+        """Ends Kafka Streams. The process leaves its group, unless there are other instances: these would take its
+        partitions over at once, also if it only starts again.
 
         Returns whether the tables are stored, and how far they are.
         """
         self._closing.set()
         timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
-        options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(self._failure is None)
+        leaves = self._failure is None and self._settings.advertised is None
+        options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(leaves)
         with _translated("ending Kafka Streams"):
             is_closed = bool(self._streams.close(options))
         if not is_closed:
@@ -170,7 +230,8 @@ class KafkaTables:
         serdes = jpype.JPackage("org").apache.kafka.common.serialization.Serdes
         builder = self._streams_package.StreamsBuilder()
         for table, topic in self._settings.topics.items():
-            in_memory = self._settings.folder is None or table in self._settings.small_tables
+            is_small = table in self._settings.small_tables
+            in_memory = self._settings.folder is None or is_small
             types = kstream.Materialized.StoreType
             store = (
                 kstream.Materialized.as_(table)
@@ -179,18 +240,25 @@ class KafkaTables:
                 .withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
             )
             consumed = kstream.Consumed.with_(serdes.ByteArray(), serdes.ByteArray())
-            builder.table(topic, consumed, store)
+            (builder.globalTable if is_small else builder.table)(topic, consumed, store)
         return builder.build(properties)
 
-    def _store(self, table: str, partition: int) -> Any:
+    def _store(self, table: str, partition: int, *, standby_too: bool = False) -> Any:
         """Returns the store of a partition, for reading. It stays valid when tasks are restored again."""
-        store = self._stores.get((table, partition))
+        store = self._stores.get((table, partition, standby_too))
         if store is None:
             types = self._streams_package.state.QueryableStoreTypes
             query = self._streams_package.StoreQueryParameters.fromNameAndType(table, types.timestampedKeyValueStore())
-            store = self._streams.store(query.withPartition(jpype.JInt(partition)))
-            self._stores[table, partition] = store
+            query = query.withPartition(jpype.JInt(partition))
+            store = self._streams.store(query.enableStaleStores() if standby_too else query)
+            self._stores[table, partition, standby_too] = store
         return store
+
+    def _store_with(self, table: str, partition: int, offset: int | None) -> Any:
+        """Returns the store of a partition that has all messages before `offset`; a standby, too, if this is None."""
+        if offset is not None and not self._placement.await_offset(self.part(table, partition), offset):
+            raise restoring(table)
+        return self._store(table, partition, standby_too=offset is None)
 
     @contextmanager
     def _asking(self, table: str) -> Iterator[None]:
@@ -216,6 +284,7 @@ class KafkaTables:
         class RestoreListener:
             @jpype.JOverride
             def onRestoreStart(self, part: Any, table: Any, begin: Any, end: Any) -> None:  # noqa: N802 - Java's name
+                tables._placement.restoring(part_of(part), int(end))
                 if (count := int(end) - int(begin)) > 0:
                     _log.info("restoring", table=str(table), partition=int(part.partition()), offsets=count)
 
@@ -225,14 +294,35 @@ class KafkaTables:
 
             @jpype.JOverride
             def onRestoreEnd(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
+                tables._placement.restored(part_of(part))
                 if int(count) > 0:
                     _log.info("restored", table=str(table), partition=int(part.partition()), messages=int(count))
 
             @jpype.JOverride
-            def onRestoreSuspended(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
-                """Nothing to do: the restoration goes on later."""
+            def onRestoreSuspended(self, part: Any, _table: Any, _count: Any) -> None:  # noqa: N802
+                tables._placement.copy_ended(part_of(part))  # a standby that was to take the partition over
 
         return RestoreListener()
+
+    def _standby_listener(self) -> Any:
+        tables, standby = self, self._streams_package.processor.StandbyUpdateListener
+
+        @jpype.JImplements(standby)
+        class StandbyListener:
+            @jpype.JOverride
+            def onUpdateStart(self, part: Any, _table: Any, begin: Any) -> None:  # noqa: N802 - Java's name
+                tables._placement.copied(part_of(part), int(begin))
+
+            @jpype.JOverride
+            def onBatchLoaded(self, part: Any, _table: Any, _task: Any, last: Any, _count: Any, _end: Any) -> None:  # noqa: N802
+                tables._placement.copied(part_of(part), int(last) + 1)
+
+            @jpype.JOverride
+            def onUpdateSuspended(self, part: Any, _table: Any, _last: Any, _end: Any, reason: Any) -> None:  # noqa: N802
+                if str(reason.name()) != "PROMOTED":
+                    tables._placement.copy_ended(part_of(part))
+
+        return StandbyListener()
 
     def _failure_handler(self) -> Any:
         tables, errors = self, self._streams_package.errors
@@ -265,6 +355,10 @@ class KafkaTables:
                 Kind.IN_USE,
                 f"another process with other views uses the application {self._settings.application}",
                 hint="stop it, or give each another [serve.streams] application",
+            )
+        elif _GLOBAL_THREAD in str(jpype.java.lang.Thread.currentThread().getName()):
+            self._failure = ChangelogError(
+                Kind.CONNECTION, f"the thread of small tables failed: {text}", hint="start the command again"
             )
         elif "MissingSourceTopic" in text:
             self._failure = ChangelogError(

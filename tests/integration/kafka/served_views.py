@@ -19,11 +19,11 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 class ServedViews:
     """The command with a configuration, whose rows are in `folder`. The log of all its processes goes to the file
-    `log`.
+    `log`. With port 0, each process chooses a free port.
     """
 
-    def __init__(self, config: Path) -> None:
-        self._config = config
+    def __init__(self, config: Path, port: int = 0) -> None:
+        self._config, self._port = config, port
         self.folder = config.parent / "views"
         self.log = config.with_suffix(".views.log")
         self._process: subprocess.Popen[str] | None = None
@@ -31,15 +31,24 @@ class ServedViews:
 
     def start(self) -> Api:
         """Starts a process, and returns its API once every view can be read."""
+        self.begin()
+        return self.ready()
+
+    def begin(self) -> None:
+        """Starts a process."""
         command = [sys.executable, "-W", "error", "-m", "changelog", "views", "serve", "--config", str(self._config)]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [*command, "--port", "0"],
+                [*command, "--port", str(self._port)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1"},
             )
+
+    def ready(self) -> Api:
+        """Returns the API of the process once every view can be read."""
+        assert self._process is not None
         assert self._process.stdout is not None
         with self._process.stdout as output:
             address = re.search(r"views are served at (http://127.0.0.1:\d+)/", output.readline())
@@ -47,6 +56,11 @@ class ServedViews:
         self.api = Api(address[1])
         until(lambda: self.api.get("/ready").status == 200, "views are not ready")
         return self.api
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """Ends the process at once, as a crash does."""

@@ -24,6 +24,8 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.model import Op, Place, Record, position_of
 from changelog.envelope.position import Position, commit_text
+from changelog.envelope.versions import TableColumns, Versions
+from changelog.schemas.types import Primitive, Struct
 from tests.integration.kafka.served_views import ServedViews, served, streams_section
 from tests.integration.kafka.site import Site
 from tests.integration.kafka.topics import alter, entity
@@ -76,6 +78,13 @@ class Changelog:
         self.story.commits += numbered
         self._store(numbered, lambda change: change.place)
 
+    def announce(self) -> None:
+        """Stores the columns of orders. Then readers know that each order is in the partition that its key chooses."""
+        table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
+        provenance = record(Op.CREATE, "{}").envelope.provenance
+        versions = Versions([], accepted={}, filled=lambda *_: ())
+        self.add([versions.announce(ORDER, table, provenance).record])
+
     def _store(self, commits: Sequence[Sequence[Record]], place: Callable[[Record], Place]) -> None:
         shapes = {served.name: served.shape() for served in (ORDER, GUEST)}
         with writing(self.settings) as sink:
@@ -88,7 +97,7 @@ class Changelog:
                     self._fold(change)
 
     def _fold(self, change: Record) -> None:
-        rows, source = self.rows[change.entity], change.envelope.provenance.source
+        rows, source = self.rows.get(change.entity, {}), change.envelope.provenance.source
         if source.op is Op.TRUNCATE:
             rows.clear()
         elif change.envelope.current is None:

@@ -166,10 +166,11 @@ def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
         ("/seat/A/1", 400, "the key has 3 columns, not 2", "give the values of hall, row, seat, in this order"),
         ("/seat?prefix=A&prefix=1&prefix=1&prefix=1", 400, "the key has 3 columns, not 4", None),
         ("/order/%FF", 400, "the key is not UTF-8", None),
-        ("/order/42?at=1", 400, "the parameter at is not known", "known here: min_position, max_lag"),
+        ("/order/42?at=1", 400, "the parameter at is not known", "known here: min_position, max_lag, stale"),
         ("/order?limit=0", 400, "limit is not a number of rows", "give 1 to 1000"),
         ("/order?limit=1&limit=2", 400, "the parameter limit is given 2 times", "give it once"),
         ("/order/42?min_position=7", 400, "min_position is not a position", None),
+        ("/order/42?stale=yes", 400, "stale has another value than allowed", "write ?stale=allowed, or leave it out"),
         ("/order/42?max_lag=2h", 400, "max_lag is not a time span", "give seconds, as in 2s, 500ms or 1m"),
     ],
 )

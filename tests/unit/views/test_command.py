@@ -124,6 +124,11 @@ def test_what_is_missing_to_serve_topics_is_named(
     [
         (KAFKA, 'store = "lru:100"', "serve.streams.store: should be"),
         (KAFKA, "heap_mib = 1", "serve.streams.heap_mib: should be"),
+        (KAFKA, 'advertised = "here"', "serve.streams.advertised: "),
+        (KAFKA, 'advertised = "here:1"', "serve.streams.instance_token: is missing: instances show it to each other"),
+        (KAFKA, 'instance_token = "0123456789abcdef"', "serve.streams.advertised: is missing: the address at which"),
+        (KAFKA, "standbys = 1", "serve.streams.advertised: is missing: the address at which other instances reach"),
+        (KAFKA, "session_seconds = 1", "serve.streams.session_seconds: should be"),
         (CONFIG, "heap_mib = 512", "serve.streams: applies only to topics, and the sink is files; leave this section"),
         (
             KAFKA.replace('127.0.0.1:9"', '127.0.0.1:9", envelope = "flat"'),

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -45,10 +45,10 @@ class Memory:
     def refuse_unready(self, table: str) -> None:
         pass
 
-    def get(self, table: str, number: int, key: bytes) -> bytes | None:
-        return self.messages.get((table, number), {}).get(key)
+    def get_batch(self, table: str, number: int, keys: Sequence[bytes], *_: object) -> Sequence[bytes | None]:
+        return [self.messages.get((table, number), {}).get(key) for key in keys]
 
-    def scan(self, table: str, number: int, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, table: str, number: int, begin: bytes, *_: object) -> Generator[tuple[bytes, bytes], None, None]:
         yield from sorted(pair for pair in self.messages.get((table, number), {}).items() if pair[0] >= begin)
 
 
@@ -57,8 +57,11 @@ class AtEnd:
 
     error = None
 
-    def reached(self, entity: str) -> Completeness:
+    def reached(self, _: object) -> Completeness:
         return Completeness(position=Position(1, 10**6, 0), at_s=0.0)
+
+    def offset(self, _: object) -> int:
+        return 0
 
 
 def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
@@ -66,8 +69,9 @@ def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
         name: ServedTopic(name=f"booking.{name}", key=("id",), partitions=PARTITIONS, is_placed_by_key=placed)
         for name in ("order", "guest")
     }
+    tables = cast(Any, memory)
     return StreamsEngine(
-        cast(Any, memory), cast(Any, AtEnd()), JSON, topics=topics, columns={}, where="here", close=lambda: None
+        tables, tables, cast(Any, AtEnd()), JSON, topics=topics, columns={}, where="here", close=lambda: None
     )
 
 

@@ -31,6 +31,7 @@ class Cluster:
         self.commit: int | None = None
         self.ends: dict[Part, int] = {ORDER: 0, GUEST: 0}
         self.offsets: dict[Part, int] = {}
+        self.standby_offsets: dict[Part, int] = {}
         self.messages: dict[Part, list[int]] = {}
         self.error: Exception | None = None
         self.are_tables_restored = True
@@ -43,11 +44,14 @@ class Cluster:
     def reader(self) -> Iterator[None]:
         yield
 
+    def standbys(self) -> Mapping[Part, int]:
+        return dict(self.standby_offsets)
+
     def are_restored(self) -> bool:
         return self.are_tables_restored
 
-    def get_with_time(self, table: str, number: int, key: bytes) -> tuple[bytes, float] | None:
-        assert (table, number, key) == ("positions", 0, b"app")
+    def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
+        assert (table, key) == ("positions", b"app")
         if self.error is not None:
             raise self.error
         return None if self.commit is None else (checkpoint(self.commit).to_json(), float(self.commit))
@@ -87,7 +91,7 @@ def followed(cluster: Cluster) -> Iterator[TablesProgress]:
 
 
 def reached(followed: TablesProgress, entity: str) -> int | None:
-    completeness = followed.reached(entity)
+    completeness = followed.reached([(f"booking.{entity}", 0)])
     return None if completeness is None or completeness.position is None else completeness.position.commit
 
 
@@ -100,7 +104,8 @@ def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, foll
     assert reached(followed, "order") is None
     cluster.offsets = {ORDER: 7, GUEST: 5}
     until(lambda: reached(followed, "order") == 1, "order is not complete")
-    assert followed.reached("order") == followed.reached("guest")
+    assert followed.reached([ORDER]) == followed.reached([GUEST]) == followed.reached([ORDER, GUEST])
+    assert followed.offset(ORDER) == 7
 
 
 def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: TablesProgress) -> None:
@@ -175,3 +180,32 @@ def test_a_long_span_without_messages_holds_nothing_up(cluster: Cluster, followe
     cluster.ends[ORDER] = 10**7
     cluster.commit = 1
     until(lambda: reached(followed, "order") == 1, "order is not complete")
+
+
+def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, followed: TablesProgress) -> None:
+    def standby_reached() -> int | None:
+        completeness = followed.standby_reached(ORDER)
+        return None if completeness is None or completeness.position is None else completeness.position.commit
+
+    cluster.ends, cluster.messages = {ORDER: 7, GUEST: 5}, {ORDER: [2, 5]}
+    cluster.offsets = {ORDER: 7, GUEST: 5}
+    cluster.standby_offsets, cluster.commit = {ORDER: 3}, 1
+    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    assert standby_reached() is None
+    assert followed.complete_s() is None
+    cluster.standby_offsets = {ORDER: 6}  # what follows is the end of a transaction
+    until(lambda: standby_reached() == 1, "the standby is not complete")
+    until(lambda: followed.complete_s() == 1.0, "the tables are not complete")
+    cluster.ends, cluster.offsets, cluster.messages, cluster.commit = (
+        {**cluster.ends, ORDER: 9},
+        {ORDER: 9},
+        {ORDER: [8]},
+        2,
+    )
+    until(lambda: reached(followed, "order") == 2, "order is not complete")
+    assert standby_reached() == 1
+    cluster.standby_offsets = {}
+    until(lambda: standby_reached() is None, "there is still a standby")
+    cluster.standby_offsets = {ORDER: 3}  # it has fewer messages than before
+    time.sleep(0.1)
+    assert standby_reached() is None

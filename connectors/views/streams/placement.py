@@ -1,0 +1,116 @@
+"""Knows where partitions are: up to which offset this process has them, and which instance has the others.
+
+A process that hung can still read its tables for a moment after another instance took its partitions over. Its rows are
+old then, but it does not know that. So a reader says which offset it needs, and the process compares that with the
+offset that it has certainly reached itself: it has restored the table up to there, or has committed the offset.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from changelog.connectors.kafka.offsets import Part
+
+REFRESH_S: Final = 0.25
+"""How long it is remembered which instance has which partition, in seconds."""
+
+WAIT_S: Final = 0.5
+"""How long a reader waits until a table has an offset, in seconds. Other processes can see a commit a moment earlier
+than the process that made it.
+"""
+
+_POLL_S = 0.005
+
+
+class Placement:
+    """Places of the partitions of `streams`, an object of Kafka Streams. `own` is the address of this instance; if it
+    is None, there are no other instances. Any thread may call the methods.
+    """
+
+    def __init__(self, streams: Any, own: str | None) -> None:
+        self._streams, self._own = streams, own
+        self._restored_ends: dict[Part, int] = {}
+        self._restored: dict[Part, int] = {}
+        self._committed: Mapping[Part, int] = {}
+        self._standbys: dict[Part, int] = {}
+        self._owners: Mapping[Part, str] = {}
+        self._copies: Mapping[Part, Sequence[str]] = {}
+        self._known_until_s = 0.0
+
+    def restoring(self, part: Part, end: int) -> None:
+        """Notes that a table will be restored up to an offset."""
+        self._restored_ends[part] = end
+
+    def restored(self, part: Part) -> None:
+        """Notes that the table was restored."""
+        self._restored[part] = self._restored_ends.pop(part, 0)
+        self._standbys.pop(part, None)
+
+    def copied(self, part: Part, offset: int) -> None:
+        """Notes that the standby of a partition has all messages before an offset."""
+        self._standbys[part] = offset
+
+    def copy_ended(self, part: Part) -> None:
+        """Notes that this process is no longer a standby for a partition."""
+        self._standbys.pop(part, None)
+
+    def standbys(self) -> Mapping[Part, int]:
+        """Returns the partitions for which this process is a standby, each with the offset before which the standby has
+        all messages. A standby that takes its partition over counts until its table is restored.
+        """
+        return dict(self._standbys)
+
+    def await_offset(self, part: Part, offset: int) -> bool:
+        """Returns whether this process has all messages of a partition before an offset. Waits a moment for them."""
+        deadline_s = time.monotonic() + WAIT_S
+        while max(self._restored.get(part, 0), self._committed.get(part, 0)) < offset:
+            committed = dict(_committed(self._streams))
+            self._committed = committed
+            if committed.get(part, 0) >= offset:
+                break
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def other_owner(self, part: Part) -> str | None:
+        """Returns the address of the instance that has a partition; None if this one should have it, or if no instance
+        is known to have it.
+        """
+        if self._own is None:
+            return None
+        self._refresh()
+        owner = self._owners.get(part)
+        return None if owner == self._own else owner
+
+    def other_copies(self, part: Part) -> Sequence[str]:
+        """Returns the addresses of the other instances that are standbys for a partition."""
+        self._refresh()
+        return [address for address in self._copies.get(part, ()) if address != self._own]
+
+    def _refresh(self) -> None:
+        if time.monotonic() < self._known_until_s:
+            return
+        owners: dict[Part, str] = {}
+        copies: dict[Part, list[str]] = {}
+        for instance in self._streams.metadataForAllStreamsClients():
+            host = str(instance.host())
+            address = f"[{host}]:{instance.port()}" if ":" in host else f"{host}:{instance.port()}"
+            owners.update({part_of(part): address for part in instance.topicPartitions()})
+            for part in instance.standbyTopicPartitions():
+                copies.setdefault(part_of(part), []).append(address)
+        self._owners, self._copies = owners, copies
+        self._known_until_s = time.monotonic() + REFRESH_S
+
+
+def part_of(part: Any) -> Part:
+    """Returns a partition from Java's object."""
+    return str(part.topic()), int(part.partition())
+
+
+def _committed(streams: Any) -> Iterator[tuple[Part, int]]:
+    """Yields the offsets that this process has committed itself. They are negative before the first commit."""
+    for thread in streams.metadataForLocalThreads():
+        for task in thread.activeTasks():
+            for part, offset in dict(task.committedOffsets()).items():
+                yield part_of(part), int(offset)

@@ -1,0 +1,161 @@
+"""Views on two instances: each answers for all rows, wherever they are, and never with older ones than it says."""
+
+import http.client
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks.kafka.sink import KafkaSettings
+from changelog.connectors.views.served import INSTANCES
+from changelog.envelope.key import partition
+from changelog.envelope.model import Op
+from tests.integration.kafka.served_views import ServedViews
+from tests.integration.kafka.test_served_views import NAME, PARTITIONS, Changelog, assert_equal, configure
+from tests.patience import until
+from tests.unit.records import record
+from tests.unit.views.running import Api
+from tests.unit.views.story import ENTITIES, Story
+
+SESSION_S = 6
+TOKEN = "the-token-of-instances"
+KEYS = [f"key-{number}" for number in range(8)]
+TARGETS = [f"/{entity}/{key}" for entity in ENTITIES for key in KEYS]
+
+
+@pytest.fixture(scope="module")
+def changelog(broker: Broker, seed: int) -> Changelog:
+    client = Client(bootstrap_servers=broker.bootstrap_servers)
+    changelog = Changelog(KafkaSettings(client=client, name=NAME, prefix="view-instances"), Story(random.Random(seed)))
+    changelog.announce()
+    changelog.more(30)
+    return changelog
+
+
+@pytest.fixture(scope="module")
+def instances(changelog: Changelog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[ServedViews]]:
+    instances = []
+    for _ in range(2):
+        port = free_port()
+        streams = f"""advertised = "127.0.0.1:{port}"
+instance_token = "{TOKEN}"
+session_seconds = {SESSION_S}
+standbys = 1
+"""
+        config = configure(tmp_path_factory.mktemp("views"), changelog.settings, streams)
+        instances.append(ServedViews(config, port))
+    try:
+        for instance in instances:
+            instance.begin()
+        for instance in instances:
+            instance.ready()
+        yield instances
+    finally:
+        for instance in instances:
+            instance.close()
+
+
+def write(changelog: Changelog, number: int) -> None:
+    """Stores a change of each key."""
+    row = f'{{"n":{number}}}'
+    changelog.add(
+        *(
+            [record(Op.UPDATE, row, key=key, entity=entity, partition=partition(key.encode(), PARTITIONS))]
+            for entity in ENTITIES
+            for key in KEYS
+        )
+    )
+
+
+def statuses(api: Api, parameters: str = "") -> Sequence[int]:
+    return [api.get(f"{target}{parameters}").status for target in TARGETS]
+
+
+def await_all(api: Api, parameters: str = "") -> None:
+    until(lambda: set(statuses(api, parameters)) == {200}, "a row cannot be read")
+
+
+def assert_stale_is_true(api: Api, changelog: Changelog) -> None:
+    """Each row can be read, and if it is not the newest one, then the answer says so."""
+    for entity in ENTITIES:
+        for key in KEYS:
+            answer, newest = api.get(f"/{entity}/{key}?stale=allowed"), changelog.rows[entity][key]["position"]
+            assert answer.status in {200, 404}
+            assert answer.json.get("position") == newest or answer.headers["x-position"] < newest
+
+
+def test_each_instance_has_all_rows(instances: Sequence[ServedViews], changelog: Changelog) -> None:
+    for instance in instances:
+        assert_equal(instance.api, changelog)
+    changelog.more(10)
+    for instance in instances:
+        assert_equal(instance.api, changelog)
+
+
+def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
+    instances: Sequence[ServedViews], changelog: Changelog
+) -> None:
+    first, second = instances
+    write(changelog, 0)
+    await_all(first.api)
+    second.send(signal.SIGSTOP)
+    answers = [first.api.get(target) for target in TARGETS]
+    assert {answer.status for answer in answers} == {200, 503}  # both instances have partitions
+    refusal = next(answer for answer in answers if answer.status == 503)
+    assert refusal.headers["retry-after"] == "1"
+    assert refusal.json["error"].startswith(f"the instance {urlsplit(second.api.address).netloc} has these rows")
+    assert_stale_is_true(first.api, changelog)
+    await_all(first.api)  # it has taken the partitions over
+    write(changelog, 1)
+    reached = f"?min_position={changelog.last}"
+    until(lambda: set(statuses(first.api, reached)) == {200}, "the writes do not arrive")
+    second.send(signal.SIGCONT)
+    for _ in range(20):
+        for answer in [second.api.get(f"{target}{reached}") for target in TARGETS]:
+            assert answer.status == 503 or answer.json["current"]["n"] == 1
+    await_all(second.api)
+
+
+def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
+    instances: Sequence[ServedViews], changelog: Changelog
+) -> None:
+    first, second = instances
+    write(changelog, 2)
+    await_all(first.api, f"?min_position={changelog.last}")
+    second.kill()
+    killed_s = time.monotonic()
+    assert_stale_is_true(first.api, changelog)
+    assert time.monotonic() - killed_s < 2
+    assert set(statuses(first.api)) == {200, 503}
+    assert {first.api.get(f"/{entity}?stale=allowed").status for entity in ENTITIES} == {200}
+    await_all(first.api)
+    write(changelog, 2)
+    assert_equal(first.api, changelog)
+    second.begin()
+    second.ready()
+    assert_equal(second.api, changelog)
+    assert_equal(first.api, changelog)
+    assert second.stop() == -signal.SIGTERM
+    assert set(statuses(first.api)) == {200, 503}  # it may come back, so no partition moves yet
+
+
+def test_only_instances_may_ask_for_messages(instances: Sequence[ServedViews]) -> None:
+    with closing(http.client.HTTPConnection(urlsplit(instances[0].api.address).netloc)) as connection:
+
+        def status(method: str, token: str, body: bytes = b"") -> int:
+            connection.request(method, INSTANCES, body, {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+
+        assert status("POST", "the-token-of-a-reader") == 401
+        assert status("GET", TOKEN) == 405
+        assert status("POST", TOKEN, b"{") == 503
+        assert status("POST", TOKEN, b"x" * (2 << 20)) == 413

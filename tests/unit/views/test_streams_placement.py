@@ -1,0 +1,100 @@
+"""Where partitions are, as Kafka Streams says it. No Java runs here."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.views.streams import placement
+from changelog.connectors.views.streams.placement import Placement
+
+ORDER, GUEST = ("booking.order", 0), ("booking.guest", 0)
+
+
+class JavaPart:
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def topic(self) -> str:
+        return self._part[0]
+
+    def partition(self) -> int:
+        return self._part[1]
+
+
+class Streams:
+    """Kafka Streams: the offsets that this process has committed, and the partitions of each instance."""
+
+    def __init__(self) -> None:
+        self.committed: dict[Part, int] = {}
+        self.owners: Mapping[tuple[str, int], list[Part]] = {}
+        self.copies: Mapping[tuple[str, int], list[Part]] = {}
+
+    def metadataForLocalThreads(self) -> Any:  # noqa: N802 - Java's name
+        offsets = {JavaPart(part): offset for part, offset in self.committed.items()}
+        task = SimpleNamespace(committedOffsets=lambda: offsets)
+        return [SimpleNamespace(activeTasks=lambda: [task])]
+
+    def metadataForAllStreamsClients(self) -> Any:  # noqa: N802 - Java's name
+        return [
+            SimpleNamespace(
+                host=lambda host=host: host,
+                port=lambda port=port: port,
+                topicPartitions=lambda address=(host, port): list(map(JavaPart, self.owners[address])),
+                standbyTopicPartitions=lambda address=(host, port): list(map(JavaPart, self.copies.get(address, []))),
+            )
+            for host, port in self.owners
+        ]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "WAIT_S", 0.01)
+    monkeypatch.setattr(placement, "REFRESH_S", 0.0)
+
+
+def test_a_process_has_what_it_has_restored_or_committed() -> None:
+    streams = Streams()
+    here = Placement(streams, None)
+    assert here.await_offset(ORDER, 0)
+    assert not here.await_offset(ORDER, 5)
+    here.restoring(ORDER, 5)
+    assert not here.await_offset(ORDER, 5)
+    here.restored(ORDER)
+    streams.committed = {ORDER: -1, GUEST: 3}  # it has committed nothing since
+    assert here.await_offset(ORDER, 5)
+    assert not here.await_offset(ORDER, 6)
+    streams.committed = {ORDER: 7, GUEST: 3}
+    assert here.await_offset(ORDER, 7)
+    assert here.await_offset(GUEST, 3)
+    assert not here.await_offset(GUEST, 4)
+
+
+def test_the_instance_that_has_a_partition_is_named() -> None:
+    streams = Streams()
+    here = Placement(streams, "a:1")
+    assert here.other_owner(ORDER) is None
+    streams.owners = {("a", 1): [ORDER], ("::1", 2): [GUEST]}
+    assert (here.other_owner(ORDER), here.other_owner(GUEST)) == (None, "[::1]:2")
+    streams.owners = {("a", 1): [], ("b", 2): [ORDER, GUEST]}
+    assert (here.other_owner(ORDER), here.other_owner(GUEST)) == ("b:2", "b:2")
+    assert Placement(streams, None).other_owner(ORDER) is None
+    streams.copies = {("a", 1): [ORDER], ("b", 2): [ORDER]}
+    assert (here.other_copies(ORDER), here.other_copies(GUEST)) == (["b:2"], [])
+
+
+def test_a_standby_counts_until_it_has_taken_over() -> None:
+    here = Placement(Streams(), "a:1")
+    here.copied(ORDER, 5)
+    here.copied(GUEST, 7)
+    here.copied(ORDER, 6)
+    assert here.standbys() == {ORDER: 6, GUEST: 7}
+    assert not here.await_offset(ORDER, 6)
+    here.copy_ended(GUEST)
+    here.restoring(ORDER, 6)
+    assert here.standbys() == {ORDER: 6}
+    here.restored(ORDER)
+    assert here.standbys() == {}
+    assert here.await_offset(ORDER, 6)
