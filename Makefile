@@ -44,7 +44,7 @@ endef
 ENGINE := connectors/debezium/changelog-debezium.jar
 ENGINE_SOURCES := $(shell find connectors/debezium/java -name '*.java') connectors/debezium/java/pom.xml
 
-ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
+ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9 redis
 CONNECTORS := postgres mysql mariadb sqlserver
 SERVERS := kafka streams jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
@@ -148,8 +148,8 @@ bench: .venv/.dev $(if $(filter * debezium shim,$(NAME)),$(ENGINE)) $(foreach na
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
-	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --extra views --output-file requirements.lock
-	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --extra views --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra redis --extra state --extra views --output-file requirements.lock
+	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra redis --extra state --extra views --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:

@@ -14,9 +14,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "requirements.lock": (("console", "embedded", "kafka", "mysql", "state", "views"), ()),
+    "requirements.lock": (("console", "embedded", "kafka", "mysql", "redis", "state", "views"), ()),
     "requirements-dev.lock": (
-        ("console", "embedded", "kafka", "mysql", "state", "views", "spark"),
+        ("console", "embedded", "kafka", "mysql", "redis", "state", "views", "spark"),
         ("test", "lint", "docs"),
     ),
 }

@@ -1,5 +1,5 @@
 """`spark-submit spark_jobs/maintain_view.py`: keeps a view up to date in another store: a table of PostgreSQL or of
-Delta Lake, or a target that a package adds.
+Delta Lake, hashes of Redis, or a target that a package adds.
 
 The job follows the changelog until it is stopped, or up to its present end with --available-now. It applies a state
 only if its position is newer than that of the row, so neither a repeated nor a late change does any harm. Each run
@@ -51,17 +51,17 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="TARGET",
-        help=f"the kind of store: {' or '.join(TARGETS)}, or a target that a package adds",
+        help=f"the kind of store: {', '.join(TARGETS)}, or a target that a package adds",
     )
     parser.add_argument(
         "--to",
         type=path_or_uri,
         required=True,
         metavar="PLACE",
-        help="where the store is: [SCHEMA.]TABLE for postgres, any folder or URI for delta",
+        help="where the store is: [SCHEMA.]TABLE for postgres, any folder or URI for delta, how names begin for redis",
     )
     parser.add_argument(
-        "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string, for --output postgres"
+        "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string or URL, for postgres and redis"
     )
     parser.add_argument(
         "--available-now", action="store_true", help="end at the changelog's present end; without it, run until stopped"

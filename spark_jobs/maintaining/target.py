@@ -5,13 +5,14 @@ example.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from changelog.connectors.config import TotalsConfig
+from changelog.connectors.extras import extra_needed
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
@@ -24,9 +25,12 @@ GROUP: Final = "changelog.view_targets"
 
 TARGETS: Final[Mapping[str, EntryPoint]] = {
     name: EntryPoint(name, f"changelog.spark_jobs.maintaining.{module}:opened", GROUP)
-    for name, module in {"postgres": "in_postgres", "delta": "in_delta_lake"}.items()
+    for name, module in {"postgres": "in_postgres", "delta": "in_delta_lake", "redis": "in_redis"}.items()
 }
 """The targets that this package has."""
+
+EXTRAS: Final = frozenset({"redis"})
+"""The targets for which the extra of the same name must be installed."""
 
 FAIL_POINTS: Final = ("view:staged", "view:applied")
 """Boundaries between steps at which tests make a run crash: a batch is staged in the target but not applied; a batch is
@@ -108,8 +112,10 @@ def opened(name: str, settings: TargetSettings) -> AbstractContextManager[ViewTa
     if entry_point is None:
         names = ", ".join(sorted({*added, *TARGETS}))
         raise ChangelogError(Kind.USAGE, f"there is no target {name}", hint=f"--output is one of: {names}")
+    needed = extra_needed(name, f"--output is {name}, and {{}} is not installed") if name in EXTRAS else nullcontext()
     try:
-        open_target: Any = entry_point.load()
+        with needed:
+            open_target: Any = entry_point.load()
     except (ImportError, AttributeError) as error:
         raise ChangelogError(
             Kind.USAGE,

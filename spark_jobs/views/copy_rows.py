@@ -173,7 +173,7 @@ def _finish(type_: ColumnType) -> Callable[[pa.Array], pa.Array]:
         case Primitive.BYTES:
             return lambda array: _each(array, lambda value: "\\x" + value.hex())
         case Array() | Map() | Struct():
-            render = _rendered(type_)
+            render = rendered(type_)
             return lambda array: _each(array, lambda value: msgspec.json.encode(render(value)).decode())
     return lambda array: array
 
@@ -182,7 +182,8 @@ def _each(array: pa.Array, render: Callable[[Any], str]) -> pa.Array:
     return pa.array([None if value is None else render(value) for value in array.to_pylist()], pa.utf8())
 
 
-def _rendered(type_: ColumnType) -> Render:
+def rendered(type_: ColumnType) -> Render:
+    """Returns the function that renders the values of a type."""
     match type_:
         case Array(element=element):
             of_element = _optional(element)
@@ -199,7 +200,7 @@ def _rendered(type_: ColumnType) -> Render:
 
 
 def _optional(type_: ColumnType) -> Render:
-    render = _rendered(type_)
+    render = rendered(type_)
     return lambda value: None if value is None else render(value)
 
 

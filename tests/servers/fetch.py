@@ -67,7 +67,11 @@ ARCHIVES = {
 }
 """Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
 
-PACKAGES = {"mariadb-11.8": ("trixie", "mariadb-server-core=1:11.8.*"), "mysql-9": ("sid", "mysql-server-core=9.7.*")}
+PACKAGES = {
+    "mariadb-11.8": ("trixie", "mariadb-server-core=1:11.8.*"),
+    "mysql-9": ("sid", "mysql-server-core=9.7.*"),
+    "redis": ("trixie", "redis-server=5:8.0.*"),
+}
 """Maps a server name to a Debian release and to a package with the beginning of its version. The release decides the
 rest of the version; apt verifies the package by Debian's signature of the release.
 """
@@ -194,7 +198,7 @@ def _arrange(usr: Path, folder: Path) -> None:
     """Copies what a server needs from the folders in which Debian's packages have it."""
     for part in ("bin", "lib", "share"):
         (folder / part).mkdir(parents=True)
-    for program in usr.glob("sbin/m*d"):
+    for program in (*usr.glob("sbin/m*d"), *usr.glob("bin/redis-server")):
         shutil.copy(program, folder / "bin")
     for library in usr.glob("lib/*-linux-gnu/*.so*"):
         shutil.copy(library, folder / "lib", follow_symlinks=False)

@@ -1,0 +1,183 @@
+"""Keeps a view in Redis: one hash for each row. Spark's tasks apply the states, and the progress is stored last.
+
+If the names begin with `orders`, `orders:row:KEY` is a row, and `orders:keys` the set of the keys of all rows.
+`orders:deleted` has the positions of deleted keys, `orders:deleted:at` when they were deleted, and `orders:progress`
+the progress.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from typing import Any, Final, NoReturn
+
+import redis
+
+from changelog.connectors.failpoints import Reach
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import Column
+from changelog.spark_jobs.maintaining.redis_rows import IS_NEWER, TIMEOUT_S, WRITTEN, names_of, writer
+from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
+
+_SCANNED: Final = 1000
+"""How many keys are examined at a time."""
+
+_REMOVE: Final = (
+    IS_NEWER
+    + """
+for number = 2, #ARGV do
+    local row = KEYS[1] .. ARGV[number]
+    local position = redis.call('HGET', row, '_position')
+    if ARGV[1] == '' or (position and is_newer(ARGV[1], position)) then
+        redis.call('DEL', row)
+        redis.call('SREM', KEYS[2], ARGV[number])
+    end
+end
+"""
+)
+"""Removes rows; only those of positions before the first argument, if it is not empty."""
+
+_SET: Final = """
+local record = redis.call('HGET', KEYS[1], 'record')
+if record == ARGV[3] then return 1 end  -- the client sends a call again if it lost the answer
+if record ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+return 1
+"""
+"""Sets a field of the progress, if the record is still the one that this run knows."""
+
+_PREFIX: Final = re.compile(r"[\w.:-]{1,200}")
+
+
+@contextmanager
+def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
+    """Opens the view whose names begin with `settings.to`. If two runs write it at a time, one of them fails.
+
+    Raises ChangelogError: USAGE for wrong settings, CONNECTION and ACCESS if the server refuses. An error of the client
+    within the block becomes a ChangelogError.
+    """
+    if settings.dsn is None:
+        hint = "--dsn env:NAME, or file:PATH, with redis://HOST:PORT/DATABASE: never the URL itself"
+        raise ChangelogError(Kind.USAGE, "--output redis needs --dsn", hint=hint)
+    if not _PREFIX.fullmatch(settings.to):
+        hint = "--to is the beginning of the names: letters, digits, _, ., : and -"
+        raise ChangelogError(Kind.USAGE, f"{settings.to!r} cannot begin names in Redis", hint=hint)
+    try:
+        client = redis.Redis.from_url(
+            settings.dsn, decode_responses=True, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        )
+    except ValueError:
+        hint = "redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss:// for TLS"
+        raise ChangelogError(Kind.USAGE, "the text of --dsn is not a URL of Redis", hint=hint) from None
+    with closing(client):
+        try:
+            client.ping()
+            yield RedisTarget(client, settings.dsn, settings.to, settings.reach)
+        except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+            hint = "check --dsn; the user may read and write all keys of the view, and run scripts"
+            raise ChangelogError(Kind.ACCESS, f"Redis refuses the user ({type(error).__name__})", hint=hint) from None
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            message = f"cannot reach Redis ({type(error).__name__})"
+            raise ChangelogError(Kind.CONNECTION, message, hint="check --dsn, and whether the server runs") from None
+        except redis.RedisError as error:
+            raise ChangelogError(Kind.STORAGE, f"Redis reports an error ({type(error).__name__})") from None
+
+
+class RedisTarget:
+    """The rows of a view, and what belongs to them."""
+
+    def __init__(self, client: "redis.Redis", url: str, prefix: str, reach: Reach) -> None:
+        self._client: Any = client
+        self._url, self._prefix, self._reach = url, prefix, reach
+        self._rows, self._markers, self._marked_at, self._keys, self._progress = names_of(prefix, "")
+        self._last_record = ""
+
+    def progress(self) -> str | None:
+        """Returns the progress that was stored last; None if there is no view.
+
+        If an earlier run was killed while it removed the rows of a view that it built anew, the others are removed now.
+        """
+        if self._client.type(self._progress) not in ("none", "hash"):
+            self._refuse(self._progress)
+        record, is_emptying = self._client.hmget(self._progress, "record", "emptying")
+        if record is None:
+            for name in (self._progress, self._markers, self._marked_at, self._keys):
+                if self._client.exists(name):
+                    self._refuse(name)
+            return None
+        if is_emptying:
+            self._empty()
+        self._last_record = record
+        return str(record)
+
+    def create(self, columns: Sequence[Column], progress: str) -> None:
+        """Stores the progress, and removes the rows of an earlier view."""
+        del columns  # a hash needs no definition
+        self._client.hset(self._progress, mapping={"record": progress, "emptying": "1", "nonce": ""})
+        self._empty()
+        self._last_record = progress
+
+    def apply(self, batch: StateBatch) -> None:
+        """Applies a batch.
+
+        1. Rows and markers from before a truncate are removed.
+        2. Tasks apply the states.
+        3. The progress is stored.
+
+        Raises ChangelogError (IN_USE) if another run has stored its progress since this run read or stored it.
+        """
+        nonce = secrets.token_hex(8)  # a task that is left of an earlier batch does not know it
+        self._set("nonce", nonce)
+        if batch.truncated is not None:  # 1
+            self._remove_rows(batch.truncated)
+            self._remove_markers(batch.truncated)
+        numbered = batch.states.toDF(*(f"c{number}" for number, _ in enumerate(batch.states.columns)))
+        write = writer(self._url, self._prefix, nonce, batch.columns)
+        numbered.mapInArrow(write, WRITTEN).groupBy().sum().collect()  # 2
+        self._reach("view:staged")
+        self._set("record", batch.progress)  # 3
+        self._last_record = batch.progress
+
+    def forget(self, before: datetime) -> None:
+        """Removes the markers of deletes that were applied before this time."""
+        while keys := self._client.zrangebyscore(
+            self._marked_at, "-inf", f"({int(before.timestamp())}", start=0, num=_SCANNED
+        ):
+            self._forget_keys(keys)
+
+    def _empty(self) -> None:
+        self._remove_rows("")
+        self._client.delete(self._markers, self._marked_at)
+        self._client.hdel(self._progress, "emptying")
+
+    def _remove_rows(self, before: str) -> None:
+        remove = self._client.register_script(_REMOVE)
+        keys: list[str] = []
+        for key in self._client.sscan_iter(self._keys, count=_SCANNED):
+            keys.append(key)
+            if len(keys) == _SCANNED:
+                remove([self._rows, self._keys], [before, *keys])
+                keys = []
+        if keys:
+            remove([self._rows, self._keys], [before, *keys])
+
+    def _remove_markers(self, before: str) -> None:
+        keys = [key for key, position in self._client.hscan_iter(self._markers, count=_SCANNED) if position < before]
+        for start in range(0, len(keys), _SCANNED):
+            self._forget_keys(keys[start : start + _SCANNED])
+
+    def _forget_keys(self, keys: Sequence[str]) -> None:
+        with self._client.pipeline() as pipeline:
+            pipeline.hdel(self._markers, *keys)
+            pipeline.zrem(self._marked_at, *keys)
+            pipeline.execute()
+
+    def _refuse(self, name: str) -> NoReturn:
+        hint = "use another --to: this job changes only views that it made"
+        raise ChangelogError(Kind.USAGE, f"{name} in Redis is not part of a view that this job made", hint=hint)
+
+    def _set(self, field: str, value: str) -> None:
+        if not self._client.eval(_SET, 1, self._progress, self._last_record, field, value):
+            hint = "let only one run at a time write a view"
+            raise ChangelogError(Kind.IN_USE, f"another run has written {self._prefix}", hint=hint)
