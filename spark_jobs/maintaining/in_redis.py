@@ -39,7 +39,9 @@ end
 """Removes rows; only those of positions before the first argument, if it is not empty."""
 
 _SET: Final = """
-if redis.call('HGET', KEYS[1], 'record') ~= ARGV[1] then return 0 end
+local record = redis.call('HGET', KEYS[1], 'record')
+if record == ARGV[3] then return 1 end  -- the client sends a call again if it lost the answer
+if record ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 return 1
 """

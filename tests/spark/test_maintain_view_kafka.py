@@ -77,17 +77,17 @@ def topics(
 def test_a_table_equals_the_topic_although_a_run_is_killed(
     spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert topics.run("--available-now", "--offsets", str(len(topics.records) // 2)) == 0
-    assert topics.is_equal()
-    assert summary(capsys)["batches"] > 1
-    topics.grow(10)
-    killed = submitted("maintain_view", [*topics.arguments, "--available-now"], crash_at=FAIL_POINTS[0])
+    """The first run is killed in its second batch."""
+    in_batches = ("--available-now", "--offsets", str(len(topics.records) // 2))
+    killed = submitted("maintain_view", [*topics.arguments, *in_batches], crash_at=f"{FAIL_POINTS[0]}:2")
     assert killed.returncode == -9, killed.stderr.decode()
     assert query(topics.dsn, "SELECT to_regclass('orders__batch') IS NOT NULL") == [(True,)]
+    assert table(topics.dsn)
     assert not topics.is_equal()
-    topics.grow(5)
-    assert topics.run("--available-now") == 0
+    topics.grow(15)
+    assert topics.run(*in_batches) == 0
     assert topics.is_equal()
+    assert summary(capsys)["batches"] > 1
     assert topics.run("--available-now") == 0
     assert summary(capsys)["rows"] == 0
 

@@ -23,7 +23,15 @@ CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = {
     "project": {
         "dependencies": ["left>=2"],
-        "optional-dependencies": {"console": [], "embedded": [], "kafka": [], "mysql": [], "state": [], "views": []},
+        "optional-dependencies": {
+            "console": [],
+            "embedded": [],
+            "kafka": [],
+            "mysql": [],
+            "redis": [],
+            "state": [],
+            "views": [],
+        },
     },
     "dependency-groups": {"test": [], "lint": [], "docs": []},
 }
