@@ -65,7 +65,7 @@ def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
         with closing(_connected(settings.dsn)) as client:
             yield RedisTarget(client, settings.dsn, settings.to, settings.reach)
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-        hint = "check --dsn; the user may read and write all keys of the view, and run scripts"
+        hint = "check --dsn; the user may read and write all keys of the view, and run scripts and INFO"
         raise ChangelogError(Kind.ACCESS, f"Redis refuses the user ({type(error).__name__})", hint=hint) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         message = f"cannot reach Redis ({type(error).__name__})"
@@ -128,9 +128,11 @@ class RedisTarget:
         2. Tasks apply the states.
         3. The progress is stored.
 
-        Raises ChangelogError (IN_USE) if another run has begun a batch, or built the view anew, since this run read or
-        stored the progress.
+        Raises ChangelogError: IN_USE if another run has begun a batch, or built the view anew, since this run read or
+        stored the progress; CONNECTION if the server is not the same process at the end, because the other process may
+        lack some of the rows.
         """
+        server_id = self._server_id()
         nonce = secrets.token_hex(8)  # a task that is left of an earlier batch does not know it
         self._set("nonce", nonce)
         self._nonce = nonce
@@ -141,6 +143,9 @@ class RedisTarget:
         write = writer(self._url, self._prefix, nonce, batch.columns)
         numbered.mapInArrow(write, WRITTEN).groupBy().sum().collect()  # 2
         self._reach("view:staged")
+        if self._server_id() != server_id:
+            hint = "run the job again: it repeats the batch"
+            raise ChangelogError(Kind.CONNECTION, "Redis was restarted while a batch was written", hint=hint)
         self._set("record", batch.progress)  # 3
         self._last_record = batch.progress
 
@@ -181,6 +186,10 @@ class RedisTarget:
     def _refuse(self, name: str) -> NoReturn:
         hint = "use another --to: this job changes only views that it made"
         raise ChangelogError(Kind.USAGE, f"{name} in Redis is not part of a view that this job made", hint=hint)
+
+    def _server_id(self) -> str:
+        """Returns the id of the server's process: after a restart or a failover, it is another one."""
+        return str(self._client.info("server")["run_id"])
 
     def _set(self, field: str, value: str) -> None:
         if not self._client.eval(_SET, 1, self._progress, self._last_record, self._nonce, field, value):

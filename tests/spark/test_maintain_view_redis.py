@@ -134,6 +134,27 @@ def test_a_run_notices_that_another_one_builds_the_view_anew(
     assert states(client).keys() == {"1"}
 
 
+def test_a_batch_during_which_the_server_loses_rows_is_repeated(
+    spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    def lose_rows(name: str) -> None:
+        progress = client.hgetall("orders:progress")
+        redis_server.kill()
+        redis_server.start()
+        client.hset("orders:progress", mapping=progress)
+
+    rows = frame(spark, tmp_path, [record(Op.CREATE, '{"id":1,"doc":{}}', key="1")])
+    with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url, reach=lose_rows)) as target:
+        view = maintained(target)
+        with pytest.raises(ChangelogError, match="Redis was restarted while a batch was written; run the job again"):
+            view.apply(rows, {"number": 1})
+    with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as target:
+        assert target.progress() == view.progress.to_json()
+        view.target = target
+        view.apply(rows, {"number": 1})
+    assert states(client).keys() == {"1"}
+
+
 def test_redis_follows_a_file_log(config: Path, run: Run, client: Any) -> None:
     workload = transactions(32, TRANSACTIONS)
     first = next(record for records in workload for record in records if record.entity == "order")
