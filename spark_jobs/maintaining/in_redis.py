@@ -39,13 +39,16 @@ end
 """Removes rows; only those of positions before the first argument, if it is not empty."""
 
 _SET: Final = """
-local record = redis.call('HGET', KEYS[1], 'record')
-if record == ARGV[3] then return 1 end  -- the client sends a call again if it lost the answer
-if record ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+local progress, record, nonce, field, value = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local old_nonce = redis.call('HGET', progress, 'nonce')
+if redis.call('HGET', progress, field) == value and (field == 'nonce' or old_nonce == nonce) then
+    return 1  -- the client sends a call again if it lost the answer
+end
+if redis.call('HGET', progress, 'record') ~= record or old_nonce ~= nonce then return 0 end
+redis.call('HSET', progress, field, value)
 return 1
 """
-"""Sets a field of the progress, if the record is still the one that this run knows."""
+"""Sets a field of the progress, if the record and the nonce are still those that this run knows."""
 
 _PREFIX: Final = re.compile(r"[\w.:-]{1,200}")
 
@@ -64,24 +67,29 @@ def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
         hint = "--to is the beginning of the names: letters, digits, _, ., : and -"
         raise ChangelogError(Kind.USAGE, f"{settings.to!r} cannot begin names in Redis", hint=hint)
     try:
+        with closing(_connected(settings.dsn)) as client:
+            yield RedisTarget(client, settings.dsn, settings.to, settings.reach)
+    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+        hint = "check --dsn; the user may read and write all keys of the view, and run scripts and INFO"
+        raise ChangelogError(Kind.ACCESS, f"Redis refuses the user ({type(error).__name__})", hint=hint) from None
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        message = f"cannot reach Redis ({type(error).__name__})"
+        raise ChangelogError(Kind.CONNECTION, message, hint="check --dsn, and whether the server runs") from None
+    except redis.RedisError as error:
+        raise ChangelogError(Kind.STORAGE, f"Redis reports an error ({type(error).__name__})") from None
+
+
+def _connected(url: str) -> "redis.Redis":
+    """Returns a client that has reached the server. Raises ChangelogError (USAGE) if the URL is malformed."""
+    try:
         client = redis.Redis.from_url(
-            settings.dsn, decode_responses=True, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+            url, decode_responses=True, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
         )
-    except ValueError:
+        client.ping()  # only a connection shows that no host can have this name, or that the URL has unknown options
+    except (TypeError, ValueError):
         hint = "redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss:// for TLS"
         raise ChangelogError(Kind.USAGE, "the text of --dsn is not a URL of Redis", hint=hint) from None
-    with closing(client):
-        try:
-            client.ping()
-            yield RedisTarget(client, settings.dsn, settings.to, settings.reach)
-        except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-            hint = "check --dsn; the user may read and write all keys of the view, and run scripts"
-            raise ChangelogError(Kind.ACCESS, f"Redis refuses the user ({type(error).__name__})", hint=hint) from None
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            message = f"cannot reach Redis ({type(error).__name__})"
-            raise ChangelogError(Kind.CONNECTION, message, hint="check --dsn, and whether the server runs") from None
-        except redis.RedisError as error:
-            raise ChangelogError(Kind.STORAGE, f"Redis reports an error ({type(error).__name__})") from None
+    return client
 
 
 class RedisTarget:
@@ -91,7 +99,7 @@ class RedisTarget:
         self._client: Any = client
         self._url, self._prefix, self._reach = url, prefix, reach
         self._rows, self._markers, self._marked_at, self._keys, self._progress = names_of(prefix, "")
-        self._last_record = ""
+        self._last_record = self._nonce = ""
 
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no view.
@@ -100,7 +108,7 @@ class RedisTarget:
         """
         if self._client.type(self._progress) not in ("none", "hash"):
             self._refuse(self._progress)
-        record, is_emptying = self._client.hmget(self._progress, "record", "emptying")
+        record, nonce, is_emptying = self._client.hmget(self._progress, "record", "nonce", "emptying")
         if record is None:
             for name in (self._progress, self._markers, self._marked_at, self._keys):
                 if self._client.exists(name):
@@ -108,7 +116,7 @@ class RedisTarget:
             return None
         if is_emptying:
             self._empty()
-        self._last_record = record
+        self._last_record, self._nonce = record, nonce or ""
         return str(record)
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
@@ -116,7 +124,7 @@ class RedisTarget:
         del columns  # a hash needs no definition
         self._client.hset(self._progress, mapping={"record": progress, "emptying": "1", "nonce": ""})
         self._empty()
-        self._last_record = progress
+        self._last_record, self._nonce = progress, ""
 
     def apply(self, batch: StateBatch) -> None:
         """Applies a batch.
@@ -125,10 +133,14 @@ class RedisTarget:
         2. Tasks apply the states.
         3. The progress is stored.
 
-        Raises ChangelogError (IN_USE) if another run has stored its progress since this run read or stored it.
+        Raises ChangelogError: IN_USE if another run has begun a batch, or built the view anew, since this run read or
+        stored the progress; CONNECTION if the server is not the same process at the end, because the other process may
+        lack some of the rows.
         """
+        server_id = self._server_id()
         nonce = secrets.token_hex(8)  # a task that is left of an earlier batch does not know it
         self._set("nonce", nonce)
+        self._nonce = nonce
         if batch.truncated is not None:  # 1
             self._remove_rows(batch.truncated)
             self._remove_markers(batch.truncated)
@@ -136,6 +148,9 @@ class RedisTarget:
         write = writer(self._url, self._prefix, nonce, batch.columns)
         numbered.mapInArrow(write, WRITTEN).groupBy().sum().collect()  # 2
         self._reach("view:staged")
+        if self._server_id() != server_id:
+            hint = "run the job again: it repeats the batch"
+            raise ChangelogError(Kind.CONNECTION, "Redis was restarted while a batch was written", hint=hint)
         self._set("record", batch.progress)  # 3
         self._last_record = batch.progress
 
@@ -177,7 +192,11 @@ class RedisTarget:
         hint = "use another --to: this job changes only views that it made"
         raise ChangelogError(Kind.USAGE, f"{name} in Redis is not part of a view that this job made", hint=hint)
 
+    def _server_id(self) -> str:
+        """Returns the id of the server's process: after a restart or a failover, it is another one."""
+        return str(self._client.info("server")["run_id"])
+
     def _set(self, field: str, value: str) -> None:
-        if not self._client.eval(_SET, 1, self._progress, self._last_record, field, value):
+        if not self._client.eval(_SET, 1, self._progress, self._last_record, self._nonce, field, value):
             hint = "let only one run at a time write a view"
             raise ChangelogError(Kind.IN_USE, f"another run has written {self._prefix}", hint=hint)

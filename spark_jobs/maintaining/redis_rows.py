@@ -63,6 +63,7 @@ if state.deleted then
     redis.call('ZADD', marked_at, redis.call('TIME')[1], state.key)
     return 1
 end
+redis.call('SADD', keys, state.key)  -- first: out of memory, Redis refuses an addition only before any other write
 local fields, unavailable, out_of_range = {}, {}, state.out_of_range
 for name, value in pairs(state.values) do fields[name] = value end
 if old_position and not state.begun then
@@ -86,7 +87,6 @@ table.sort(out_of_range)
 if #out_of_range > 0 then fields['_out_of_range'] = cjson.encode(out_of_range) end
 redis.call('DEL', row)
 for name, value in pairs(fields) do redis.call('HSET', row, name, value) end
-redis.call('SADD', keys, state.key)
 return 1
 """
 )
@@ -118,13 +118,12 @@ def writer(
             with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
                 apply = client.register_script(_APPLY)
                 for batch in batches:
-                    rows = batch.rename_columns(names).to_pylist()
-                    for start in range(0, len(rows), _PIPELINED):
+                    for start in range(0, len(batch), _PIPELINED):
                         with client.pipeline(transaction=False) as pipeline:
-                            for row in rows[start : start + _PIPELINED]:
+                            for row in batch.rename_columns(names).slice(start, _PIPELINED).to_pylist():
                                 apply(names_of(prefix, row["_key"]), [_state(row, renders), nonce], client=pipeline)
                             pipeline.execute()
-                    count += len(rows)
+                    count += len(batch)
         except redis.RedisError as error:
             reason = "a later batch has begun" if _STALE in str(error) else type(error).__name__
             raise ChangelogError(Kind.STORAGE, f"writing rows to Redis: {reason}") from None

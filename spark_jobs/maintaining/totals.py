@@ -13,13 +13,14 @@ from psycopg import sql
 from changelog.connectors.config import TotalsConfig
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
-from changelog.schemas.types import Decimal, Primitive
+from changelog.schemas.spark import DIGITS_MAX
+from changelog.schemas.types import ColumnType, Decimal, Primitive
 from changelog.spark_jobs.views.copy_rows import ViewColumns
 
 _COUNT: Final = "_count"
 
 _NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts longer names."""
+"""PostgreSQL cuts longer names, but never within a character."""
 
 _SUMMED: Final = frozenset({Primitive.INT, Primitive.LONG})
 
@@ -73,17 +74,25 @@ def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -
             hint = f"it has: {', '.join(types_by_name)}"
             raise ChangelogError(Kind.USAGE, f"{path}: the view has no column {name}", hint=hint)
     for name in totals.sums:
-        if types_by_name[name] not in _SUMMED and not isinstance(types_by_name[name], Decimal):
-            message = f"{path}.sums: {name} is neither an integer nor a decimal number of a fixed scale"
-            raise ChangelogError(Kind.USAGE, message, hint="sums of other types would not be exact, or do not exist")
+        if not _is_summed(types_by_name[name]):
+            what = f"neither an integer nor a decimal number of a fixed scale with at most {DIGITS_MAX} digits"
+            hint = "sums of other types would not be exact, or do not exist"
+            raise ChangelogError(Kind.USAGE, f"{path}.sums: {name} is {what}", hint=hint)
     for name in totals.by:
         if types_by_name[name] not in _GROUPED and not isinstance(types_by_name[name], Decimal):
             hint = "group by numbers without a floating point, booleans, text, UUIDs, dates and times"
             raise ChangelogError(Kind.USAGE, f"{path}.by: rows cannot be grouped by {name}", hint=hint)
-    names = [name.encode()[:_NAME_BYTES_MAX] for name, _ in declared(totals, columns)]
+    names = [name.encode()[:_NAME_BYTES_MAX].decode(errors="ignore") for name, _ in declared(totals, columns)]
     if len({*names}) < len(names):
         message = f"{path}: two columns of the totals have the same name"
         raise ChangelogError(Kind.USAGE, message, hint="each sum adds the columns count_NAME and sum_NAME")
+
+
+def _is_summed(type_: ColumnType) -> bool:
+    """Returns whether sums of the type are exact. A number with more digits is not parsed, and can be NaN: if NaN has
+    been added to a sum, it cannot be subtracted again.
+    """
+    return type_ in _SUMMED or (isinstance(type_, Decimal) and type_.precision <= DIGITS_MAX)
 
 
 def declared(totals: TotalsConfig, columns: Sequence[Column]) -> list[tuple[str, str]]:

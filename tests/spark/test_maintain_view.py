@@ -20,7 +20,7 @@ from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Op, Record
 from changelog.envelope.position import Position
 from changelog.schemas.avro import Column
-from changelog.schemas.types import ColumnType, Primitive, Struct
+from changelog.schemas.types import ColumnType, Decimal, Primitive, Struct
 from changelog.spark_jobs import rebuild_view
 from changelog.spark_jobs.archiving.files import archive_log
 from changelog.spark_jobs.archiving.levels import drop_days
@@ -43,6 +43,9 @@ from tests.unit.records import BEGIN, record
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "maintain-views.md"
 TRANSACTIONS = 60
 END = Position(9, 0, 0)
+LONG_NAMES = ("x" * 56 + "é", "x" * 56 + "ł")
+"""Names of columns that are the same after `count_` is added and PostgreSQL has cut them to 62 bytes."""
+
 CONFIG = """
 name = "booking"
 source = { kind = "postgres", dsn = "postgresql://nowhere" }
@@ -210,14 +213,20 @@ def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn
     [
         (("statsu",), (), "the view has no column statsu; it has: id, status"),
         (("status",), ("ratio",), "sums: ratio is neither an integer nor a decimal number of a fixed scale"),
+        (("status",), ("digits",), "sums: digits is neither an integer nor a decimal number .* at most 38 digits"),
         (("ratio",), (), "by: rows cannot be grouped by ratio; group by numbers without a floating point"),
         (("doc",), (), "by: rows cannot be grouped by doc"),
         (("sum_id",), ("id",), "two columns of the totals have the same name; each sum adds"),
         (("id", "id"), (), "two columns of the totals have the same name"),
+        (("status",), LONG_NAMES, "two columns of the totals have the same name"),
     ],
 )
 def test_totals_that_a_view_cannot_have_are_refused(by: tuple[str, ...], sums: tuple[str, ...], message: str) -> None:
-    types: dict[str, ColumnType] = {"ratio": Primitive.DOUBLE, "sum_id": Primitive.LONG}
+    types: dict[str, ColumnType] = {
+        "ratio": Primitive.DOUBLE,
+        "digits": Decimal(precision=39, scale=2),  # such a number can be NaN
+        **dict.fromkeys(("sum_id", *LONG_NAMES), Primitive.LONG),
+    }
     columns = [*COLUMNS, *(Column(name=name, type=type_, nullable=True) for name, type_ in types.items())]
     with pytest.raises(ChangelogError, match=message):
         refuse_columns(TotalsConfig(by=by, sums=sums), columns, "totals")

@@ -115,6 +115,47 @@ def test_late_and_repeated_batches_do_no_harm(
         assert not client.exists("orders:deleted", "orders:deleted:at")
 
 
+def test_a_run_notices_that_another_one_builds_the_view_anew(
+    spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Its progress would belong to rows that the other run has removed."""
+    with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as other_target:
+
+        def begin_anew(name: str) -> None:
+            if name == "view:staged":
+                other_target.create([], view.progress.to_json())
+
+        with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url, reach=begin_anew)) as target:
+            view = maintained(target)
+            rows = frame(spark, tmp_path, [record(Op.CREATE, '{"id":1,"doc":{}}', key="1")])
+            with pytest.raises(ChangelogError, match="another run has written orders; let only one run"):
+                view.apply(rows, {"number": 1})
+        view.target = other_target
+        view.apply(rows, {"number": 1})
+    assert states(client).keys() == {"1"}
+
+
+def test_a_batch_during_which_the_server_loses_rows_is_repeated(
+    spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    def lose_rows(name: str) -> None:
+        progress = client.hgetall("orders:progress")
+        redis_server.kill()
+        redis_server.start()
+        client.hset("orders:progress", mapping=progress)
+
+    rows = frame(spark, tmp_path, [record(Op.CREATE, '{"id":1,"doc":{}}', key="1")])
+    with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url, reach=lose_rows)) as target:
+        view = maintained(target)
+        with pytest.raises(ChangelogError, match="Redis was restarted while a batch was written; run the job again"):
+            view.apply(rows, {"number": 1})
+    with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as target:
+        assert target.progress() == view.progress.to_json()
+        view.target = target
+        view.apply(rows, {"number": 1})
+    assert states(client).keys() == {"1"}
+
+
 def test_redis_follows_a_file_log(config: Path, run: Run, client: Any) -> None:
     workload = transactions(32, TRANSACTIONS)
     first = next(record for records in workload for record in records if record.entity == "order")
@@ -178,12 +219,34 @@ def test_values_are_as_they_are_published(client: Any, redis_server: RedisServer
     }
 
 
+def test_a_full_server_refuses_rows_and_keeps_those_that_it_has(client: Any, redis_server: RedisServer) -> None:
+    columns = [Column(name="note", type=Primitive.STRING, nullable=True)]
+    write = writer(redis_server.url, "orders", "present", columns)
+
+    def batch(position: str) -> pa.RecordBatch:
+        about = {"_position": position, "_op": "update", "_unavailable": [], "_out_of_range": [], "_begun": False}
+        rows = [{"note": position * 100, "_key": key, **about} for key in "abc"]
+        return pa.RecordBatch.from_pylist(rows, schema=schema_of(columns))
+
+    client.hset("orders:progress", "nonce", "present")
+    list(write([batch("1")]))
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ChangelogError, match="writing rows to Redis: OutOfMemoryError"):
+            list(write([batch("2")]))
+    finally:
+        client.config_set("maxmemory", 0)
+    assert [client.hget(f"orders:row:{key}", "note") for key in "abc"] == ["1" * 100] * 3
+
+
 @pytest.mark.parametrize(
     ("commands", "arguments", "code", "message"),
     [
         ([], ("--dsn", "env:UNREACHABLE"), 3, r"cannot reach Redis \(ConnectionError\); check --dsn"),
         ([], ("--dsn", "env:WRONG_PASSWORD"), 3, r"Redis refuses the user \(AuthenticationError\); check --dsn"),
         ([], ("--dsn", "env:WRONG_SCHEME"), 2, "the text of --dsn is not a URL of Redis; redis://USER"),
+        ([], ("--dsn", "env:UNKNOWN_OPTION"), 2, "the text of --dsn is not a URL of Redis; redis://USER"),
+        ([], ("--dsn", "env:IMPOSSIBLE_HOST"), 2, "the text of --dsn is not a URL of Redis; redis://USER"),
         ([], ("--to", "a b"), 2, "'a b' cannot begin names in Redis; --to is the beginning of the names"),
         (["SET orders:progress 1"], (), 2, "orders:progress in Redis is not part of a view that this job made"),
         (["HSET orders:progress record {}"], (), 2, "orders is not a view that this job made; use another --to"),
@@ -204,6 +267,8 @@ def test_a_refused_run_changes_nothing(
     monkeypatch.setenv("UNREACHABLE", f"redis://:{PASSWORD}@127.0.0.1:1/0")
     monkeypatch.setenv("WRONG_PASSWORD", redis_server.url.replace(PASSWORD, f"{PASSWORD}-not"))
     monkeypatch.setenv("WRONG_SCHEME", redis_server.url.replace("redis:", "http:"))
+    monkeypatch.setenv("UNKNOWN_OPTION", f"{redis_server.url}?ssl=true")
+    monkeypatch.setenv("IMPOSSIBLE_HOST", redis_server.url.replace("127.0.0.1", "a" * 64))
     change = record(Op.CREATE, '{"id":1,"doc":{}}', key="1")
     grow(config.parent, [[announced(change), change]])
     for command in commands:
