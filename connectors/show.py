@@ -147,15 +147,7 @@ class SnapshotBar:
     """Shows one progress bar for each table, on a terminal, while tables are read. Shows nothing elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}", style="bold"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            console=Console(file=stream, highlight=False, markup=False, emoji=False),
-            transient=True,
-            disable=not stream.isatty(),
-        )
+        self._progress = _bars(stream)
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, windows: Mapping[str, Any]) -> None:
@@ -179,6 +171,41 @@ class SnapshotBar:
     def close(self) -> None:
         """Removes the bars from the screen."""
         self._progress.stop()
+
+
+class RestorationBar:
+    """Shows one progress bar on a terminal, while rows are restored. Shows nothing elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = _bars(stream)
+        self._task: TaskID | None = None
+        self._most = 0
+
+    def update(self, left: int) -> None:
+        """Shows how much is left, of the most that was left so far. Shows no bar before something is left."""
+        self._most = max(self._most, left)
+        if self._progress.disable or not self._most:
+            return
+        if self._task is None:
+            self._task = self._progress.add_task("restoring rows", total=self._most)
+            self._progress.start()
+        self._progress.update(self._task, completed=self._most - left, total=self._most)
+
+    def close(self) -> None:
+        """Removes the bar from the screen."""
+        self._progress.stop()
+
+
+def _bars(stream: TextIO) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", style="bold"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=Console(file=stream, highlight=False, markup=False, emoji=False),
+        transient=True,
+        disable=not stream.isatty(),
+    )
 
 
 def moment(time: datetime) -> str:

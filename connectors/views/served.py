@@ -100,9 +100,34 @@ class StateEngine(Protocol):
         """Ends what the engine runs. It cannot be used afterwards."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """How far the rows of an engine are that restores them.
+
+    `restored` messages were restored since the start, and `restoring` offsets are still to be restored here. `lags`
+    says for each entity how many offsets its rows lack up to the newest checkpoint, and `standby_lags` how many the
+    standbys here lack. The stores take `store_bytes` on disk. `is_ready` says that all rows were readable once.
+    """
+
+    restored: int
+    restoring: int
+    lags: Mapping[str, int]
+    standby_lags: Mapping[str, int]
+    store_bytes: int
+    is_ready: bool
+
+    @property
+    def left(self) -> int:
+        """How many offsets are still to be restored or processed."""
+        return self.restoring + sum(self.lags.values())
+
+
 @runtime_checkable
 class SharedEngine(StateEngine, Protocol):
-    """An engine whose rows can be spread over several instances."""
+    """An engine that restores rows, which can be spread over several instances."""
+
+    def figures(self) -> Figures:
+        """Returns how far the rows are."""
 
     def answer(self, question: bytes, /) -> bytes:
         """Returns the answer to a question of another instance. Raises ChangelogError."""

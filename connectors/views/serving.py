@@ -1,6 +1,7 @@
 """Serves views at an address, until it is told to stop."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from changelog.connectors.views.files.engine import FileEngine
 from changelog.connectors.views.http.app import READERS, SHARED_READERS, SURFACE, views_app
 from changelog.connectors.views.http.instances import InstanceApi
 from changelog.connectors.views.http.waiting import WAIT_S
+from changelog.connectors.views.reporting import Reporting
 from changelog.connectors.views.served import SharedEngine, StateEngine
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.serving import Serving, served
@@ -47,8 +49,10 @@ def serving_views(
             return app
         return InstanceApi(app, token=token, answer=engine.answer)
 
-    with contextlib.closing(open_engine(config, archive)) as engine:
+    with contextlib.closing(open_engine(config, archive)) as engine, contextlib.ExitStack() as ending:
         views = catalogue(engine, config.views)
+        if isinstance(engine, SharedEngine):
+            ending.enter_context(contextlib.closing(Reporting(engine.figures, sys.stderr)))
         with served(settings, SURFACE, make_app) as server:
             yield server
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from changelog.connectors.service.metrics import Metrics
+from changelog.connectors.views.http.metrics import ViewMetrics
 from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"
@@ -25,6 +26,13 @@ tests:
       - {{series: 'up{{job="changelog", instance="hasty"}}', values: '0 0 1 0 0 0 1 0 0 0 1 0 0 0 0 1 0 0 0 1 0x60'}}
       - {{series: 'process_start_time_seconds{{job="changelog", instance="steady"}}', values: '100x80'}}
       - {{series: 'process_start_time_seconds{{job="changelog", instance="looping"}}', values: '100+14x80'}}
+      - {{series: 'changelog_view_restoring_offsets{{instance="stuck"}}', values: '9x80'}}
+      - {{series: 'changelog_view_restoring_offsets{{instance="busy"}}', values: '90-1x80'}}
+      - {{series: 'changelog_view_restored_messages_total{{instance="stuck"}}', values: '5x80'}}
+      - {{series: 'changelog_view_restored_messages_total{{instance="busy"}}', values: '0+1x80'}}
+      - {{series: 'changelog_view_lag_offsets{{instance="stuck", entity="order"}}', values: '20000x80'}}
+      - {{series: 'changelog_view_lag_offsets{{instance="busy", entity="order"}}', values: '0 20000x79'}}
+      - {{series: 'changelog_view_standby_lag_offsets{{instance="busy", entity="order"}}', values: '10001x80'}}
     alert_rule_test:
       - {{eval_time: {at}, alertname: {alert}, exp_alerts: []}}
 """
@@ -46,6 +54,10 @@ def fires(folder: Path, alert: str, at: str) -> set[str]:
         ("ChangelogDown", "4m", {"hasty"}),
         ("ChangelogDown", "12m", {"gone", "hasty"}),
         ("ChangelogRestarts", "12m", {"looping"}),
+        ("ChangelogViewsNotRestored", "4m", set()),
+        ("ChangelogViewsNotRestored", "17m", {"stuck"}),
+        ("ChangelogViewsLag", "9m", {"stuck"}),
+        ("ChangelogViewStandbysLag", "12m", {"busy"}),
     ],
 )
 def test_services_that_are_down_or_restart_in_a_loop_are_reported(
@@ -56,4 +68,5 @@ def test_services_that_are_down_or_restart_in_a_loop_are_reported(
 
 def test_prometheus_reads_the_rules_and_the_metrics() -> None:
     subprocess.run([promtool(), "check", "rules", RULES], check=True, capture_output=True)
-    subprocess.run([promtool(), "check", "metrics"], input=Metrics().text(), check=True, capture_output=True)
+    for metrics in (Metrics(), ViewMetrics()):
+        subprocess.run([promtool(), "check", "metrics"], input=metrics.text(), check=True, capture_output=True)

@@ -18,6 +18,7 @@ from changelog.connectors.config import MysqlConfig, load
 from changelog.connectors.servers.mysql import DEFAULT_SETTINGS, FLAVOUR_SETTINGS, PROGRAMS, Flavour
 from changelog.connectors.service.metrics import Metrics
 from changelog.connectors.sources.mysql.session.address import Address
+from changelog.connectors.views.http.metrics import ViewMetrics
 
 CHECKOUT = Path(__file__).parents[2]
 SETUP = CHECKOUT / "docs" / "compose"
@@ -196,7 +197,8 @@ def test_grafana_finds_its_data_and_its_dashboard() -> None:
 def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     metrics = Metrics()
     metrics.position.info({"position": ""})
-    known = set(re.findall(r"^# TYPE (\w+)", metrics.text().decode(), re.MULTILINE))
+    texts = metrics.text().decode() + ViewMetrics().text().decode()
+    known = set(re.findall(r"^# TYPE (\w+)", texts, re.MULTILINE))
     known = {name for name in known if name.startswith("changelog_") and not name.endswith("_created")}
     queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     named = set(re.findall(r"changelog_\w+", " ".join(queries)))

@@ -29,7 +29,7 @@ PREFIX = re.compile(r"arguments are required|expected (one|at least one) argumen
 """Matches the errors for a command that a text names without its required arguments."""
 
 DRIFT = "changelog_drift_"  # the metrics of a job, which tests/unit/drift checks
-METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|pages|pages_read)\b")
+METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|offsets|left|pages|pages_read)\b")
 
 
 def blocks(language: str) -> list[Any]:

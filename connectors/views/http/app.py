@@ -31,6 +31,7 @@ from changelog.connectors.views.http.questions import (
     refuse_unknown,
 )
 from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s, refuse_stale
+from changelog.connectors.views.served import SharedEngine
 from changelog.connectors.views.shown import ShownMoment, ShownView
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.guard import Guard, Surface, bug
@@ -164,12 +165,20 @@ class Api:
             for view in views.values():
                 await run_sync(view.now, limiter=self.waiting.readers)
         except ChangelogError as error:
-            return JSONResponse({"ok": False, "error": error.message}, HTTPStatus.SERVICE_UNAVAILABLE)
+            content = {"ok": False, "error": error.message, **await self._offsets_left()}
+            return JSONResponse(content, HTTPStatus.SERVICE_UNAVAILABLE)
         is_ready = bool(views)
         return JSONResponse({"ok": is_ready}, HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
+    async def _offsets_left(self) -> Mapping[str, int]:
+        engine = self.catalogue.engine
+        return {"offsetsLeft": (await run_sync(engine.figures)).left} if isinstance(engine, SharedEngine) else {}
+
     async def measured(self, _: Request) -> Response:
         """Answers `/metrics`."""
+        engine = self.catalogue.engine
+        if isinstance(engine, SharedEngine):
+            self.metrics.take(await run_sync(engine.figures))
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def described(self, _: Request) -> Response:

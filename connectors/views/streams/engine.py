@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
-from changelog.connectors.views.served import Completeness, StateRow
+from changelog.connectors.views.served import Completeness, Figures, StateRow
 from changelog.connectors.views.streams.partitions import OnStale, Partitions
 from changelog.connectors.views.streams.progress import TablesProgress, least
 from changelog.connectors.views.streams.tables import KafkaTables, restoring
@@ -27,8 +27,8 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 class StreamsEngine:
     """The states of the entities in `topics`. Implements `SharedEngine`.
 
-    `columns` are those that entities had at the start. `where` names the changelog in errors, and `close` ends what the
-    engine runs.
+    `columns` are those that entities had at the start. `where` names the changelog in errors. `store_bytes` returns how
+    much the stores take on disk, and `close` ends what the engine runs.
     """
 
     def __init__(
@@ -41,16 +41,18 @@ class StreamsEngine:
         topics: Mapping[str, ServedTopic],
         columns: Mapping[str, Struct],
         where: str,
+        store_bytes: Callable[[], int],
         close: Callable[[], None],
     ) -> None:
         self._tables, self._partitions, self._progress = tables, partitions, progress
         self._codec, self._topics = codec, topics
         self._columns_at_start, self._where, self._close = columns, where, close
+        self._store_bytes = store_bytes
 
     @property
     def restored_messages(self) -> int:
         """How many messages were restored since the start. Those that were processed do not count."""
-        return self._tables.restored_messages
+        return self._tables.restoration.messages
 
     @property
     def where(self) -> str:
@@ -81,6 +83,17 @@ class StreamsEngine:
             return self._columns_at_start.get(entity)
         version = self._tables.get_small(SCHEMAS, entity.encode())
         return None if version is None else _columns(bytes(self._codec.decode(version[0]).current or b""))
+
+    def figures(self) -> Figures:
+        lags, standby_lags = self._progress.lags()
+        return Figures(
+            restored=self._tables.restoration.messages,
+            restoring=self._tables.restoration.left(),
+            lags={entity: _sum(lags, topic) for entity, topic in self._topics.items()},
+            standby_lags={entity: _sum(standby_lags, topic) for entity, topic in self._topics.items()},
+            store_bytes=self._store_bytes(),
+            is_ready=self._tables.was_ready and self._progress.reached(self._progress.parts) is not None,
+        )
 
     def answer(self, question: bytes, /) -> bytes:
         return self._partitions.answer(question)
@@ -218,6 +231,10 @@ def _row(key: str, changes: Sequence[Envelope]) -> StateRow | None:
         position=source.position,
         committed_at=source.committed_at,
     )
+
+
+def _sum(lags: Mapping[Part, int], topic: ServedTopic) -> int:
+    return sum(lags.get(part, 0) for part in topic.parts())
 
 
 def _position(change: Envelope) -> Position:

@@ -83,6 +83,14 @@ class Claim:
                 self.stored(self._unstored[1])
                 self._unstored = None
 
+    def size(self) -> int:
+        """Returns how many bytes the stores have on disk."""
+        size = 0
+        for file in self.stores.rglob("*"):
+            with suppress(FileNotFoundError):  # RocksDB deletes files meanwhile
+                size += file.stat().st_size if file.is_file() else 0
+        return size
+
     def stored(self, complete_at_s: float) -> None:
         """Notes that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
         with _storing(self._path):

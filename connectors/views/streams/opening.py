@@ -86,6 +86,7 @@ def open_engine(
             topics=topics.entities,
             columns=columns,
             where=log.where,
+            store_bytes=lambda: 0 if claim is None else claim.size(),
             close=opened.pop_all().close,
         )
 

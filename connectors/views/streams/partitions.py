@@ -143,9 +143,12 @@ class Partitions:
         stale_question = msgspec.structs.replace(question, is_stale=True)
         with suppress(ChangelogError):
             return self._own_answer(stale_question)
-        for address in self._tables.other_copies(question.table, question.partition):
+        # The owner may be a standby that has just taken over, and cannot answer other questions yet.
+        owner = self._tables.other_owner(question.table, question.partition)
+        for address in (*self._tables.other_copies(question.table, question.partition), owner):
             with suppress(ChangelogError):
-                return others.ask(address, stale_question)
+                if address is not None:
+                    return others.ask(address, stale_question)
         return None
 
     def _own_answer(self, question: PartitionQuestion) -> PartitionAnswer:

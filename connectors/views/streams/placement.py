@@ -43,7 +43,8 @@ class Placement:
 
     def restored(self, part: Part) -> None:
         """Notes that the table was restored."""
-        self._restored[part] = self._restored_ends.pop(part, 0)
+        if part in self._restored_ends:
+            self._restored[part] = self._restored_ends.pop(part)
         self._standbys.pop(part, None)
 
     def copied(self, part: Part, offset: int) -> None:

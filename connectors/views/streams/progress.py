@@ -80,7 +80,7 @@ class TablesProgress:
     """Follows the tables of `topics` in an application, for the checkpoints of the service `name`.
 
     `error` is what keeps it from asking Kafka now, None if nothing does. `on_complete` is called with `complete_s()`
-    every minute. Any thread may call the methods.
+    every minute. `parts` are all partitions. Any thread may call the methods.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TablesProgress:
         self._application, self._admin = application, client.admin()
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
-        self._parts = tuple(all_parts(topics))
+        self.parts = tuple(all_parts(topics))
         self._served, self._standbys = _Track(client), _Track(client)
         self.error: ChangelogError | None = None
         self._stopping = threading.Event()
@@ -132,8 +132,12 @@ class TablesProgress:
         """
         tracks = self._served, self._standbys
         completed = [reached.completeness for track in tracks for reached in track.reached.copy().values()]
-        count = len(self._parts) + len(self._tables.standbys())
+        count = len(self.parts) + len(self._tables.standbys())
         return least(completed).at_s if len(completed) == count and self._tables.are_restored() else None
+
+    def lags(self) -> tuple[Mapping[Part, int], Mapping[Part, int]]:
+        """Returns how many offsets partitions lack up to the newest checkpoint; and the same of the standbys here."""
+        return self._served.lags, self._standbys.lags
 
     def close(self) -> None:
         """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
@@ -167,14 +171,14 @@ class TablesProgress:
         standbys = self._tables.standbys()
         self._standbys.keep(standbys)
         self._standbys.advance(standbys)
-        if len(self._served.goals) == len(self._parts) and len(self._standbys.goals) == len(standbys):
+        if len(self._served.goals) == len(self.parts) and len(self._standbys.goals) == len(standbys):
             return
         newest = self._tables.get_small(POSITIONS, self._name.encode())  # 1
         if newest is None:
             return
         if self._newest is None or newest[0] != self._newest.checkpoint:
             self._newest = self._goal(*newest)
-        self._served.aim(self._parts, self._newest)
+        self._served.aim(self.parts, self._newest)
         self._standbys.aim(standbys, self._newest)
 
     def _note(self) -> None:
@@ -185,7 +189,7 @@ class TablesProgress:
 
     def _goal(self, text: bytes, at_s: float) -> _Goal:
         checkpoint = Checkpoint.from_json(text)
-        ends = complete_ends(self._client, self._codec, self._name, self._parts, lambda: checkpoint)  # 2
+        ends = complete_ends(self._client, self._codec, self._name, self.parts, lambda: checkpoint)  # 2
         completeness = Completeness(position=checkpoint.reached, at_s=at_s)
         return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic())
 
@@ -197,6 +201,7 @@ class _Track:
         self._client = client
         self.goals: dict[Part, _Goal] = {}
         self.reached: dict[Part, _Reached] = {}
+        self.lags: Mapping[Part, int] = {}
         self._empty: dict[Part, range] = {}
         self._searched: dict[Part, tuple[int, float]] = {}
 
@@ -207,6 +212,7 @@ class _Track:
             if self._has(part, goal, offset):
                 self.reached[part] = _Reached(completeness=goal.completeness, offset=min(offset, goal.ends[part]))
                 del self.goals[part]
+        self.lags = {part: max(goal.ends[part] - offsets.get(part, 0), 0) for part, goal in self.goals.items()}
 
     def aim(self, parts: Collection[Part], newest: _Goal) -> None:
         """Gives the newest goal to those partitions that have reached theirs."""

@@ -22,6 +22,7 @@ import structlog
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.java import Threads
 from changelog.connectors.views.streams.placement import Placement, part_of
+from changelog.connectors.views.streams.restoration import Restoration
 from changelog.envelope.errors import ChangelogError, Kind
 
 COMMIT_MS: Final = 100
@@ -121,7 +122,7 @@ class KafkaTables:
 
     def __init__(self, settings: TablesSettings) -> None:
         self._settings = settings
-        self.restored_messages = 0
+        self.restoration = Restoration()
         self._threads = Threads()
         self._failure: ChangelogError | None = None
         self._has_failed_thread = self._was_ready = False
@@ -152,6 +153,13 @@ class KafkaTables:
             is_moving = self._was_ready and self._settings.advertised is not None and state == "REBALANCING"
             if state != "RUNNING" and not is_moving:
                 raise restoring(table)
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether all tables were restored once since the start."""
+        self._threads.enter()
+        self._was_ready |= str(self._streams.state().name()) == "RUNNING"
+        return self._was_ready
 
     def are_restored(self) -> bool:
         """Returns whether all tables were restored, and kept since: a thread that fails does not store its tables."""
@@ -285,22 +293,25 @@ class KafkaTables:
             @jpype.JOverride
             def onRestoreStart(self, part: Any, table: Any, begin: Any, end: Any) -> None:  # noqa: N802 - Java's name
                 tables._placement.restoring(part_of(part), int(end))
+                tables.restoration.begin(part_of(part), int(begin), int(end))
                 if (count := int(end) - int(begin)) > 0:
                     _log.info("restoring", table=str(table), partition=int(part.partition()), offsets=count)
 
             @jpype.JOverride
-            def onBatchRestored(self, _part: Any, _table: Any, _end: Any, count: Any) -> None:  # noqa: N802
-                tables.restored_messages += int(count)
+            def onBatchRestored(self, part: Any, _table: Any, last: Any, count: Any) -> None:  # noqa: N802
+                tables.restoration.advance(part_of(part), int(last), int(count))
 
             @jpype.JOverride
             def onRestoreEnd(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
                 tables._placement.restored(part_of(part))
+                tables.restoration.end(part_of(part))
                 if int(count) > 0:
                     _log.info("restored", table=str(table), partition=int(part.partition()), messages=int(count))
 
             @jpype.JOverride
             def onRestoreSuspended(self, part: Any, _table: Any, _count: Any) -> None:  # noqa: N802
                 tables._placement.copy_ended(part_of(part))  # a standby that was to take the partition over
+                tables.restoration.end(part_of(part))
 
         return RestoreListener()
 

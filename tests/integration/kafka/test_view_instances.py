@@ -146,6 +146,17 @@ def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
     assert set(statuses(first.api)) == {200, 503}  # it may come back, so no partition moves yet
 
 
+def test_metrics_say_how_far_rows_are(instances: Sequence[ServedViews]) -> None:
+    text = instances[0].api.get("/metrics").body.decode()
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("changelog_view_"))
+    assert float(figures["changelog_view_store_bytes"]) > 0
+    assert float(figures["changelog_view_restored_messages_total"]) > 0
+    assert float(figures["changelog_view_restoring_offsets"]) == 0
+    assert {'changelog_view_lag_offsets{entity="order"}', 'changelog_view_standby_lag_offsets{entity="guest"}'} <= set(
+        figures
+    )
+
+
 def test_only_instances_may_ask_for_messages(instances: Sequence[ServedViews]) -> None:
     with closing(http.client.HTTPConnection(urlsplit(instances[0].api.address).netloc)) as connection:
 

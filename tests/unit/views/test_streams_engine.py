@@ -71,7 +71,15 @@ def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
     }
     tables = cast(Any, memory)
     return StreamsEngine(
-        tables, tables, cast(Any, AtEnd()), JSON, topics=topics, columns={}, where="here", close=lambda: None
+        tables,
+        tables,
+        cast(Any, AtEnd()),
+        JSON,
+        topics=topics,
+        columns={},
+        where="here",
+        store_bytes=lambda: 7,
+        close=lambda: None,
     )
 
 

@@ -205,3 +205,14 @@ def test_the_standby_of_another_instance_is_asked(instance: Instance) -> None:
         assert reader.get_batch("order", 0, [b"0001"], 99, reached.append) == [b"x"]
         assert reached == [instance.standby]
         instance.standby = None
+
+
+def test_an_owner_that_was_a_standby_answers_as_one_until_it_is_restored(
+    instance: Instance, reader: Partitions
+) -> None:
+    reached = list[Completeness]()
+    assert refusal(reader, offset=11).kind is Kind.PRECONDITION
+    instance.standby = Completeness(position=None, at_s=7.0)
+    assert reader.get_batch("order", 0, [b"0001"], 11, reached.append) == [b"x"]
+    assert reached == [instance.standby]
+    instance.standby = None

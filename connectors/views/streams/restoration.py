@@ -1,0 +1,29 @@
+"""Counts what is restored, from what Kafka Streams tells its listeners. Any thread may call the methods."""
+
+from changelog.connectors.kafka.offsets import Part
+
+
+class Restoration:
+    """The restoration of the tables of this process. `messages` were restored since the start."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self._ends: dict[Part, int] = {}
+        self._left: dict[Part, int] = {}
+
+    def begin(self, part: Part, begin: int, end: int) -> None:
+        """Notes that a partition will be restored from one offset to another."""
+        self._ends[part], self._left[part] = end, max(end - begin, 0)
+
+    def advance(self, part: Part, last: int, count: int) -> None:
+        """Notes that so many messages were restored, and the offset of the last one."""
+        self.messages += count
+        self._left[part] = max(self._ends.get(part, 0) - last - 1, 0)
+
+    def end(self, part: Part) -> None:
+        """Notes that a partition is no longer restored."""
+        self._left.pop(part, None)
+
+    def left(self) -> int:
+        """Returns how many offsets are still to be restored."""
+        return sum(self._left.copy().values())
