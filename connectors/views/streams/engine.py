@@ -63,7 +63,7 @@ class StreamsEngine:
         self._tables.refuse_unready(entity)
         reached = self._progress.reached(entity)
         if reached is None:
-            raise self._progress.error or restoring(entity)
+            raise self._progress.refusal(entity) or self._progress.error or restoring(entity)
         table = EntityTable(self._tables, self._codec, entity, self._topics[entity])
         return StreamsMoment(table, reached)
 

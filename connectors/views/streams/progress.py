@@ -23,6 +23,7 @@ import structlog
 
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import Part, committed
+from changelog.connectors.sinks.kafka.admin.generations import generations_of, has_all_rows
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.spans import messages_in
@@ -53,17 +54,18 @@ _log = structlog.get_logger("views")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Goal:
     """The offsets at which tables are complete up to a checkpoint. `at_s` is when Kafka was asked for them, on the
-    clock `time.monotonic`.
+    clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete at these offsets.
     """
 
     checkpoint: bytes
     completeness: Completeness
     ends: Mapping[Part, int]
     at_s: float
+    refusals: Mapping[str, ChangelogError]
 
 
 class TablesProgress:
-    """Follows the tables of `topics` in an application, for the checkpoints of the service `name`.
+    """Follows the tables of `topics` in an application, for the checkpoints of the service `name` and its `prefix`.
 
     `error` is what keeps it from asking Kafka now, None if nothing does. `on_complete` is called with `complete_s()`
     every minute. Any thread may call the methods.
@@ -76,12 +78,13 @@ class TablesProgress:
         codec: ValueCodec,
         *,
         name: str,
+        prefix: str,
         application: str,
         topics: Mapping[str, ServedTopic],
         on_complete: Callable[[float], None],
     ) -> None:
         self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
-        self._application, self._admin = application, client.admin()
+        self._application, self._admin, self._prefix = application, client.admin(), prefix
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
         self._goals: dict[str, _Goal] = {}
@@ -96,6 +99,10 @@ class TablesProgress:
     def reached(self, entity: str) -> Completeness | None:
         """Returns how far the table of an entity is complete; None if it is not yet complete up to any checkpoint."""
         return self._reached.get(entity)
+
+    def refusal(self, entity: str) -> ChangelogError | None:
+        """Returns why the table of a repartitioned entity cannot be complete; None if it can."""
+        return None if self._newest is None else self._newest.refusals.get(entity)
 
     def complete_s(self) -> float | None:
         """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
@@ -142,9 +149,12 @@ class TablesProgress:
         if newest is None:
             return
         if self._newest is None or newest[0] != self._newest.checkpoint:
-            self._newest = self._goal(*newest)
+            before, self._newest = self._newest, self._goal(*newest)
+            for entity, refusal in self._newest.refusals.items():
+                if before is None or entity not in before.refusals:
+                    _log.warning("rows of an entity do not become newer", entity=entity, why=str(refusal))
         for entity in self._topics.keys() - self._goals.keys():
-            if self._reached.get(entity) != self._newest.completeness:
+            if self._reached.get(entity) != self._newest.completeness and entity not in self._newest.refusals:
                 self._goals[entity] = self._newest
 
     def _note(self) -> None:
@@ -158,7 +168,12 @@ class TablesProgress:
         parts = list(all_parts(self._topics))
         ends = complete_ends(self._client, self._codec, self._name, parts, lambda: checkpoint)  # 2
         completeness = Completeness(position=checkpoint.reached, at_s=at_s)
-        return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic())
+        refusals = {
+            entity: refusal
+            for entity, served in self._topics.items()
+            if (refusal := repartitioned(checkpoint, self._prefix, entity, served.name)) is not None
+        }
+        return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic(), refusals=refusals)
 
     def _has(self, part: Part, goal: _Goal, offset: int) -> bool:
         """Returns whether a table has all messages before the goal's end of a partition."""
@@ -179,3 +194,24 @@ class TablesProgress:
         """Returns whether there is no committed message in a span of offsets. Reads at most up to the first one."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))
+
+
+def repartitioned(checkpoint: Checkpoint, prefix: str, entity: str, topic: str) -> ChangelogError | None:
+    """Returns why a topic does not have the last message of every key of a repartitioned entity; None if it has."""
+    generations = generations_of(checkpoint, prefix, entity)
+    if len(generations) == 1:
+        return None
+    present = generations[-1].topic
+    if topic != present:
+        return ChangelogError(
+            Kind.PRECONDITION,
+            f"{entity} was repartitioned, and goes on in topic {present}",
+            hint="start `changelog views serve` again",
+        )
+    if not has_all_rows(checkpoint, entity):
+        return ChangelogError(
+            Kind.PRECONDITION,
+            f"{entity} was repartitioned, and its table is still being read into topic {present}",
+            hint="`changelog status` shows how far it is",
+        )
+    return None
