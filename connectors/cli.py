@@ -36,6 +36,7 @@ COMMANDS = {
     "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
+    "repartition": "give an entity another number of partitions, in a new topic on Kafka",
     "signal": "pause or resume the reading of tables, or cancel repairs",
     "accept": "let the service continue past a change that it stopped at",
     "debezium": "fetch the jars with which a Python program runs a connector of Debezium",

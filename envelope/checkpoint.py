@@ -3,7 +3,8 @@ files and topics, the checkpoint is a JSON object, which is called the *recovery
 
 Format 2 has the same members for all databases. Its member `source` holds everything that only one kind of database
 has. Format 1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its
-members. A checkpoint of format 1 can still be read, and is converted to format 2.
+members. A checkpoint of format 1 can still be read, and is converted to format 2. Format 3 is format 2 with the topics
+of repartitioned entities (`GENERATIONS`).
 """
 
 import re
@@ -16,7 +17,15 @@ import msgspec
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+
+GENERATIONS: Final = "generations"
+"""The member of a checkpoint's `sink` that lists the topics of entities that were repartitioned.
+
+A checkpoint without it has format 2, as older programs write it. A program that does not know generations refuses a
+checkpoint of format 3; it would read only the first topic of such an entity."""
+
+_FORMAT_WITHOUT_GENERATIONS: Final = 2
 
 _THROUGH = re.compile(r"([0-9A-F]{16}).*", re.DOTALL)
 
@@ -165,10 +174,10 @@ class Checkpoint:
         return replace(self, stop=stop or former_stop)
 
     def to_json(self) -> bytes:
-        """Returns the checkpoint as a JSON object of the newest format."""
+        """Returns the checkpoint as a JSON object, with format 3 if an entity was repartitioned, else with format 2."""
         return msgspec.json.encode(
             {
-                "format": FORMAT,
+                "format": FORMAT if self.sink.get(GENERATIONS) else _FORMAT_WITHOUT_GENERATIONS,
                 "position": None if self.position is None else str(self.position),
                 "through": self.through,
                 "epoch": self.epoch,

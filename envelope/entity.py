@@ -10,6 +10,9 @@ from changelog.schemas.compatibility import Mode
 TRUNCATE_KEY = "\0truncate"
 """The reserved key of a message that publishes a truncate. Each partition gets one such message."""
 
+END_KEY = "\0end"
+"""The reserved key of the mark that ends a partition of a topic on Kafka when its entity is repartitioned."""
+
 DEAD = "dead"
 """The reserved entity that holds messages which an operator set aside."""
 

@@ -249,7 +249,7 @@ def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Confi
         }
         rows = decoded(run.spark.read.format("kafka").options(**options).load(), where)
         row_count += land(run, rows, spans, prefix=config.prefix, goal=goal)
-    record_complete(run, goal, prefix=config.prefix)
+    record_complete(run, goal)
     return row_count
 
 
@@ -332,7 +332,7 @@ class MicroBatches:
         try:
             spans = ending(self._spans, ends_of_batch(self._folder, batch_number))
             land(replace(self._run, at=datetime.now(UTC)), rows, spans, prefix=self._prefix, goal=self._goal)
-            if self._goal is None or self._goal.is_reached(self._prefix, self._run.manifest().offsets):
+            if self._goal is None or self._goal.is_reached(self._run.manifest().offsets):
                 self._goal = self._next_goal()
         except ChangelogError as error:
             self.failure = error

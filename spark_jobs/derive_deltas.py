@@ -94,10 +94,13 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
             plan["behind"] = newest(store_of(output)).last
         return plan
     with kafka_needed():
+        from changelog.connectors.sinks.kafka.admin.names import delta_topic, entity_of  # noqa: PLC0415
         from changelog.spark_jobs.deltas.topics import committed  # noqa: PLC0415
 
         topics = _topics(arguments, config)
-        plan = {"reads": sorted(topics.changelog()), "writes": sorted(topics.names().values())}
+        names = topics.changelog().keys()
+        reads = sorted({entity_of(topics.prefix, name) for name in names})
+        plan = {"reads": reads, "writes": sorted(map(delta_topic, names))}
         if is_local(arguments.checkpoint):
             topics.refuse_lost(committed(store_of(arguments.checkpoint)))
         return plan

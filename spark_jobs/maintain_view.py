@@ -25,7 +25,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
 from changelog.schemas.spark import struct
 from changelog.spark_jobs.maintaining import target as targets
-from changelog.spark_jobs.maintaining.progress import ViewProgress, parse, refuse_other
+from changelog.spark_jobs.maintaining.progress import ViewProgress, parse, refuse_other, with_topics
 from changelog.spark_jobs.maintaining.target import TARGETS, TargetSettings, ViewTarget
 from changelog.spark_jobs.runner.arguments import (
     add_choice_options,
@@ -191,7 +191,7 @@ def _maintained(
         parts["topics"] = _topic_ids(where, view.entity)
     definition: dict[str, object] = msgspec.json.decode(msgspec.json.encode(parts))  # as it is stored
     text = _stored(target, rebuilds=arguments.rebuild)
-    progress = None if text is None else parse(text, arguments.to)
+    progress = None if text is None else with_topics(parse(text, arguments.to), definition)
     if progress is None or arguments.rebuild:
         progress = ViewProgress(definition=definition)
         target.create(columns, progress.to_json())
@@ -209,13 +209,15 @@ def _maintained(
 
 
 def _topic_ids(where: "Kafka", entity: str) -> Mapping[str, str]:
-    """Returns the topic of an entity with its id, so that a view is not continued on another topic of the same name."""
+    """Returns the topics of an entity with their ids, so that a view is not continued on others of the same name."""
     from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - its package may be missing
     from changelog.connectors.kafka.topic_ids import read_ids  # noqa: PLC0415
-    from changelog.connectors.sinks.kafka.admin.names import topic  # noqa: PLC0415
+    from changelog.spark_jobs.reading.kafka_offsets import entities  # noqa: PLC0415
 
-    client, name = Client(bootstrap_servers=where.bootstrap_servers, options=where.options), topic(where.prefix, entity)
-    return {name: read_ids(client.admin(), {name}).get(name, "")}
+    admin = Client(bootstrap_servers=where.bootstrap_servers, options=where.options).admin()
+    names = {name for name, _ in entities(admin, where.prefix, [entity])[entity]}
+    ids = read_ids(admin, names)
+    return {name: ids.get(name, "") for name in sorted(names)}
 
 
 def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:

@@ -56,6 +56,8 @@ def _print(console: Console, state: Mapping[str, Any]) -> None:
             console.print(line)
     for line in _repairs(state["repairs"]):
         console.print(line)
+    for line in _generations(state):
+        console.print(line)
     if state["entities"]:
         console.print(_counts(state["entities"]))
     if state["stamps"]:
@@ -141,6 +143,20 @@ def _repairs(repairs: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"{name}: {kind}: {repair['progress']}", style="yellow")
     for name in repairs["paused"]:
         yield Text(f"{name}: its table is not read until `changelog signal resume {name}`", style="yellow")
+
+
+def _generations(state: Mapping[str, Any]) -> Iterator[Text]:
+    """Yields a line for each repartitioned entity: its present topic, and how far its table is read into this topic."""
+    for name, (*earlier, present) in state.get("generations", {}).items():
+        progress = state["windows"].get(name)
+        if progress is None:  # it is no longer configured
+            continue
+        text = f"{name}: topic {present['topic']} goes on where {earlier[-1]['topic']} ended"
+        if progress["complete"]:
+            yield Text(f"{text}, and has all rows of the table")
+        else:
+            percent = 100 * progress["pages_done"] // max(progress["pages"], 1)
+            yield Text(f"{text}; the table is read into it: {percent} %", style="yellow")
 
 
 def _counts(entities: Mapping[str, Mapping[str, int]]) -> Grid:

@@ -4,6 +4,7 @@ This module needs the extra `kafka`, so `wiring.sinks` imports it only if the co
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 
 from changelog.connectors import failpoints
 from changelog.connectors.config import OWN_ENVELOPE, Config, KafkaConfig
@@ -11,7 +12,10 @@ from changelog.connectors.findings import Finding, fail, ok
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import begins, ends
 from changelog.connectors.kafka.registry import Registry
+from changelog.connectors.sinks import unknown_entity
+from changelog.connectors.sinks.kafka import repartition as repartitioning
 from changelog.connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
+from changelog.connectors.sinks.kafka.admin.generations import Generation, numbers
 from changelog.connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
 from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
@@ -19,9 +23,10 @@ from changelog.connectors.sinks.kafka.encoding.connect import ConnectValues
 from changelog.connectors.sinks.kafka.encoding.messages import JSON, ValueCodec
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
 from changelog.connectors.sinks.kafka.reading.positions import refuse_shared
+from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 def client(sink: KafkaConfig) -> Client:
@@ -96,8 +101,13 @@ def findings(
     `lag_s` is the changelog's lag in seconds, None if it is unknown.
     """
     settings = sink_settings(config, sink)
-    required = topics.topics_of(config.prefix, entities, settings.entities)
-    names = {topic(config.prefix, entity) for entity in begun_entities}
+    try:
+        counts = {entity.name: entity.partitions for entity in entities}
+        generations = numbers(read_generations(settings.client, config.prefix, config.name, counts))
+    except ChangelogError:  # the first finding says that Kafka does not answer
+        generations = {}
+    required = topics.topics_of(config.prefix, entities, settings.entities, generations)
+    names = {topic(config.prefix, entity, generations.get(entity, 1)) for entity in begun_entities}
     reach_finding, *others = topic_check.findings(
         settings.client, required, create=sink.create_topics, started=names, lag_s=lag_s
     )
@@ -138,7 +148,13 @@ def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> d
     """
     admin = client(sink).admin()
     existing_topics = admin.topics()
-    names = [name_of(config.prefix, entity) for entity in entities for name_of in (topic, delta_topic)]
+    entity_parts = topics.entities(admin, config.prefix)
+    own_names = [
+        name
+        for entity in entities
+        for name in dict.fromkeys([topic(config.prefix, entity), *dict(entity_parts.get(entity, ()))])
+    ]
+    names = [name for own_name in own_names for name in (own_name, delta_topic(own_name))]
     parts = {
         name: [(name, number) for number in existing_topics[name].partitions]
         for name in names
@@ -152,3 +168,24 @@ def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> d
 def delete(sink: KafkaConfig, names: Sequence[str]) -> None:
     """Deletes these topics."""
     cleanup.delete_topics(client(sink), names)
+
+
+def repartition(
+    config: Config, sink: KafkaConfig, entity: str, partitions: int, *, reach: failpoints.Reach
+) -> Generation:
+    """Begins a new topic of the entity with this number of partitions, and returns the entity's present topic.
+
+    If the entity has this number of partitions already, nothing else is done. The service must be stopped. Raises
+    ChangelogError: USAGE if there is no such entity, and the errors of `changelog.connectors.sinks.kafka.repartition`.
+    """
+    log = open_log(config, sink)
+    visible_checkpoint = log.checkpoint()
+    if visible_checkpoint is None:
+        raise ChangelogError(Kind.USAGE, f"{log.where} is empty", hint="start the service first: `changelog run`")
+    if entity not in visible_checkpoint.settings:
+        raise unknown_entity(log, entity, visible_checkpoint.settings)
+    with closing(open_sink(config, sink, over_gap=False, reach=reach, stopping=lambda: False)) as opened_sink:
+        checkpoint = opened_sink.recover()
+        assert checkpoint is not None  # the one that was visible, or a newer one
+        settings = sink_settings(config, sink)
+        return repartitioning.repartition(opened_sink, settings, checkpoint, entity, partitions, reach=reach)

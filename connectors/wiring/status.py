@@ -19,7 +19,7 @@ from changelog.connectors.sources import Hold, SourceStatus
 from changelog.connectors.wiring.entities import default_stamps
 from changelog.connectors.wiring.sinks import open_log
 from changelog.connectors.wiring.sources import database
-from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.checkpoint import GENERATIONS, Checkpoint
 from changelog.envelope.errors import ChangelogError
 
 PROBE_TIMEOUT_S = 1.0
@@ -48,7 +48,8 @@ def read_status(settings: Config, *, counted: bool = True) -> dict[str, Any]:
     would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it; and
     `stamps` says by whom the newest changes were stamped, with the members of `StampShare`. Both are empty unless
     `counted`, because they take long to read in a large changelog.
-    `state` is there only if the configuration has a [state].
+    `state` is there only if the configuration has a [state], and `generations` only if an entity was repartitioned: its
+    topics, as the checkpoint lists them.
 
     `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
     yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of
@@ -75,6 +76,7 @@ def read_status(settings: Config, *, counted: bool = True) -> dict[str, Any]:
         "slot_lost": source is not None and _is_lost(hold, checkpoint),
         "windows": dict(_progress(checkpoint)),
         "repairs": _repairs(checkpoint),
+        **_generations(checkpoint),
         "entities": changelog.counts,
         "stamps": [asdict(share) for share in changelog.shares],
         **({} if settings.state is None else {"state": _state(settings.state.path, answers)}),
@@ -215,6 +217,11 @@ def _repair_progress(repairs: Repairs, checkpoint: Checkpoint, entity: str) -> s
         case "sweep":
             return "the changelog is searched for keys that the table lacks"
     return "done"
+
+
+def _generations(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    generations = {} if checkpoint is None else checkpoint.sink.get(GENERATIONS, {})
+    return {GENERATIONS: generations} if generations else {}
 
 
 def _repairs(checkpoint: Checkpoint | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from changelog.connectors.kafka.offsets import Part
-from changelog.connectors.sinks.kafka.admin.names import topic
+from changelog.connectors.sinks.kafka.admin.names import entity_of
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
 from changelog.spark_jobs.reading.kafka_offsets import Offsets
 from changelog.spark_jobs.reading.read import reached
@@ -24,26 +24,24 @@ from changelog.spark_jobs.reading.read import reached
 class Goal:
     """The position up to which a run tries to make the archive complete.
 
-    `ends` has an offset for each entity and partition: before this offset, the partition has every row up to the
+    `ends` has an offset for each partition of each entity: before this offset, the partition has every row up to the
     position.
     """
 
     position: str
-    ends: Mapping[str, Mapping[int, int]]
+    ends: Mapping[str, Mapping[Part, int]]
 
-    def complete(self, prefix: str, offsets: Offsets) -> dict[str, str]:
+    def complete(self, offsets: Offsets) -> dict[str, str]:
         """Returns the position for each entity whose partitions have been archived up to their ends."""
         return {
             entity: self.position
             for entity, ends in self.ends.items()
-            if all(
-                offsets.get(topic(prefix, entity), {}).get(str(partition), 0) >= end for partition, end in ends.items()
-            )
+            if all(offsets.get(topic, {}).get(str(number), 0) >= end for (topic, number), end in ends.items())
         }
 
-    def is_reached(self, prefix: str, offsets: Offsets) -> bool:
+    def is_reached(self, offsets: Offsets) -> bool:
         """Returns whether all entities are complete up to the position."""
-        return self.complete(prefix, offsets).keys() == self.ends.keys()
+        return self.complete(offsets).keys() == self.ends.keys()
 
 
 def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | None:
@@ -55,7 +53,7 @@ def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | Non
     if position is None:
         return None
     part_ends: Mapping[Part, int] = log.complete_ends(entities)
-    ends: dict[str, dict[int, int]] = defaultdict(dict)
-    for (name, partition), end in part_ends.items():
-        ends[name.removeprefix(f"{prefix}.")][partition] = end
+    ends: dict[str, dict[Part, int]] = defaultdict(dict)
+    for part, end in part_ends.items():
+        ends[entity_of(prefix, part[0])][part] = end
     return Goal(position=str(position), ends=dict(ends))

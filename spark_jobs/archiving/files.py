@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from changelog.connectors.sinks.files.layout import log_file
-from changelog.connectors.sinks.kafka.admin.names import topic as topic_of
+from changelog.connectors.sinks.kafka.admin.names import entity_of, generation_of
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.archiving.complete import Goal
 from changelog.spark_jobs.archiving.merging import rows_of, to_merge, to_merge_newest
@@ -48,7 +48,7 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
                 if offsets.setdefault(topic, {}).get(str(partition)) != span.after:
                     raise _in_use(run.store, f"{topic}, partition {partition}, was archived")
                 offsets[topic][str(partition)] = span.end
-            complete = _complete(manifest, goal, prefix, offsets)
+            complete = _complete(manifest, goal, offsets)
             return replace(manifest, files=(*manifest.files, *listed_files), offsets=offsets, complete=complete)
 
         commit(run.store, add, at=run.at)
@@ -56,7 +56,7 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
     return sum(file.rows for file in listed_files)
 
 
-def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
+def record_complete(run: ArchiveRun, goal: Goal | None) -> None:
     """Records the position of `goal` if some entity has reached the goal but has no position in the manifest yet.
 
     This is for a run that finds no new messages. The manifest may lack positions, for example because an older version
@@ -64,27 +64,31 @@ def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
     """
 
     def add(manifest: Manifest) -> Manifest:
-        return replace(manifest, complete=_complete(manifest, goal, prefix, manifest.offsets))
+        return replace(manifest, complete=_complete(manifest, goal, manifest.offsets))
 
     before = run.manifest()
     if add(before).complete.keys() - before.complete.keys():
         commit(run.store, add, at=run.at)
 
 
-def _complete(manifest: Manifest, goal: Goal | None, prefix: str, offsets: Offsets) -> dict[str, str]:
+def _complete(manifest: Manifest, goal: Goal | None, offsets: Offsets) -> dict[str, str]:
     if goal is None:
         return dict(manifest.complete)
-    reached_positions = goal.complete(prefix, offsets)
+    reached_positions = goal.complete(offsets)
     return dict(manifest.complete) | {  # the maximum, because another run may have recorded a later position
         entity: max(position, manifest.complete.get(entity, "")) for entity, position in reached_positions.items()
     }
 
 
 def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
-    topic = topic_of(prefix, file.entity)
-    return file.listed(
-        {str(partition): (span.first, span.end) for (name, partition), span in spans.items() if name == topic}
-    )
+    own_spans = {part: span for part, span in spans.items() if entity_of(prefix, part[0]) == file.entity}
+    return file.listed({_label(*part): (span.first, span.end) for part, span in own_spans.items()})
+
+
+def _label(topic: str, number: int) -> str:
+    """Returns the name of a partition in the entry of a file: its number, after that of a later generation."""
+    generation = generation_of(topic)
+    return str(number) if generation == 1 else f"G{generation}/{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ makes messages for Spark's Kafka sink from deltas. A message goes to the partiti
 the same key. A tombstone follows each delete.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -70,6 +71,24 @@ MESSAGES: Final = pa.schema(
 )
 """The columns that Spark's Kafka sink needs. A tombstone has no value."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The topics of deltas. `present` has the one of each entity. `earlier` has those of entities that were
+    repartitioned, oldest first: each with the position up to which the entity's deltas are there.
+    """
+
+    present: Mapping[str, str]
+    earlier: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+
+    def at(self, entity: str, position: str) -> str:
+        """Returns the topic for an entity's delta with this position."""
+        for last, topic in self.earlier.get(entity, ()):
+            if position <= last:
+                return topic
+        return self.present[entity]
+
+
 Values = Callable[[pa.RecordBatch], pa.Array]
 """A codec: a function that encodes a batch of deltas (`SCHEMA`) and returns the values of their messages, as bytes."""
 
@@ -96,12 +115,13 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) -> pa.RecordBatch:
-    """Returns the messages (`MESSAGES`) of a batch of `SCHEMA`, in the same order. `topics` has each entity's topic."""
+def messages(deltas: pa.RecordBatch, topics: Topics, values: Values) -> pa.RecordBatch:
+    """Returns the messages (`MESSAGES`) of a batch of `SCHEMA`, in the same order."""
     is_delete = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(deltas.num_rows), 1 + is_delete)
     is_tombstone = np.append(False, rows[1:] == rows[:-1]) if len(rows) else np.zeros(0, dtype=bool)
-    names = pa.array([topics[entity] for entity in deltas.column("entity").to_pylist()], pa.utf8())
+    places = zip(deltas.column("entity").to_pylist(), deltas.column("position").to_pylist(), strict=True)
+    names = pa.array([topics.at(entity, position) for entity, position in places], pa.utf8())
     columns = [
         names,
         deltas.column("partition"),
@@ -141,7 +161,7 @@ def deltas_of(changes: "DataFrame") -> "DataFrame":
 
 
 def messages_of(
-    changes: "DataFrame", topics: Mapping[str, str], values: Values, count: Callable[[Mapping[str, int]], None]
+    changes: "DataFrame", topics: Topics, values: Values, count: Callable[[Mapping[str, int]], None]
 ) -> "DataFrame":
     """Returns the messages for the deltas of a DataFrame of changes. Within a partition, rows keep their order.
 

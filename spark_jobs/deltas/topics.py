@@ -1,5 +1,9 @@
 """Derives deltas from the messages in the changelog's topics, and writes them to the topics `<prefix>.<entity>.delta`.
 
+If an entity is repartitioned, its changelog ends in one topic and goes on in another, and so do its deltas. A *mark*
+ends each partition of an old topic of deltas, as it ends each partition of the old topic of the changelog. The job
+sends the marks after the micro-batch with which it has read the old topic to its end.
+
 A micro-batch is written to the topics before Spark's checkpoint records it. If a run is killed between these two steps,
 the next run writes the micro-batch again. So each delta is delivered at least once, in order, and a repeated delta has
 the same id. The job stops if Kafka has lost messages. In addition to Spark's own check, the job checks the offsets in
@@ -8,21 +12,27 @@ Spark's checkpoint, at its start and then every minute.
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.connectors.config import Config, KafkaConfig
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import Part, ends
 from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sinks.kafka.admin import topics as kafka_topics
-from changelog.connectors.sinks.kafka.admin.names import delta_subject, delta_topic, topic
+from changelog.connectors.sinks.kafka.admin.generations import Generation
+from changelog.connectors.sinks.kafka.admin.names import delta_subject, delta_topic, entity_of, topic
+from changelog.connectors.sinks.kafka.admin.send_messages import send_messages
 from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState
+from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
+from changelog.connectors.sinks.kafka.repartition import marks
 from changelog.envelope.entity import OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import delta_schema
-from changelog.spark_jobs.deltas.derive import Values, avro_values, json_values, messages_of
+from changelog.spark_jobs.deltas.derive import Topics, Values, avro_values, json_values, messages_of
 from changelog.spark_jobs.reading import kafka_offsets
 from changelog.spark_jobs.reading.read import stream_changelog
 from changelog.spark_jobs.reading.read_kafka import kafka_options
@@ -57,30 +67,29 @@ class DeltaTopics:
     lost: bool
 
     def changelog(self) -> dict[str, TopicState]:
-        """Returns the present topic of each entity. Raises ChangelogError if an entity has no topic."""
-        admin = self.client.admin()
-        names = kafka_offsets.entities(admin, self.prefix, self.entities)
-        names_by_topic = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
-        topics = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in names_by_topic])
-        return {names_by_topic[name]: state for name, state in topics.items()}
+        """Returns the topics of the entities in the changelog. The topics of one entity are ordered by generation.
 
-    def names(self) -> dict[str, str]:
-        """Returns the name of each entity's topic of deltas."""
-        return {name: delta_topic(self.prefix, name) for name in self.changelog()}
+        Raises ChangelogError if an entity has no topic.
+        """
+        admin = self.client.admin()
+        parts = kafka_offsets.entities(admin, self.prefix, self.entities)
+        names = [name for entity in parts if entity not in OF_CHANGELOG for name in dict(parts[entity])]
+        states = kafka_topics.read(admin, [Topic(name=name, partitions=0, settings={}) for name in names])
+        return {name: states[name] for name in names}
 
     def ensure(self) -> dict[str, TopicState]:
-        """Returns each entity's topic of deltas. With `create`, missing topics are created.
+        """Returns the topic of deltas for each topic of the changelog. With `create`, missing topics are created.
 
-        A topic of deltas has as many partitions as the entity's topic in the changelog, and is never compacted.
+        A topic of deltas has as many partitions as its topic in the changelog, and is never compacted.
 
         Raises ChangelogError (PRECONDITION) if an existing topic of deltas has a different number of partitions.
         """
         sources = self.changelog()
-        targets = kafka_topics.delta_topics_of(self.prefix, sources)
+        targets = kafka_topics.delta_topics_of(sources)
         states = kafka_topics.ensure(
             self.client, targets, create=self.create, replication_factor=self.replication_factor
         )
-        return {name: states[delta_topic(self.prefix, name)] for name in sources}
+        return {name: states[delta_topic(name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
         """Raises ChangelogError (GAP) if messages after these offsets are gone, or may be gone."""
@@ -94,16 +103,20 @@ class DeltaTopics:
 def committed(checkpoint: FolderStore) -> kafka_offsets.Offsets:
     """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
     offsets.
-
-    The format is Spark's: `commits/<n>` exists if batch n is done. `offsets/<n>` has a line with a version, a line of
-    JSON for the batch, and then a line for each source.
     """
     batch_numbers = [
         int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()
     ]
-    if not batch_numbers:
-        return {}
-    path = f"offsets/{max(batch_numbers)}"
+    return _ends_of(checkpoint, max(batch_numbers)) if batch_numbers else {}
+
+
+def _ends_of(checkpoint: FolderStore, batch_number: int) -> kafka_offsets.Offsets:
+    """Returns the offsets at which a micro-batch ends, from Spark's checkpoint.
+
+    The format is Spark's: `commits/<n>` exists if batch n is done. `offsets/<n>` exists once it is begun, and has a
+    line with a version, a line of JSON for the batch, and then a line for each source.
+    """
+    path = f"offsets/{batch_number}"
     try:
         *_, source_line = checkpoint.read(path).decode().splitlines()
         offsets: kafka_offsets.Offsets = json.loads(source_line)
@@ -131,7 +144,7 @@ def stream(
     where = where_of(config)
     assert isinstance(where, Kafka)
     topics.ensure()  # raises its errors before anything is read
-    batches = _Batches(spark, config, topics, where, reach)
+    batches = _Batches(spark, config, topics, where, checkpoint, reach)
     options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not topics.lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)
     writer = changes.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint.root)
@@ -157,9 +170,18 @@ class _Batches:
     error.
     """
 
-    def __init__(self, spark: "SparkSession", config: Config, topics: DeltaTopics, where: Kafka, reach: Reach) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        config: Config,
+        topics: DeltaTopics,
+        where: Kafka,
+        checkpoint: FolderStore,
+        reach: Reach,
+    ) -> None:
         assert isinstance(config.sink, KafkaConfig)
-        self._sink, self._topics, self._where, self._reach = config.sink, topics, where, reach
+        self._sink, self._name, self._topics, self._where = config.sink, config.name, topics, where
+        self._checkpoint, self._reach = checkpoint, reach
         self._counts = spark.sparkContext.accumulator({}, _kinds())
         self.failure: ChangelogError | None = None
 
@@ -169,18 +191,50 @@ class _Batches:
         counts: Mapping[str, int] = self._counts.value
         return counts
 
-    def write(self, changes: "DataFrame", _: int) -> None:
+    def write(self, changes: "DataFrame", batch_number: int) -> None:
         """Sends the deltas of one micro-batch. It first creates the topics of new entities."""
+        prefix = self._topics.prefix
         try:
             topics = self._topics.ensure()
-            names = {name: delta_topic(self._topics.prefix, name) for name in topics}
-            subjects = {name: delta_subject(self._topics.prefix, name) for name in topics}
+            generations = read_generations(self._topics.client, prefix, self._name)
+            entities = {entity_of(prefix, name) for name in topics}
+            present = {
+                entity: delta_topic(topic(prefix, entity, len(generations.get(entity, ())) or 1)) for entity in entities
+            }
+            ended = {
+                entity: [(entry.get("last", ""), delta_topic(entry["topic"])) for entry in generations[entity][:-1]]
+                for entity in generations.keys() & present.keys()
+            }
+            subjects = {entity: delta_subject(prefix, entity) for entity in present}
+            names = Topics(present=present, earlier=ended)
             messages = messages_of(changes, names, _values(self._sink, subjects), self._counts.add)
             messages.write.format("kafka").options(**_writing(self._where, topics)).save()
+            for entity in ended:
+                self._send_marks([Generation(**entry) for entry in generations[entity]], batch_number)
         except ChangelogError as error:
             self.failure = error
             raise
         self._reach("deltas:sent")
+
+    def _send_marks(self, generations: Sequence[Generation], batch_number: int) -> None:
+        """Ends the old topics of an entity's deltas that this micro-batch completes."""
+        client = self._topics.client
+        existing = client.admin().topics()
+        for ended, following in pairwise(generations):
+            if ended.topic not in existing:
+                continue
+            numbers = existing[ended.topic].partitions
+            ends_ = ends(client.admin(), [(ended.topic, number) for number in numbers])
+            if not self._has_read(ends_, batch_number) or self._has_read(ends_, batch_number - 1):
+                continue
+            target = replace(following, topic=delta_topic(following.topic))
+            name = delta_topic(ended.topic)
+            send_messages(client, marks(name, numbers, target, ended.last), f"writing to {name}")
+
+    def _has_read(self, ends_: Mapping[Part, int], batch_number: int) -> bool:
+        """Returns whether the job has read partitions up to these ends after a micro-batch."""
+        offsets = _ends_of(self._checkpoint, batch_number) if batch_number >= 0 else {}
+        return all(offsets.get(name, {}).get(str(number), 0) >= end for (name, number), end in ends_.items())
 
 
 def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:

@@ -43,9 +43,24 @@ def follow(
 ) -> None:
     """Applies the new changes, then ends; with `every_s`, begins a batch that often until `stopping` is set.
 
-    A batch has at most about `offsets_max` offsets. Raises ChangelogError (GAP) if Kafka may have lost changes that the
-    view lacks.
+    A batch has at most about `offsets_max` offsets. A key's changes may be applied in another order than they were made
+    if the entity was repartitioned, but a target keeps only the newest. Raises ChangelogError (GAP) if Kafka may have
+    lost changes that the view lacks.
     """
+    while _follow(spark, where, view, offsets_max=offsets_max, every_s=every_s, stopping=stopping):
+        pass
+
+
+def _follow(
+    spark: "SparkSession",
+    where: Kafka,
+    view: MaintainedView,
+    *,
+    offsets_max: int,
+    every_s: float | None,
+    stopping: threading.Event,
+) -> bool:
+    """Applies changes by one query, as `follow` does. Returns True if it ended because there are new topics."""
     client = Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
     spans = _unread(client, where, view)
     options = {
@@ -63,7 +78,8 @@ def follow(
         try:
             while not query.awaitTermination(_POLL_S) and not stopping.is_set():
                 if time.monotonic() - checked_s > CHECK_EVERY_S:
-                    _unread(client, where, view)
+                    if _unread(client, where, view).keys() != spans.keys():
+                        return True
                     checked_s = time.monotonic()
         except Exception:
             if batches.failure is not None:
@@ -72,6 +88,7 @@ def follow(
         finally:
             batches.end()
             query.stop()
+    return False
 
 
 def _unread(client: Client, where: Kafka, view: MaintainedView) -> dict[Part, OffsetSpan]:

@@ -1,14 +1,18 @@
 """The progress of a maintained view: what the view is, and how far it has followed the changelog."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
+from changelog.connectors.sinks.kafka.admin.names import first_topic
 from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT: Final = 1
+
+TOPICS: Final = "topics"
+"""The member of a definition that has the topics with their ids, if the changelog is on Kafka."""
 
 REBUILD: Final = "run the job once with --rebuild: it builds the view anew from the beginning of the changelog"
 
@@ -61,3 +65,18 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
             f"{target} is a view with other {' and '.join(differing)}",
             hint=f"use another --to, or {REBUILD}",
         )
+
+
+def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
+    """Returns the progress with the topics of `definition`, if they are topics of the same entity and changelog.
+
+    An entity gets another topic when it is repartitioned, and its old topic may be deleted later. If one of the topics
+    has another id in `definition`, the progress is returned as it is.
+    """
+    before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return progress
+    is_other_entity = len({first_topic(name) for name in (*before, *now)}) > 1
+    if is_other_entity or any(before[name] != now[name] for name in before.keys() & now.keys()):
+        return progress
+    return replace(progress, definition={**progress.definition, TOPICS: now})

@@ -49,8 +49,9 @@ Row = tuple[object, ...]
 def decoder(prefix: str, registry: ExecutorRegistry | None) -> Decode:
     """Returns a function that turns batches of `MESSAGE_COLUMNS`, without tombstones, into batches of `DECODED`.
 
-    The function raises ChangelogError: MALFORMED if a message cannot be decoded, or an error of
-    `ExecutorRegistry.schema`. The error's text has the message's topic, partition and offset.
+    The entity of a message is the part of its topic's name between the prefix and the next dot. The function raises
+    ChangelogError: MALFORMED if a message cannot be decoded, or an error of `ExecutorRegistry.schema`. The error's text
+    has the message's topic, partition and offset.
     """
     start = len(prefix) + 1
 
@@ -69,7 +70,7 @@ def _decoded(batch: pa.RecordBatch, value_decoder: "_ValueDecoder", start: int) 
         topics, partitions, offsets, keys, values, moves, strict=True
     ):
         *row, context = value_decoder.row(value, topic, partition, offset)
-        rows.append((topic[start:], partition, key.decode(), *row, _moved(headers), context))
+        rows.append((topic[start:].partition(".")[0], partition, key.decode(), *row, _moved(headers), context))
     columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays([*arrays, batch.column("partition"), batch.column("offset")], schema=DECODED)

@@ -16,7 +16,6 @@ from typing import Literal
 from changelog.connectors.kafka.client import Admin, Client
 from changelog.connectors.kafka.offsets import Part, begins, ends, since
 from changelog.connectors.sinks.kafka.admin import topics
-from changelog.connectors.sinks.kafka.admin.names import topic
 from changelog.connectors.sinks.kafka.admin.topics import Topic
 from changelog.envelope.entity import OF_CHANGELOG, RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
@@ -41,21 +40,21 @@ class OffsetSpan:
 Spans = Mapping[Part, OffsetSpan]
 
 
-def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, int]:
-    """Returns the number of partitions of each entity that has a topic, including `schemas` and `gaps`.
+def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, list[Part]]:
+    """Returns the partitions of each entity that has a topic, including `schemas` and `gaps`.
 
     With `names`, returns only these entities.
     Raises ChangelogError: PRECONDITION if no entity has a topic, USAGE if one of `names` has none.
     """
     reserved = RESERVED - OF_CHANGELOG
-    counts = {name: count for name, count in topics.entities(admin, prefix).items() if name not in reserved}
-    if not counts.keys() - OF_CHANGELOG:
+    parts = {name: parts for name, parts in topics.entities(admin, prefix).items() if name not in reserved}
+    if not parts.keys() - OF_CHANGELOG:
         hint = "`changelog run` creates them; check [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of the changelog {prefix}", hint=hint)
     if names is None:
-        return counts
-    _refuse_unknown(names, counts)
-    return {name: counts[name] for name in names}
+        return parts
+    _refuse_unknown(names, parts)
+    return {name: parts[name] for name in names}
 
 
 def unread(
@@ -68,10 +67,9 @@ def unread(
     unless `lost` accepts this; USAGE if an entity in `skip` has no topic.
     """
     admin = client.admin()
-    counts = entities(admin, prefix)
-    _refuse_unknown({*skip} - OF_CHANGELOG, counts)
-    counted = {topic(prefix, entity): count for entity, count in counts.items() if entity not in skip}
-    parts = [(name, number) for name, count in counted.items() for number in range(count)]
+    existing = entities(admin, prefix)
+    _refuse_unknown({*skip} - OF_CHANGELOG, existing)
+    parts = [part for entity, entity_parts in existing.items() if entity not in skip for part in entity_parts]
     first, end = begins(admin, parts), ends(admin, parts)
     next_offsets = {part: offsets.get(part[0], {}).get(str(part[1])) for part in parts}
     spans = {}

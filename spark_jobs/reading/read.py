@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from changelog.connectors.sinks.files.layout import find_recovery
+from changelog.connectors.sinks.kafka.admin.names import first_topic
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
@@ -109,7 +110,7 @@ def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None
         last_position = max((file.last for file in manifest.files), default=None)
         return None if last_position is None else Position.parse(last_position)
     complete = manifest.complete
-    archived = {topic.rpartition(".")[2] for topic in manifest.offsets}
+    archived = {first_topic(topic).rpartition(".")[2] for topic in manifest.offsets}
     required = archived & {*entities} if entities is not None else set()
     if complete and complete.keys() >= required:
         return Position.parse(min(complete[entity] for entity in required) if required else max(complete.values()))

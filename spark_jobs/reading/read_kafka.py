@@ -54,15 +54,15 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 
     The result includes all rows up to the checkpoint that is visible now.
     """
-    topics = _topics(where)
-    refuse_unknown(where, entities or (), topics)
-    names = [name for name in (topics if entities is None else entities) if name in topics]
+    parts = _parts(where)
+    refuse_unknown(where, entities or (), parts)
+    names = [name for name in sorted(parts if entities is None else entities) if name in parts]
     if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
     # This waits until the topics' ends cover the checkpoint. Spark asks for the ends later, and they never go back.
     kafka_log(where).complete_ends(names)
     options = kafka_options(where) | {
-        **subscription(where, names),
+        "subscribe": ",".join(dict.fromkeys(topic for name in names for topic, _ in parts[name])),
         "startingOffsets": "earliest",
         "endingOffsets": "latest",
         "minPartitions": str(spark.sparkContext.defaultParallelism),
@@ -74,30 +74,29 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
     """Returns the option that subscribes to the topics of these entities, or of all entities if `entities` is None.
 
-    The pattern for all entities is anchored, because Spark accepts a match anywhere in a topic's name. The pattern does
-    not match topics of deltas, because their names have one more dot.
+    It also subscribes to the topics that later repartitions of these entities make. The pattern is anchored, because
+    Spark accepts a match anywhere in a topic's name. The pattern does not match topics of deltas.
     """
-    if entities is not None:
-        return {"subscribe": ",".join(f"{where.prefix}.{entity}" for entity in entities)}
     reserved = "|".join(sorted(RESERVED))
-    return {"subscribePattern": rf"^{re.escape(where.prefix)}\.(?!(?:{reserved})$)[a-z0-9_-]+$"}
+    names = rf"(?!(?:{reserved})$)[a-z0-9_-]+" if entities is None else f"(?:{'|'.join(entities)})"
+    return {"subscribePattern": rf"^{re.escape(where.prefix)}\.{names}(?:\.G[0-9]+)?$"}
 
 
-def _topics(where: Kafka) -> list[str]:
-    """Returns the entities that have a topic. Raises ChangelogError (PRECONDITION) if no entity has one."""
+def _parts(where: Kafka) -> dict[str, list[tuple[str, int]]]:
+    """Returns the partitions of each entity that has a topic. Raises ChangelogError (PRECONDITION) if there is none."""
     from changelog.connectors.sinks.kafka.admin import topics  # noqa: PLC0415
 
-    topic_entities = topics.entities(_client(where).admin(), where.prefix)
-    names = [entity for entity in topic_entities if entity not in RESERVED - {*ASIDE}]
-    if not set(names) - {*ASIDE}:
+    existing = topics.entities(_client(where).admin(), where.prefix)
+    parts = {entity: existing[entity] for entity in sorted(existing) if entity not in RESERVED - {*ASIDE}}
+    if not parts.keys() - {*ASIDE}:
         hint = "`changelog run` creates it; check [sink] prefix"
         raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {name_of(where)}", hint=hint)
-    return sorted(names)
+    return parts
 
 
 def refuse_missing(where: Kafka, entities: Sequence[str]) -> None:
     """Raises ChangelogError (USAGE) for an entity that has no topic."""
-    refuse_unknown(where, entities, _topics(where))
+    refuse_unknown(where, entities, _parts(where))
 
 
 def _client(where: Kafka) -> Any:

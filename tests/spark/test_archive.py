@@ -297,15 +297,20 @@ def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(
     of an entity back.
     """
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
-    goal = Goal(position=later, ends={"order": {0: 10, 1: 20}, "guest": {0: 0}})
+    goal = Goal(position=later, ends={"order": order_ends(10, 20), "guest": {("booking.guest", 0): 0}})
     parts = {0: 10, 1: 19}
     land(archive, frame(archive, []), order_spans({}, parts), prefix="booking", goal=goal)
     assert archive.manifest().complete == {"guest": later}
     land(archive, frame(archive, []), order_spans(parts, {0: 10, 1: 20}), prefix="booking", goal=goal)
     assert archive.manifest().complete == {"guest": later, "order": later}
-    old = Goal(position=earlier, ends={"order": {0: 1, 1: 2}})
+    old = Goal(position=earlier, ends={"order": order_ends(1, 2)})
     land(archive, frame(archive, []), order_spans({0: 10, 1: 20}, {0: 11, 1: 20}), prefix="booking", goal=old)
     assert archive.manifest().complete == {"guest": later, "order": later}
+
+
+def order_ends(*ends: int) -> dict[tuple[str, int], int]:
+    """Returns the ends of the partitions of the topic of orders."""
+    return {("booking.order", number): end for number, end in enumerate(ends)}
 
 
 def order_spans(after: Mapping[int, int], ends: Mapping[int, int]) -> dict[tuple[str, int], OffsetSpan]:

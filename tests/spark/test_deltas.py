@@ -25,6 +25,7 @@ from changelog.spark_jobs.deltas.derive import (
     MESSAGES,
     RESET,
     SCHEMA,
+    Topics,
     avro_values,
     derive,
     json_values,
@@ -53,7 +54,9 @@ def test_a_batch_becomes_the_same_deltas_as_its_changes_one_by_one(rows: list[Re
 @given(st.lists(records(), max_size=3))
 def test_a_delta_has_the_partition_and_key_of_its_change(rows: list[Record]) -> None:
     changes = from_records(rows)
-    produced = messages(derive(changes), {row.entity: f"x.{row.entity}.delta" for row in rows}, json_values)
+    produced = messages(
+        derive(changes), Topics(present={row.entity: f"x.{row.entity}.delta" for row in rows}), json_values
+    )
     assert produced.schema == MESSAGES
     expected = []
     for row, delta, heads in zip(rows, derive(changes).column("delta").to_pylist(), headers(changes), strict=True):

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicSettings, read
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
+from changelog.connectors.sinks.kafka.repartition import repartition
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.columnar import batch
 from changelog.envelope.delta import delta_codec, delta_of
@@ -67,13 +68,17 @@ def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subproces
 
 @dataclass(slots=True)
 class Topics:
-    """A growing changelog on a broker, and the job that reads it."""
+    """A growing changelog on a broker, and the job that reads it.
+
+    `partitions` has the numbers of partitions of repartitioned entities. Rows stay in the first `PARTITIONS` ones.
+    """
 
     folder: Path
     settings: KafkaSettings
     workload: Workload
     records: list[Record]
     sink: str = 'codec = "json"'
+    partitions: dict[str, int] = field(default_factory=dict)
 
     def grow(self, transactions: int, first: Sequence[Record] = ()) -> None:
         """Publishes the next transactions of the workload, after a transaction of the `first` records."""
@@ -84,7 +89,7 @@ class Topics:
                 table=("public", name),
                 key=("id",),
                 partition_by=("id",),
-                partitions=PARTITIONS,
+                partitions=self.partitions.get(name, PARTITIONS),
                 masks={},
                 default_stamp=stamp,
             )
@@ -97,8 +102,20 @@ class Topics:
                 sink.add([batch.from_records(transaction)])
                 sink.commit(checkpoint(transaction))
                 self.records += transaction
-        names = [f"{self.settings.prefix}.{entity.name}" for entity in entities]
+            names = [sink.topic(entity.name) for entity in entities]
         settled(self.settings.client, [(name, number) for name in names for number in range(PARTITIONS)])
+
+    def repartition(self, entity: str, partitions: int) -> str:
+        """Begins a new topic of the entity. Returns the position after which its rows are in this topic."""
+        with closing(KafkaSink(self.settings, JSON)) as sink:
+            stored = sink.recover()
+            assert stored is not None
+            shape, progress = {"partitions": PARTITIONS}, {"complete": True}
+            before = replace(stored, settings={entity: shape}, windows={entity: progress})
+            repartition(sink, self.settings, before, entity, partitions)
+        self.partitions[entity] = partitions
+        settled(self.settings.client, [(f"{self.settings.prefix}.{entity}", number) for number in range(PARTITIONS)])
+        return str(before.position)
 
     @property
     def arguments(self) -> list[str]:

@@ -18,6 +18,7 @@ from changelog.envelope.model import Op
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS
 from changelog.spark_jobs.runner.job import main
+from tests.integration.kafka.topics import delete
 from tests.patience import PATIENCE_S
 from tests.spark.changes import Workload
 from tests.spark.derived import config, summary
@@ -74,7 +75,7 @@ def topics(
     return topics
 
 
-def test_a_table_equals_the_topic_although_a_run_is_killed(
+def test_a_table_equals_the_topic_although_a_run_is_killed_and_the_entity_repartitioned(
     spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first run is killed in its second batch."""
@@ -84,10 +85,15 @@ def test_a_table_equals_the_topic_although_a_run_is_killed(
     assert query(topics.dsn, "SELECT to_regclass('orders__batch') IS NOT NULL") == [(True,)]
     assert table(topics.dsn)
     assert not topics.is_equal()
+    topics.repartition("order", 12)
     topics.grow(15)
     assert topics.run(*in_batches) == 0
     assert topics.is_equal()
     assert summary(capsys)["batches"] > 1
+    delete(topics.settings.client, f"{topics.settings.prefix}.order")
+    topics.grow(5)
+    assert topics.run("--available-now") == 0
+    assert topics.is_equal()
     assert topics.run("--available-now") == 0
     assert summary(capsys)["rows"] == 0
 

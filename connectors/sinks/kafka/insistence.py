@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Thread
-from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from changelog.connectors.kafka.client import Client
+from changelog.connectors.sinks.kafka.admin.send_messages import ProduceCall
 from changelog.connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Topic, TopicState, read
 from changelog.envelope.errors import ChangelogError
 
@@ -27,12 +27,6 @@ _TRANSACTIONS = Topic(name="__transaction_state", partitions=0, settings={})
 """The topic in which brokers store the states of transactions; it has its own `min.insync.replicas`."""
 
 _FULL_WAIT_S = 0.05
-
-ProduceCall = tuple[Any, ...]
-"""The arguments of `Producer.produce`: topic, value, key, partition, None, None, milliseconds since 1970, headers.
-
-The two None stand for callbacks. For a message without a time and headers, the tuple ends after the partition.
-"""
 
 _log = structlog.get_logger("kafka")
 

@@ -4,15 +4,13 @@ All transactions of a service have one `transactional.id`, by which Kafka fences
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import repeat
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from changelog.connectors.failpoints import Reach, nowhere
@@ -20,18 +18,19 @@ from changelog.connectors.kafka.client import UNKNOWN_TOPIC, Client, error_of, t
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.sinks.kafka.admin import topics
-from changelog.connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
+from changelog.connectors.sinks.kafka.admin.generations import GenerationEntries, numbers
+from changelog.connectors.sinks.kafka.admin.names import entity_of, gaps_topic, positions_topic, schemas_topic, topic
+from changelog.connectors.sinks.kafka.admin.send_messages import ProduceCall
 from changelog.connectors.sinks.kafka.admin.topics import OWN, Topic, TopicSettings
-from changelog.connectors.sinks.kafka.encoding import oversized
-from changelog.connectors.sinks.kafka.encoding.messages import KEY, ValueCodec
-from changelog.connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
+from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
+from changelog.connectors.sinks.kafka.encoding.produce_calls import ProduceCalls
+from changelog.connectors.sinks.kafka.insistence import Insistence, queue
 from changelog.connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
+from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
 from changelog.connectors.sinks.kafka.reading.unchanged import TopicIds, refuse_older, refuse_rows
-from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.checkpoint import GENERATIONS, NO_DECISIONS, Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.envelope.model import Op
-from changelog.envelope.position import Position
 
 FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
 """The boundaries between steps, at which tests make the process crash."""
@@ -47,7 +46,6 @@ STOP_PATIENCE_S = 5.0
 _TOPICS = "topics"
 """The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""
 
-_DELETE = pa.scalar(Op.DELETE.value)
 _LAST_CALL_S = 2.0
 
 _DEFAULTS = {
@@ -127,7 +125,14 @@ class KafkaSink:
         self._prepared: Sequence[Entity] = ()
         self._topics: Sequence[Topic] = ()
         self._insistence = Insistence(settings.client, lambda: self._topics, self._patience_s)
-        self._limits: dict[str, int] = {}
+        self._calls = ProduceCalls(
+            values,
+            self.topic,
+            prefix=settings.prefix,
+            client_limit=settings.client.message_bytes,
+            on_too_large=settings.on_too_large,
+        )
+        self._generations: GenerationEntries = {}
         self._parts: list[Part] = []
         self._topic_ids: TopicIds | None = None
         self._limiting_time: Sequence[str] = ()
@@ -137,13 +142,19 @@ class KafkaSink:
         self._is_open = self._commit_asked = False
         self._begun_at = 0.0
 
+    def topic(self, entity: str) -> str:
+        """Returns the present topic of an entity."""
+        return topic(self._settings.prefix, entity, len(self._generations.get(entity, ())) or 1)
+
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Creates missing topics, if the settings allow it.
 
         Raises ChangelogError: the errors of `topics.ensure`, and GAP if a topic of the stored checkpoint is gone.
         """
         settings = self._settings
-        configured = topics.topics_of(settings.prefix, entities, settings.entities)
+        counts = {entity.name: entity.partitions for entity in entities}
+        self._generations = read_generations(settings.client, settings.prefix, settings.name, counts)
+        configured = topics.topics_of(settings.prefix, entities, settings.entities, numbers(self._generations))
         self._entities, self._prepared = frozenset(entity.name for entity in entities), entities
         self._topics = configured
         self._values.prepare(entities)
@@ -157,10 +168,8 @@ class KafkaSink:
             create=settings.create_topics,
             replication_factor=settings.replication_factor,
         )
-        self._limits = {name: state.message_bytes for name, state in states.items()}
-        self._parts = [
-            (topic(settings.prefix, entity.name), number) for entity in entities for number in range(entity.partitions)
-        ]
+        self._calls.limits = {name: state.message_bytes for name, state in states.items()}
+        self._parts = [(self.topic(entity.name), number) for entity in entities for number in range(entity.partitions)]
         self._limiting_time = sorted(name for name, state in states.items() if state.limits_time)
 
     def _refuse_lost(self, configured: Sequence[Topic]) -> None:
@@ -169,15 +178,15 @@ class KafkaSink:
         Without this check, `prepare` would create the topic again, without the rows of the old one.
         """
         settings = self._settings
-        missing_topics = {absent.name: absent for absent in topics.missing(settings.client, configured)}
+        missing_topics = {absent.name for absent in topics.missing(settings.client, configured)}
         if not missing_topics or positions_topic(settings.prefix) in missing_topics:
             return
         entry = read_stored(settings.client, settings.prefix, settings.name)
         if entry is None:
             return
-        names = {*(topic(settings.prefix, entity) for entity in entry[0].settings), *entry[0].sink.get(_TOPICS, {})}
-        for name in sorted(names & missing_topics.keys()):
-            raise topics.lost(missing_topics[name])
+        names = {*map(self.topic, entry[0].settings), *entry[0].sink.get(_TOPICS, {})}
+        for name in sorted(names & missing_topics):
+            raise topics.lost(name)
 
     def recover(self) -> Checkpoint | None:
         """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
@@ -191,7 +200,9 @@ class KafkaSink:
         with translated("connecting to Kafka"):
             self._producer = Producer(self._config())
         self._insist("taking over the topics of Kafka", self._held().init_transactions)
-        self._checkpoint = self._unchanged(self._stored())
+        checkpoint = self._stored()
+        self._take_generations(checkpoint)
+        self._checkpoint = self._unchanged(checkpoint)
         self._reach("kafka:recovered")
         return self._checkpoint
 
@@ -204,6 +215,19 @@ class KafkaSink:
             if error.kind is not Kind.GAP or not self._over_gap:
                 raise
             return None
+
+    def _take_generations(self, checkpoint: Checkpoint | None) -> None:
+        """Takes the entities' generations from the checkpoint.
+
+        Raises ChangelogError (ALTERED) if an entity was repartitioned after `prepare`, which then prepared another
+        topic.
+        """
+        if checkpoint is None:
+            return
+        generations: GenerationEntries = checkpoint.sink.get(GENERATIONS, {})
+        if self._prepared and generations != self._generations:
+            raise ChangelogError(Kind.ALTERED, "an entity was repartitioned while the service started")
+        self._generations = generations
 
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are those of the checkpoint; returns it, without the topics' ids unless `over_gap`."""
@@ -219,23 +243,31 @@ class KafkaSink:
             return checkpoint
         self._topic_ids = TopicIds(settings.client, names, known_ids, self._clock)
         self._refuse_repartitioned(checkpoint)
+        parts = self._all_parts()
         if checkpoint is None:
-            refuse_rows(settings.client, self._values, settings.prefix, settings.name, self._parts)
+            refuse_rows(settings.client, self._values, settings.prefix, settings.name, parts)
             return None
-        stored_topics = {topic(settings.prefix, entity) for entity in checkpoint.settings}
-        parts = [part for part in self._parts if part[0] in stored_topics]
+        parts = [part for part in parts if entity_of(settings.prefix, part[0]) in checkpoint.settings]
         refuse_older(settings.client, self._values, settings.prefix, settings.name, checkpoint, parts)
         return replace(checkpoint, sink={name: value for name, value in checkpoint.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, checkpoint: Checkpoint | None) -> None:
         """Raises ChangelogError (SETTINGS) if the topics were begun with other partitions or another envelope."""
         started_with = {} if checkpoint is None else checkpoint.settings
-        topics.refuse_other_envelope(self._settings.prefix, self._settings.envelope, started_with, self._recreated)
-        topics.refuse_repartitioned(self._settings.prefix, self._prepared, started_with, self._recreated)
+        topics.refuse_other_envelope(self.topic, self._settings.envelope, started_with, self._recreated)
+        topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
+
+    def _all_parts(self) -> list[Part]:
+        """Returns the partitions of the prepared entities, with those of all other generations that exist."""
+        settings = self._settings
+        existing = topics.entities(settings.client.admin(), settings.prefix) if self._parts else {}
+        others = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)
+        return [*self._parts, *sorted(others)]
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Sends rows, and returns before the broker has them. Raises STOP if a message is too large for its topic."""
-        prepared = [self._calls(batch) for batch in rows if batch.num_rows]
+        decisions = NO_DECISIONS if self._checkpoint is None else self._checkpoint.decisions
+        prepared = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
         self._begin()
         producer = self._held()
         with self._translated("sending to Kafka"):
@@ -248,12 +280,20 @@ class KafkaSink:
                 producer.poll(0)
         self._reach("kafka:added")
 
+    def send(self, calls: Iterable[ProduceCall]) -> None:
+        """Adds messages that are not rows to the open commit."""
+        self._begin()
+        with self._translated("sending to Kafka"):
+            for call in calls:
+                self._produce(call)
+
     def commit(self, checkpoint: Checkpoint) -> None:
         """Commits the rows, and the checkpoint with the topics' ids. Raises GAP if a topic was created again."""
         self._begin()
         assert self._topic_ids is not None
         self._topic_ids.check_if_due()
-        record = replace(checkpoint, sink={**checkpoint.sink, _TOPICS: self._topic_ids.ids})
+        generations = {GENERATIONS: self._generations} if self._generations else {}
+        record = replace(checkpoint, sink={**generations, **checkpoint.sink, _TOPICS: self._topic_ids.ids})
         settings = self._settings
         with self._translated("sending to Kafka"):
             self._produce((positions_topic(settings.prefix), record.to_json(), settings.name.encode(), 0))
@@ -266,7 +306,7 @@ class KafkaSink:
     def lost(self, entities: Collection[str]) -> Collection[str]:
         """See `Sink`. Returns the entities whose topics were created again; the rows of these entities are lost."""
         published_entities = entities if self._checkpoint is None else self._checkpoint.settings
-        return [entity for entity in published_entities if topic(self._settings.prefix, entity) in self._recreated]
+        return [entity for entity in published_entities if self.topic(entity) in self._recreated]
 
     def abandon(self) -> None:
         """Aborts the open transaction, if there is one. This is safe: the broker was not asked to commit it."""
@@ -293,12 +333,13 @@ class KafkaSink:
 
     def _config(self) -> dict[str, object]:
         timeout_ms = self._settings.transaction_timeout_s * 1000
-        largest = max(self._limits.values(), default=topics.CHECKPOINT_BYTES_MAX)
+        limits = self._calls.limits
+        largest = max(limits.values(), default=topics.CHECKPOINT_BYTES_MAX)
         return self._settings.client.config(
             {
                 **_DEFAULTS,
                 "message.max.bytes": largest,
-                "batch.size": min(largest, *map(self._limit, self._limits), topics.MESSAGE_BYTES_DEFAULT),
+                "batch.size": min(largest, *map(self._calls.limit, limits), topics.MESSAGE_BYTES_DEFAULT),
                 "message.timeout.ms": timeout_ms,
             },
             transactional_id=self._settings.transactional_id,
@@ -317,92 +358,6 @@ class KafkaSink:
                 self._held().begin_transaction()
             self._is_open, self._begun_at = True, self._clock()
             self._reach("kafka:begun")
-
-    def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
-        """Returns the arguments of `Producer.produce` for each row's message, and for the tombstone after a delete."""
-        messages = self._values.messages(batch)
-        if not (batch := messages.rows).num_rows:
-            return []
-        entities = batch.column("entity").dictionary_encode()
-        names = [topic(self._settings.prefix, entity) for entity in entities.dictionary.to_pylist()]
-        calls: list[ProduceCall] = list(
-            zip(
-                map(names.__getitem__, entities.indices.tolist()),
-                messages.values,
-                messages.keys,
-                batch.column("partition").to_pylist(),
-                repeat(None),
-                repeat(None),
-                (batch.column("committed_at").cast(pa.int64()).to_numpy() // 1000).tolist(),
-                messages.headers,
-            )
-        )
-        if oversized.OVERHEAD_BYTES + messages.nbytes_max > min(self._limit(name) for name in names):
-            rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
-            return [call for row in rows for call in self._fitting(*row)]
-        for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), _DELETE)).to_pylist()):
-            calls[index + 1 : index + 1] = self._tombstone(calls[index])
-        return calls
-
-    def _fitting(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
-        """Yields the message of a row, and for a delete a tombstone after it.
-
-        In place of a message that is too large, it yields the message's parts for the topic of dead letters, or nothing
-        if the decision is `skip`.
-        """
-        name, value, key, partition, _, _, at_ms, row_headers = row
-        message = oversized.ProducerRecord(
-            topic=name, partition=partition, key=key, value=value, headers=row_headers, timestamp_ms=at_ms
-        )
-        if message.nbytes <= self._limit(name):
-            yield row
-        elif self._decision(message, op, position) == "dead-letter":
-            dead = dead_topic(self._settings.prefix)
-            for part in oversized.parts(message, topic=dead, position=position, nbytes_max=self._limit(dead)):
-                yield part.topic, part.value, part.key, part.partition, None, None, at_ms, part.headers
-        if op == Op.DELETE:
-            yield from self._tombstone(row)
-
-    def _tombstone(self, row: ProduceCall) -> Sequence[ProduceCall]:
-        """Returns the tombstone of a deleted key, which lets compaction remove the key.
-
-        Returns nothing for a dead letter, or if the message of the row is a tombstone itself.
-        """
-        name, value, *rest, row_headers = row
-        if value is None or name == dead_topic(self._settings.prefix):
-            return []
-        return [(name, None, *rest, [header for header in row_headers if header[0] != KEY])]
-
-    def _decision(self, message: oversized.ProducerRecord, op: str, position: str) -> str:
-        """Returns the decision on an oversized message: `dead-letter` or `skip`. Raises STOP if there is none."""
-        at = Position.parse(position)
-        accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
-        if accepted in ("skip", "dead-letter"):
-            return accepted
-        if self._settings.on_too_large == "dead-letter":
-            return "dead-letter"
-        choices: tuple[str, ...] = ("skip", "dead-letter")
-        remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # a decision names a position, but each reading of the table gives this row another one
-            choices = ()
-            remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
-        limit = self._limit(message.topic)
-        limiter, setting = "the topic", "its max.message.bytes"
-        if limit == self._settings.client.message_bytes:
-            limiter, setting = "[sink] client", "its message.max.bytes, and max.message.bytes of the topic"
-        raise ChangelogError(
-            Kind.STOP,
-            f"a message to {message.topic} has {message.nbytes} bytes, and {limiter} takes at most {limit}",
-            hint=f"raise {setting}, or {remedy}",
-            position=at,
-            choices=choices,
-        )
-
-    def _limit(self, name: str) -> int:
-        """Returns the size of the largest message that both the topic and the client accept, in bytes."""
-        of_topic = self._limits.get(name, topics.MESSAGE_BYTES_DEFAULT)
-        of_client = self._settings.client.message_bytes
-        return of_topic if of_client is None else min(of_topic, of_client)
 
     def _produce(self, call: ProduceCall) -> None:
         """Sends a message; waits while the queue is full. Queued messages expire after `transaction_timeout_s`."""

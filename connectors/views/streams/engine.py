@@ -71,7 +71,7 @@ class StreamsEngine:
         numbers = range(topic.partitions) if key is None else topic.partitions_of(key.encode())
         reached = self._progress.reached([(topic.name, number) for number in numbers])
         if reached is None:
-            raise self._progress.error or restoring(entity)
+            raise self._progress.refusal(entity) or self._progress.error or restoring(entity)
         moment = StreamsMoment(reached)
         on_stale = moment.on_stale if allows_stale else None
         moment.table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset, on_stale)

@@ -70,6 +70,7 @@ def open_engine(
             client,
             codec,
             name=config.name,
+            prefix=config.prefix,
             application=application,
             topics=topics.entities,
             on_complete=_nothing if claim is None else claim.running,

@@ -26,6 +26,7 @@ import structlog
 
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import Part, committed
+from changelog.connectors.sinks.kafka.admin.generations import generations_of, has_all_rows
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.spans import messages_in
@@ -67,17 +68,18 @@ class _Reached:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Goal:
     """The offsets at which tables are complete up to a checkpoint. `at_s` is when Kafka was asked for them, on the
-    clock `time.monotonic`.
+    clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete at these offsets.
     """
 
     checkpoint: bytes
     completeness: Completeness
     ends: Mapping[Part, int]
     at_s: float
+    refusals: Mapping[str, ChangelogError]
 
 
 class TablesProgress:
-    """Follows the tables of `topics` in an application, for the checkpoints of the service `name`.
+    """Follows the tables of `topics` in an application, for the checkpoints of the service `name` and its `prefix`.
 
     `error` is what keeps it from asking Kafka now, None if nothing does. `on_complete` is called with `complete_s()`
     every minute. `parts` are all partitions. Any thread may call the methods.
@@ -90,12 +92,13 @@ class TablesProgress:
         codec: ValueCodec,
         *,
         name: str,
+        prefix: str,
         application: str,
         topics: Mapping[str, ServedTopic],
         on_complete: Callable[[float], None],
     ) -> None:
-        self._tables, self._client, self._codec, self._name = tables, client, codec, name
-        self._application, self._admin = application, client.admin()
+        self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
+        self._application, self._admin, self._prefix = application, client.admin(), prefix
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
         self.parts = tuple(all_parts(topics))
@@ -125,6 +128,10 @@ class TablesProgress:
         """
         reached = self._served.reached.get(part)
         return 0 if reached is None else reached.offset
+
+    def refusal(self, entity: str) -> ChangelogError | None:
+        """Returns why the table of a repartitioned entity cannot be complete; None if it can."""
+        return None if self._newest is None else self._newest.refusals.get(entity)
 
     def complete_s(self) -> float | None:
         """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
@@ -177,9 +184,13 @@ class TablesProgress:
         if newest is None:
             return
         if self._newest is None or newest[0] != self._newest.checkpoint:
-            self._newest = self._goal(*newest)
-        self._served.aim(self.parts, self._newest)
-        self._standbys.aim(standbys, self._newest)
+            before, self._newest = self._newest, self._goal(*newest)
+            for entity, refusal in self._newest.refusals.items():
+                if before is None or entity not in before.refusals:
+                    _log.warning("rows of an entity do not become newer", entity=entity, why=str(refusal))
+        refused_topics = {self._topics[entity].name for entity in self._newest.refusals}
+        self._served.aim([part for part in self.parts if part[0] not in refused_topics], self._newest)
+        self._standbys.aim([part for part in standbys if part[0] not in refused_topics], self._newest)
 
     def _note(self) -> None:
         now_s = time.monotonic()
@@ -191,7 +202,12 @@ class TablesProgress:
         checkpoint = Checkpoint.from_json(text)
         ends = complete_ends(self._client, self._codec, self._name, self.parts, lambda: checkpoint)  # 2
         completeness = Completeness(position=checkpoint.reached, at_s=at_s)
-        return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic())
+        refusals = {
+            entity: refusal
+            for entity, served in self._topics.items()
+            if (refusal := repartitioned(checkpoint, self._prefix, entity, served.name)) is not None
+        }
+        return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic(), refusals=refusals)
 
 
 class _Track:
@@ -261,3 +277,24 @@ def _least(values: Sequence[Value | None]) -> Value | None:
     """Returns the least of values; None if one is None, or if there are none."""
     known_values = [value for value in values if value is not None]
     return min(known_values) if known_values and len(known_values) == len(values) else None
+
+
+def repartitioned(checkpoint: Checkpoint, prefix: str, entity: str, topic: str) -> ChangelogError | None:
+    """Returns why a topic does not have the last message of every key of a repartitioned entity; None if it has."""
+    generations = generations_of(checkpoint, prefix, entity)
+    if len(generations) == 1:
+        return None
+    present = generations[-1].topic
+    if topic != present:
+        return ChangelogError(
+            Kind.PRECONDITION,
+            f"{entity} was repartitioned, and goes on in topic {present}",
+            hint="start `changelog views serve` again",
+        )
+    if not has_all_rows(checkpoint, entity):
+        return ChangelogError(
+            Kind.PRECONDITION,
+            f"{entity} was repartitioned, and its table is still being read into topic {present}",
+            hint="`changelog status` shows how far it is",
+        )
+    return None

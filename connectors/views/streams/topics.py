@@ -9,6 +9,7 @@ import structlog
 from changelog.connectors.kafka.client import Admin
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.kafka.topic_ids import read_ids
+from changelog.connectors.sinks.kafka.admin.generations import generations_of
 from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState, read
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
@@ -65,8 +66,8 @@ class ServedTopics:
 
 
 def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection[str]) -> ServedTopics:
-    """Returns the topics of the `declared` entities. If there are none, those of all entities whose topics keep the
-    last message of every key.
+    """Returns the present topics of the `declared` entities. If there are none, those of all entities whose topics keep
+    the last message of every key.
 
     Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity loses
     messages; ACCESS if this user may not read the settings of topics; and errors of Kafka.
@@ -75,12 +76,13 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     settings = {} if checkpoint is None else checkpoint.settings
     names = sorted(set(settings) - RESERVED)
     existing = admin.topics()
-    absent = [topic(prefix, name) for name in names if topic(prefix, name) not in existing]
+    present = {name: generations_of(checkpoint, prefix, name)[-1].topic for name in names}
+    absent = [topic_name for topic_name in present.values() if topic_name not in existing]
     if not names or absent:
         what = f"topic {absent[0]} does not exist" if absent else f"{log.where} is empty"
         raise ChangelogError(Kind.PRECONDITION, what, hint="start the service: `changelog run`")
     served_names = [name for name in names if not declared or name in declared]
-    topics = {name: topic(prefix, name) for name in served_names}
+    topics = {name: present[name] for name in served_names}
     states = _states(admin, topics.values())
     lossy = {entity: text for entity, name in topics.items() if name in states and (text := loss(states[name]))}
     for entity, text in lossy.items():

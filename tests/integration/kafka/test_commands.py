@@ -189,7 +189,7 @@ def _create_delta_topic(site: Site, entity: str) -> None:
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
     name = f"{site.name}.{entity}"
     topics = read(client.admin(), [Topic(name=name, partitions=0, settings={})])
-    ensure(client, delta_topics_of(site.name, {entity: topics[name]}), create=True, replication_factor=None)
+    ensure(client, delta_topics_of(topics), create=True, replication_factor=None)
 
 
 def test_accept_gets_past_a_stop_and_a_running_service_cannot_be_changed(site: Site) -> None:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from changelog.envelope.checkpoint import NO_DECISIONS, Checkpoint, Decisions, Stop
+from changelog.envelope.checkpoint import GENERATIONS, NO_DECISIONS, Checkpoint, Decisions, Stop
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from tests.unit.envelope.format_1 import reader
@@ -125,10 +125,17 @@ def test_a_source_may_append_text_to_the_commit(suffix: str) -> None:
 
 
 def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
-    newer = {**json.loads(FULL.to_json()), "format": 3}
-    with pytest.raises(ChangelogError, match="has format 3; this program knows 2") as caught:
+    newer = {**json.loads(FULL.to_json()), "format": 4}
+    with pytest.raises(ChangelogError, match="has format 4; this program knows 3") as caught:
         Checkpoint.from_json(json.dumps(newer).encode())
     assert caught.value.kind is Kind.PRECONDITION
+
+
+def test_only_a_checkpoint_with_repartitioned_entities_has_format_3() -> None:
+    """So an older program refuses a changelog only if the changelog has topics that this program would not read."""
+    repartitioned = replace(FULL, sink={**FULL.sink, GENERATIONS: {"order": [{"topic": "app.order", "partitions": 1}]}})
+    assert [json.loads(checkpoint.to_json())["format"] for checkpoint in (FULL, repartitioned)] == [2, 3]
+    assert Checkpoint.from_json(repartitioned.to_json()) == repartitioned
 
 
 def test_the_last_version_of_format_1_refuses_format_2_in_one_line() -> None:

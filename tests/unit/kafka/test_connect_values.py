@@ -135,10 +135,10 @@ def test_a_value_that_debezium_cannot_represent_is_reported_once() -> None:
     ],
 )
 def test_a_topic_keeps_its_envelope(stored: dict[str, str], envelope: str, refused: str | None) -> None:
-    refuse_other_envelope("shop", envelope, {"order": stored}, {"shop.order"})
+    refuse_other_envelope("shop.{}".format, envelope, {"order": stored}, {"shop.order"})
     if refused is None:
-        refuse_other_envelope("shop", envelope, {"order": stored}, ())
+        refuse_other_envelope("shop.{}".format, envelope, {"order": stored}, ())
         return
     with pytest.raises(ChangelogError, match=f'shop.order was begun with "{refused}"') as caught:
-        refuse_other_envelope("shop", envelope, {"order": stored}, ())
+        refuse_other_envelope("shop.{}".format, envelope, {"order": stored}, ())
     assert caught.value.kind is Kind.SETTINGS

@@ -39,6 +39,6 @@ def test_the_aggressive_profile_differs_as_documented() -> None:
 def test_commands_parse(command: str) -> None:
     words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
     module: Command = importlib.import_module(f"changelog.connectors.commands.{words[0]}")
-    shown = {"history": ["order", "42"], "schemas": ["register"]}
+    shown = {"history": ["order", "42"], "schemas": ["register"], "repartition": ["order", "--partitions", "12"]}
     complete = words if len(words) > 1 else [*words, *shown.get(words[0], [])]
     assert cli.parser_of({words[0]: module}).parse_args(complete).command == words[0]

@@ -268,7 +268,7 @@ def test_missing_files_are_an_error(sink: FileSink, path: Path) -> None:
 
 def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("changelog.envelope.checkpoint.FORMAT", FORMAT + 1)
+        newer.setattr("changelog.envelope.checkpoint._FORMAT_WITHOUT_GENERATIONS", FORMAT + 1)
         store(sink, commit(1), checkpoint(1))
     sink.close()
     with pytest.raises(ChangelogError, match="run the newer version that wrote it") as caught:

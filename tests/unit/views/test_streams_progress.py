@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ from changelog.connectors.views.streams import progress
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.views.streams.topics import ServedTopic
+from changelog.envelope.checkpoint import GENERATIONS
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import until
 from tests.unit.records import checkpoint
@@ -36,6 +38,8 @@ class Cluster:
         self.error: Exception | None = None
         self.are_tables_restored = True
         self.complete_times: list[float] = []
+        self.sink: dict[str, Any] = {}
+        self.windows: dict[str, Any] = {}
 
     def admin(self) -> None:
         pass
@@ -54,7 +58,10 @@ class Cluster:
         assert (table, key) == ("positions", b"app")
         if self.error is not None:
             raise self.error
-        return None if self.commit is None else (checkpoint(self.commit).to_json(), float(self.commit))
+        if self.commit is None:
+            return None
+        stored = replace(checkpoint(self.commit), sink=self.sink, windows=self.windows)
+        return stored.to_json(), float(self.commit)
 
     def in_spans(self, _: object, spans: Mapping[Part, range]) -> Iterator[list[int]]:
         for part, span in spans.items():
@@ -82,6 +89,7 @@ def followed(cluster: Cluster) -> Iterator[TablesProgress]:
         anything,
         JSON,
         name="app",
+        prefix="booking",
         application="app-views",
         topics=TOPICS,
         on_complete=cluster.complete_times.append,
@@ -209,3 +217,34 @@ def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, followed:
     cluster.standby_offsets = {ORDER: 3}  # it has fewer messages than before
     time.sleep(0.1)
     assert standby_reached() is None
+
+
+@pytest.mark.parametrize(
+    ("topics", "is_read", "refusal"),
+    [
+        (("booking.order.G0", "booking.order"), True, None),
+        (("booking.order.G0", "booking.order"), False, "its table is still being read into"),
+        (
+            ("booking.order", "booking.order.G2"),
+            True,
+            "goes on in topic booking.order.G2; start",
+        ),
+    ],
+)
+def test_rows_of_a_repartitioned_entity_are_complete_only_in_a_new_topic_into_which_its_table_was_read(
+    cluster: Cluster, followed: TablesProgress, topics: tuple[str, str], refusal: str | None, *, is_read: bool
+) -> None:
+    """The command serves the topic `booking.order`, which is the new one or the old one."""
+    cluster.commit = 1
+    until(lambda: reached(followed, "order") == reached(followed, "guest") == 1, "the rows are not complete")
+    cluster.sink = {GENERATIONS: {"order": [{"topic": name, "partitions": 1} for name in topics]}}
+    cluster.windows = {"order": {"complete": is_read}}
+    cluster.commit = 2
+    until(lambda: reached(followed, "guest") == 2, "the other entity is not complete")
+    if refusal is None:
+        until(lambda: reached(followed, "order") == 2, "the entity is not complete")
+        assert followed.refusal("order") is None
+    else:
+        assert reached(followed, "order") == 1
+        assert refusal in str(followed.refusal("order"))
+    assert followed.refusal("guest") is None

@@ -3,11 +3,9 @@
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaError, Message, Producer
-
-from changelog.connectors.kafka.client import TIMEOUT_S, Client, error_of, translated
+from changelog.connectors.kafka.client import TIMEOUT_S, Client, translated
 from changelog.connectors.sinks.kafka.admin.names import positions_topic
-from changelog.envelope.errors import ChangelogError, Kind
+from changelog.connectors.sinks.kafka.admin.send_messages import send_messages
 
 _POLL_S = 0.05
 
@@ -33,17 +31,5 @@ def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
 
     Raises ChangelogError.
     """
-    action = f"writing to {positions_topic(prefix)}"
-    errors: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        errors.extend([error] if error is not None else [])
-
-    with translated(action):
-        producer = Producer(client.config(enable_idempotence=True))
-        producer.produce(positions_topic(prefix), None, name.encode(), 0, on_delivery=delivered)
-        undelivered = producer.flush(TIMEOUT_S)
-    if errors:
-        raise error_of(errors[0], action)
-    if undelivered:
-        raise ChangelogError(Kind.CONNECTION, f"{action}: Kafka has been silent for {TIMEOUT_S:.0f} s")
+    topic = positions_topic(prefix)
+    send_messages(client, [(topic, None, name.encode(), 0)], f"writing to {topic}")

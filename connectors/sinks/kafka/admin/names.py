@@ -7,18 +7,44 @@ from changelog.envelope.entity import DEAD, GAPS, SCHEMAS
 
 POSITIONS = "positions"
 
+_LATER = ".G"
+"""Stands between the name of an entity's first topic and the number of a later generation.
 
-def topic(prefix: str, entity: str) -> str:
-    """Returns the topic of an entity's changelog."""
-    return f"{prefix}.{entity}"
+Names of entities have no capital letters, so no topic of another changelog has such a name."""
 
 
-def delta_topic(prefix: str, entity: str) -> str:
-    """Returns the topic of an entity's deltas.
+def topic(prefix: str, entity: str, generation: int = 1) -> str:
+    """Returns the topic of one generation of an entity's changelog.
+
+    Each `changelog repartition` ends the entity's topic and begins the next generation in a new one. No other entity
+    can have a topic of this name, because names of entities have no dot and no capital letter.
+    """
+    first = f"{prefix}.{entity}"
+    return first if generation == 1 else f"{first}{_LATER}{generation}"
+
+
+def entity_of(prefix: str, topic_name: str) -> str:
+    """Returns the entity of a topic that `topic` has named."""
+    return topic_name[len(prefix) + 1 :].partition(".")[0]
+
+
+def first_topic(topic_name: str) -> str:
+    """Returns the first topic of the entity of a topic that `topic` has named."""
+    return topic_name if generation_of(topic_name) == 1 else topic_name.rpartition(_LATER)[0]
+
+
+def generation_of(topic_name: str) -> int:
+    """Returns the generation of a topic that `topic` has named."""
+    _, separator, number = topic_name.rpartition(_LATER)
+    return int(number) if separator and number.isdecimal() else 1
+
+
+def delta_topic(of_topic: str) -> str:
+    """Returns the topic of the deltas of one topic of an entity's changelog.
 
     No other entity can have a topic of this name, because names of entities have no dot.
     """
-    return f"{topic(prefix, entity)}.delta"
+    return f"{of_topic}.delta"
 
 
 def positions_topic(prefix: str) -> str:
@@ -53,4 +79,4 @@ def key_subject(prefix: str, entity: str) -> str:
 
 def delta_subject(prefix: str, entity: str) -> str:
     """Returns the registry's subject for the schema of an entity's deltas."""
-    return f"{delta_topic(prefix, entity)}-value"
+    return f"{delta_topic(topic(prefix, entity))}-value"

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from changelog.connectors.findings import Finding, fail, ok, warn
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.sinks.kafka.admin.names import topic as topic_name
 from changelog.connectors.sinks.kafka.admin.topics import (
     AHEAD,
     IN_SYNC_HINT,
@@ -16,6 +15,7 @@ from changelog.connectors.sinks.kafka.admin.topics import (
     read,
     refuse_resized,
 )
+from changelog.connectors.sinks.kafka.admin.topics import entities as entities_of
 from changelog.envelope.errors import ChangelogError
 
 
@@ -40,7 +40,7 @@ def findings(
     yield ok("kafka", f"reached, at {client.bootstrap_servers}")
     for topic in topics:
         if topic.name in started and topic.name not in states:
-            loss = lost(topic)
+            loss = lost(topic.name)
             yield fail(f"topic {topic.name}", loss.message, loss.hint or "")
         else:
             yield from _compared(topic, states.get(topic.name), create=create, lag_s=lag_s)
@@ -51,10 +51,10 @@ def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> It
     the deltas (docs/how-to/deltas.md) also creates their topics.
     """
     admin = client.admin()
-    by_topic = {topic_name(prefix, entity): entity for entity in entities}
-    states = read(admin, [Topic(name=name, partitions=0, settings={}) for name in by_topic])
-    deltas = delta_topics_of(prefix, {by_topic[name]: state for name, state in states.items()})
-    configured = {topic.name: topic for topic in deltas}
+    parts = entities_of(admin, prefix)
+    names = [name for entity in entities for name in dict(parts.get(entity, ()))]
+    states = read(admin, [Topic(name=name, partitions=0, settings={}) for name in names])
+    configured = {topic.name: topic for topic in delta_topics_of(states)}
     for name, state in read(admin, configured.values()).items():
         yield from _compared(configured[name], state, create=True, lag_s=None)
 

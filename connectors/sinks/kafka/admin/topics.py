@@ -5,7 +5,7 @@ The module `topic_check` compares the topics on the broker with the configuratio
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,10 +14,13 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
 from changelog.connectors.kafka.client import TIMEOUT_S, UNKNOWN_TOPIC, Admin, Client, error_of
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.admin.names import (
     dead_topic,
     delta_topic,
+    entity_of,
     gaps_topic,
+    generation_of,
     positions_topic,
     schemas_topic,
 )
@@ -51,10 +54,10 @@ OWN = "changelog"
 """The name of our own envelope, in `[sink] envelope`."""
 
 REPARTITION = (
-    "publish to new topics under another [sink] prefix, or delete the topic and run "
+    "`changelog repartition` goes on in a new topic; or delete the topic and run "
     "`changelog run --over-gap --accept-config`"
 )
-"""The hint that says how to change an entity's number of partitions, so that no key has changes in two partitions."""
+"""The hint that says how to change an entity's number of partitions, so that the order of a key's changes is known."""
 
 AHEAD = "message.timestamp.after.max.ms"
 """The setting for how far a message's time may be ahead of the broker's clock. Brokers before 3.6 have no such setting
@@ -177,14 +180,21 @@ class TopicState:
         return int(self.settings.get(AHEAD, _AHEAD_MAX)) < _AHEAD_MAX
 
 
-def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
+def topics_of(
+    prefix: str,
+    entities: Iterable[Entity],
+    settings: Mapping[str, TopicSettings],
+    generations: Mapping[str, int] | None = None,
+) -> list[Topic]:
     """Returns the topics of a changelog: one for each entity, and one each for checkpoints, messages that were set
-    aside, versions of columns, and gaps. `settings` has the settings by entity.
+    aside, versions of columns, and gaps. `settings` has the settings by entity. `generations` has the present
+    generation of each entity that was repartitioned.
     """
+    numbers = generations or {}
     return [
         *(
             Topic(
-                name=topic_name(prefix, entity.name),
+                name=topic_name(prefix, entity.name, numbers.get(entity.name, 1)),
                 partitions=entity.partitions,
                 settings=settings.get(entity.name, TopicSettings()).to_kafka(),
             )
@@ -197,18 +207,18 @@ def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, To
     ]
 
 
-def delta_topics_of(prefix: str, changelog: Mapping[str, TopicState]) -> list[Topic]:
-    """Returns the topics of entities' deltas. `changelog` has the state of each entity's own topic, by entity.
+def delta_topics_of(changelog: Mapping[str, TopicState]) -> list[Topic]:
+    """Returns the topics of entities' deltas. `changelog` has the state of each topic of an entity, by name.
 
-    A topic of deltas has as many partitions as the entity's own topic, and unlimited retention.
+    A topic of deltas has as many partitions as the topic from which they are derived, and unlimited retention.
     """
     return [
         Topic(
-            name=delta_topic(prefix, entity),
+            name=delta_topic(name),
             partitions=state.partitions,
             settings={**_UNLIMITED, "max.message.bytes": str(_DELTA_BYTES * state.message_bytes)},
         )
-        for entity, state in changelog.items()
+        for name, state in changelog.items()
     ]
 
 
@@ -238,14 +248,17 @@ def ensure(
     return states
 
 
-def entities(admin: Admin, prefix: str) -> dict[str, int]:
-    """Returns the entities that have a topic, including the reserved entities, and the number of partitions of each.
+def entities(admin: Admin, prefix: str) -> dict[str, list[Part]]:
+    """Returns the entities that have a topic, including the reserved entities, and the partitions of each.
 
-    Leaves out the topics of deltas, whose names have one more dot.
+    The partitions of an older generation come first. Leaves out the topics of deltas.
     """
-    pattern = re.compile(re.escape(topic_name(prefix, "")) + "([a-z0-9_-]+)")
-    counts = {name: len(metadata.partitions) for name, metadata in admin.topics().items()}
-    return {match[1]: count for name, count in counts.items() if (match := pattern.fullmatch(name))}
+    pattern = re.compile(re.escape(topic_name(prefix, "")) + r"[a-z0-9_-]+(\.G[0-9]+)?")
+    counts = {name: len(metadata.partitions) for name, metadata in admin.topics().items() if pattern.fullmatch(name)}
+    parts: dict[str, list[Part]] = {}
+    for name in sorted(counts, key=generation_of):
+        parts.setdefault(entity_of(prefix, name), []).extend((name, number) for number in range(counts[name]))
+    return parts
 
 
 def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:
@@ -254,11 +267,11 @@ def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:
     return [topic for topic in topics if topic.name not in existing]
 
 
-def lost(topic: Topic) -> ChangelogError:
+def lost(topic: str) -> ChangelogError:
     """Returns the error for a topic that existed when the changelog began, and no longer exists."""
     return ChangelogError(
         Kind.GAP,
-        f"topic {topic.name} does not exist, and the changelog was begun with it",
+        f"topic {topic} does not exist, and the changelog was begun with it",
         hint=OVER_GAP,
     )
 
@@ -367,38 +380,45 @@ def _refusal(error: ChangelogError) -> KafkaError | None:
 
 
 def refuse_repartitioned(
-    prefix: str, entities: Iterable[Entity], started_with: Mapping[str, Mapping[str, Any]], recreated: Collection[str]
+    topic_of: Callable[[str], str],
+    entities: Iterable[Entity],
+    started_with: Mapping[str, Mapping[str, Any]],
+    recreated: Collection[str],
 ) -> None:
     """Raises ChangelogError (SETTINGS) if an entity's number of partitions differs from the number that it began with.
 
-    `started_with` maps entities to the settings that they began with. The topics in `recreated` are accepted: they were
-    deleted and created again since then, so no key has older changes in another partition.
+    `topic_of` returns the present topic of an entity. `started_with` maps entities to the settings that they began
+    with. The topics in `recreated` are accepted: they were deleted and created again since then, so no key has older
+    changes in another partition.
     """
     for entity in entities:
-        name = topic_name(prefix, entity.name)
+        name = topic_of(entity.name)
         old_partitions = started_with.get(entity.name, {}).get("partitions", entity.partitions)
         if old_partitions != entity.partitions and name not in recreated:
             raise ChangelogError(
                 Kind.SETTINGS,
                 f"[entities.{entity.name}] partitions is {entity.partitions}, but topic {name} was begun with "
                 f"{old_partitions}: a key's changes would be in two partitions",
-                hint=f"set partitions = {old_partitions}; if the topic has another number by now, {REPARTITION}",
+                hint=f"set partitions = {old_partitions}; to change the number, {REPARTITION}",
             )
 
 
 def refuse_other_envelope(
-    prefix: str, envelope: str, started_with: Mapping[str, Mapping[str, Any]], recreated: Collection[str]
+    topic_of: Callable[[str], str],
+    envelope: str,
+    started_with: Mapping[str, Mapping[str, Any]],
+    recreated: Collection[str],
 ) -> None:
     """Raises ChangelogError (SETTINGS) if a topic was begun in another envelope, because no consumer reads both.
 
-    `started_with` and `recreated` are as in `refuse_repartitioned`.
+    The parameters are as in `refuse_repartitioned`.
     """
     for entity, settings in started_with.items():
         old_envelope = str(settings.get("codec", "")).rpartition("-")[0] or OWN
-        if old_envelope != envelope and topic_name(prefix, entity) not in recreated:
+        if old_envelope != envelope and topic_of(entity) not in recreated:
             raise ChangelogError(
                 Kind.SETTINGS,
-                f'[sink] envelope is "{envelope}", but topic {topic_name(prefix, entity)} was begun with '
+                f'[sink] envelope is "{envelope}", but topic {topic_of(entity)} was begun with '
                 f'"{old_envelope}": no consumer reads both',
                 hint=f'set envelope = "{old_envelope}", or publish to new topics under another [sink] prefix',
             )

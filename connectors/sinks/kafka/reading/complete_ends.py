@@ -15,7 +15,7 @@ from confluent_kafka import Message
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec, is_row
-from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
+from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, ordered_ends, part_of
 from changelog.connectors.sinks.kafka.reading.unchanged import is_foreign, message_position
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
@@ -46,7 +46,7 @@ def complete_ends(
     Raises ChangelogError (CONNECTION) if readers still do not see the rows after `WAIT_S`.
     """
     admin = client.admin()
-    visible = ends(admin, parts)  # 1
+    visible = ordered_ends(admin, parts)  # 1
     all_ends = written_ends(admin, parts)
     hidden = {part: range(visible[part], all_ends[part]) for part in parts if visible[part] < all_ends[part]}
     checkpoint = read_checkpoint() if hidden else None

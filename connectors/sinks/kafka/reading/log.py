@@ -10,16 +10,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, Message
 
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.offsets import Part, begins, ends
+from changelog.connectors.kafka.offsets import Part, begins
 from changelog.connectors.sinks import MESSAGES, unknown_entity
 from changelog.connectors.sinks.kafka.admin import topics
-from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
+from changelog.connectors.sinks.kafka.admin.generations import generations_of
+from changelog.connectors.sinks.kafka.admin.names import entity_of, positions_topic, topic
 from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.encoding.messages import (
     SOURCE,
@@ -32,7 +35,13 @@ from changelog.connectors.sinks.kafka.encoding.messages import (
 )
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.positions import read_stored
-from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
+from changelog.connectors.sinks.kafka.reading.spans import (
+    Spans,
+    by_generation,
+    messages_in,
+    ordered_ends,
+    part_of,
+)
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED, SCHEMAS, TRUNCATE_KEY
@@ -56,7 +65,8 @@ class KafkaLog:
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
     are stored at that moment; `follow` also sorts the `last` rows. In all other cases, messages are read in groups, and
-    only the rows inside each group are sorted. A row in an envelope other than our own is read without its states.
+    only the rows inside each group are sorted. A row in an envelope other than our own is read without its states. The
+    topics of a repartitioned entity are read one after another, as far as they still exist.
     """
 
     def __init__(self, client: Client, values: ValueCodec, *, prefix: str, name: str) -> None:
@@ -95,8 +105,8 @@ class KafkaLog:
         if entities is None:
             parts = self._parts(None, None)
         elif key is None:
-            counts = self._entities()
-            parts = [part for entity in entities for part in self._parts_of(entity, counts)]
+            existing = self._entities()
+            parts = [part for entity in entities for part in self._parts_of(entity, existing)]
         else:
             parts = [part for entity in entities for part in self._parts(entity, key)]
         yield from self._complete(parts, key, after, identifier)
@@ -143,7 +153,7 @@ class KafkaLog:
                     return
                 if time.monotonic() - listed_s > TOPICS_S:
                     parts, listed_s = self._parts(entity, key), time.monotonic()
-                stops = ends(self._admin, parts)
+                stops = ordered_ends(self._admin, parts)
                 spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in stops.items()}
 
     def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
@@ -159,24 +169,26 @@ class KafkaLog:
 
         See `changelog.connectors.sinks.kafka.reading.complete_ends`.
         """
-        counts = topics.entities(self._admin, self._prefix)
-        return self._ends([part for entity in entities for part in self._parts_of(entity, counts)])
+        existing = topics.entities(self._admin, self._prefix)
+        return self._ends([part for entity in entities for part in self._parts_of(entity, existing)])
 
     def is_placed_by_key(self, entity: str, count: int) -> bool:
-        """Returns whether every row of the entity is in the partition that its key chooses.
+        """Returns whether every row of the entity's present topic is in the partition that its key chooses.
 
         If the settings changed, stored rows stayed where they were. But each change of the settings begins a new
         version of the entity's columns, and a version has a hash of the settings. So the function checks that every
-        version has the settings in the checkpoint.
+        version since the topic was begun has the settings in the checkpoint.
         """
         checkpoint = self.checkpoint() if count > 1 else None
         shape = None if checkpoint is None else checkpoint.settings.get(entity)
         if shape is None or shape["key"] != shape["partition_by"] or shape["partitions"] != count:
             return False
+        *earlier, _ = generations_of(checkpoint, self._prefix, entity)
+        begun_after = earlier[-1].last if earlier else ""
         versions = [
             Version.parse(state.encode())
             for rows in self.read(entity=SCHEMAS, key=entity)
-            for state in rows.column("current").to_pylist()
+            for state in rows.filter(pc.greater(rows.column("position"), begun_after)).column("current").to_pylist()
         ]
         return {version.settings for version in versions} == {settings_id(shape)}
 
@@ -215,39 +227,40 @@ class KafkaLog:
         exists = positions_topic(self._prefix) in self._admin.topics()
         return read_stored(self._client, self._prefix, self._name) if exists else None
 
-    def _entities(self) -> dict[str, int]:
-        """Returns the number of partitions of each entity that has a topic."""
-        counts = topics.entities(self._admin, self._prefix)
-        return {entity: count for entity, count in counts.items() if entity not in RESERVED - {DEAD, GAPS}}
+    def _entities(self) -> dict[str, list[Part]]:
+        """Returns the partitions of each entity that has a topic, those of an older generation first."""
+        existing = topics.entities(self._admin, self._prefix)
+        return {entity: parts for entity, parts in existing.items() if entity not in RESERVED - {DEAD, GAPS}}
 
     def _entity(self, name: str) -> str:
-        return name.removeprefix(topic(self._prefix, ""))
+        return entity_of(self._prefix, name)
 
     def _parts(self, entity: str | None, key: str | None) -> list[Part]:
         """Returns the partitions that may hold the selected rows."""
         if entity in OF_CHANGELOG:
             name = topic(self._prefix, entity)
             return [(name, 0)] if name in self._admin.topics() else []
-        counts = self._entities()
-        if not counts:
+        existing = self._entities()
+        if not existing:
             hint = "`changelog run` makes it; see [sink] prefix"
             raise ChangelogError(Kind.PRECONDITION, f"there is no topic of {self.where}", hint=hint)
         if entity is None:
-            return [(topic(self._prefix, name), number) for name, count in counts.items() for number in range(count)]
-        parts = self._parts_of(entity, counts)
-        if key is not None and self.is_placed_by_key(entity, len(parts)):
+            return [part for parts in existing.values() for part in parts]
+        parts = self._parts_of(entity, existing)
+        has_one_topic = parts[0][0] == parts[-1][0]
+        if key is not None and has_one_topic and self.is_placed_by_key(entity, len(parts)):
             return [parts[partition(key.encode(), len(parts))]]
         return parts
 
-    def _parts_of(self, entity: str, counts: Mapping[str, int]) -> list[Part]:
-        """Returns the partitions of an entity's topic; `counts` has the number of partitions of every entity."""
-        if entity not in counts:
-            raise unknown_entity(self, entity, counts)
-        return [(topic(self._prefix, entity), number) for number in range(counts[entity])]
+    def _parts_of(self, entity: str, existing: Mapping[str, list[Part]]) -> list[Part]:
+        """Returns the partitions of an entity's topics; `existing` has those of every entity."""
+        if entity not in existing:
+            raise unknown_entity(self, entity, existing)
+        return existing[entity]
 
     def _spans(self, parts: Sequence[Part]) -> dict[Part, range]:
         """Returns all committed offsets of each partition."""
-        first, last = begins(self._admin, parts), ends(self._admin, parts)
+        first, last = begins(self._admin, parts), ordered_ends(self._admin, parts)
         return {part: range(first[part], last[part]) for part in parts}
 
     def _complete_spans(self, parts: Sequence[Part]) -> dict[Part, range]:
@@ -300,7 +313,8 @@ class KafkaLog:
         """
         keys_bytes = None if keys is None else {key.encode() for key in keys}
         parts_by_key: dict[bytes, list[oversized.ProducerRecord]] = defaultdict(list)
-        for messages in messages_in(consumer, spans):
+        groups = ({part: spans[part] for part in parts} for parts in by_generation(spans))
+        for messages in chain.from_iterable(messages_in(consumer, group) for group in groups):
             pairs = []
             for message in messages:
                 if not is_row(message) or (keys_bytes is not None and key_of(message) not in keys_bytes):

@@ -5,12 +5,14 @@ no message, because the ends of transactions use offsets, and compaction removes
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from changelog.connectors.kafka.client import error_of, translated
-from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.kafka.client import Admin, error_of, translated
+from changelog.connectors.kafka.offsets import Part, ends
+from changelog.connectors.sinks.kafka.admin.names import generation_of
 from changelog.connectors.sinks.kafka.reading.positions import SILENCE_S
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -21,6 +23,24 @@ _POLL_S = 1.0
 
 Spans = Mapping[Part, range]
 """The offsets to read, by partition."""
+
+
+def by_generation(parts: Iterable[Part]) -> list[list[Part]]:
+    """Groups partitions by the generation of their topic, oldest first.
+
+    A key's rows in one generation are all before its rows in the next one. So a reader reads the groups one after
+    another. To find the ends of all partitions, it asks for those of the newest generation first: then each row before
+    these ends has its predecessors before the ends of the older generations.
+    """
+    groups: dict[int, list[Part]] = defaultdict(list)
+    for part in parts:
+        groups[generation_of(part[0])].append(part)
+    return [groups[number] for number in sorted(groups)]
+
+
+def ordered_ends(admin: Admin, parts: Iterable[Part]) -> dict[Part, int]:
+    """Returns the ends of partitions that readers of committed messages see, as `by_generation` describes."""
+    return {part: end for group in reversed(by_generation(parts)) for part, end in ends(admin, group).items()}
 
 
 def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:

@@ -1,0 +1,51 @@
+"""Reads from the broker which topics the entities of a changelog have had."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.sinks.kafka.admin import topics
+from changelog.connectors.sinks.kafka.admin.generations import Generation, GenerationEntries
+from changelog.connectors.sinks.kafka.admin.names import generation_of, positions_topic
+from changelog.connectors.sinks.kafka.admin.names import topic as topic_name
+from changelog.connectors.sinks.kafka.reading.positions import read_stored
+from changelog.envelope.checkpoint import GENERATIONS
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+def read_generations(
+    client: Client, prefix: str, name: str, configured: Mapping[str, int] | None = None
+) -> GenerationEntries:
+    """Returns the generations in the visible checkpoint of the source `name`.
+
+    `configured` has the configured number of partitions of each entity. The checkpoint is read only if there is a topic
+    of a later generation, or if the topics of these entities are missing or have other numbers. If there is no
+    checkpoint, or it cannot be read, the topics that exist are the generations.
+    """
+    admin = client.admin()
+    parts = topics.entities(admin, prefix)
+    later = {entity for entity, entity_parts in parts.items() if generation_of(entity_parts[-1][0]) > 1}
+    others = {entity for entity, count in (configured or {}).items() if len(parts.get(entity, ())) != count}
+    if not later and not others:
+        return {}
+    try:
+        entry = read_stored(client, prefix, name) if positions_topic(prefix) in admin.topics() else None
+    except ChangelogError as error:
+        if error.kind is not Kind.GAP:
+            raise
+        entry = None
+    if entry is not None:
+        generations: GenerationEntries = entry[0].sink.get(GENERATIONS, {})
+        return generations
+    return {
+        entity: [generation.to_json() for generation in _existing(prefix, entity, parts[entity])] for entity in later
+    }
+
+
+def _existing(prefix: str, entity: str, parts: Sequence[Part]) -> Iterator[Generation]:
+    """Yields the generations of an entity whose topics have these partitions, up to the newest topic."""
+    counts = Counter(name for name, _ in parts)
+    for number in range(1, generation_of(parts[-1][0]) + 1):
+        name = topic_name(prefix, entity, number)
+        yield Generation(topic=name, partitions=counts[name])

@@ -1,0 +1,136 @@
+"""Ends the topic of an entity, and begins a new topic with another number of partitions.
+
+With another number of partitions, a key goes to another partition, and a reader would no longer know the order of the
+key's changes. So the entity's next *generation* is a new topic. One transaction ends the old topic and begins the new
+one:
+
+- Each partition of the old topic gets a *mark* as its last message. A mark has no value, so readers that do not know
+  marks take it for a tombstone.
+- The checkpoint gets the new number of partitions and the list of the entity's topics, and says that the entity's table
+  has never been read.
+
+The service continues from this checkpoint. So it publishes every later row to the new topic, and reads the table into
+it, as in a first snapshot. A crash before the commit leaves at most an empty topic, which the next attempt uses.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.kafka.offsets import ends
+from changelog.connectors.sinks.kafka.admin import topics
+from changelog.connectors.sinks.kafka.admin.generations import Generation, generations_of, has_all_rows
+from changelog.connectors.sinks.kafka.admin.names import topic as topic_name
+from changelog.connectors.sinks.kafka.admin.send_messages import ProduceCall
+from changelog.connectors.sinks.kafka.admin.topics import OWN, Topic, TopicSettings
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.checkpoint import GENERATIONS, Checkpoint
+from changelog.envelope.entity import END_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+
+FAIL_POINTS = ("repartition:created", "repartition:marked")
+"""The boundaries between steps at which tests make the process crash. `KafkaSink` has those of the commit."""
+
+
+def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None:
+    """Raises ChangelogError if the entity cannot be repartitioned now. `checkpoint` has the entity."""
+    if settings.envelope != OWN:
+        raise ChangelogError(
+            Kind.USAGE,
+            f'consumers of the envelope "{settings.envelope}" do not know where a topic ends',
+            hint="publish to new topics under another [sink] prefix",
+        )
+    if checkpoint.partial:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            "a transaction is half published",
+            hint="start the service, let it publish the rest of the transaction, and stop it",
+        )
+    if not has_all_rows(checkpoint, entity):
+        name = generations_of(checkpoint, settings.prefix, entity)[-1].topic
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"the table of {entity} is still being read into {name}",
+            hint="start the service, wait until `changelog status` shows that the table is read, and stop the service",
+        )
+
+
+def repartition(
+    sink: KafkaSink,
+    settings: KafkaSettings,
+    checkpoint: Checkpoint,
+    entity: str,
+    partitions: int,
+    *,
+    reach: Reach = nowhere,
+) -> Generation:
+    """Begins a new topic of the entity with this number of partitions, and returns it.
+
+    `sink` was recovered, and returned `checkpoint`, which has the entity. If the entity has this number of partitions
+    already, its present topic is returned, and nothing else is done. Raises ChangelogError: the errors of `refuse`,
+    PRECONDITION if the new topic cannot be used, and errors of Kafka.
+    """
+    *earlier, present = generations_of(checkpoint, settings.prefix, entity)
+    existing = settings.client.admin().topics().get(present.topic)
+    if existing is None:
+        raise topics.lost(present.topic)
+    if present.partitions == partitions == len(existing.partitions):
+        return present
+    refuse(settings, checkpoint, entity)
+    new = Generation(topic=topic_name(settings.prefix, entity, len(earlier) + 2), partitions=partitions)
+    _create(settings, entity, new)
+    reach("repartition:created")
+    last = "" if checkpoint.position is None else str(checkpoint.position)
+    ended = replace(present, last=last)
+    sink.send(marks(ended.topic, existing.partitions, new, last))
+    reach("repartition:marked")
+    generations = [*earlier, ended, new]
+    of_entities = {**checkpoint.sink.get(GENERATIONS, {}), entity: [generation.to_json() for generation in generations]}
+    shape = {**checkpoint.settings[entity], "partitions": partitions}
+    sink.commit(
+        replace(
+            checkpoint,
+            settings={**checkpoint.settings, entity: shape},
+            windows={**checkpoint.windows, entity: {"complete": False}},
+            sink={**checkpoint.sink, GENERATIONS: of_entities},
+        )
+    )
+    return new
+
+
+def _create(settings: KafkaSettings, entity: str, new: Generation) -> None:
+    """Creates the new topic. If it exists, which may be because of an earlier attempt, it must be empty."""
+    topic = Topic(
+        name=new.topic,
+        partitions=new.partitions,
+        settings=settings.entities.get(entity, TopicSettings()).to_kafka(),
+    )
+    admin = settings.client.admin()
+    existing = admin.topics().get(new.topic)
+    if existing is not None:
+        parts = [(new.topic, number) for number in existing.partitions]
+        is_used = any(ends(admin, parts).values())
+        if is_used or len(parts) != new.partitions:
+            what = "holds messages" if is_used else f"has {len(parts)} partitions, not {new.partitions}"
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"topic {new.topic} exists and {what}",
+                hint="find out who made it; if nobody needs it, delete it, and run this command again",
+            )
+    topics.ensure(
+        settings.client, [topic], create=settings.create_topics, replication_factor=settings.replication_factor
+    )
+
+
+def marks(topic: str, partitions: Iterable[int], new: Generation, last: str) -> Iterator[ProduceCall]:
+    """Yields the marks that end partitions of a topic. `new` has the topic that follows, and `last` is the position of
+    the changelog's last row before it.
+    """
+    headers = [
+        ("nextTopic", new.topic.encode()),
+        ("nextPartitions", str(new.partitions).encode()),
+        ("position", last.encode()),
+    ]
+    for number in sorted(partitions):
+        yield topic, None, END_KEY.encode(), number, None, None, int(time.time() * 1000), headers
