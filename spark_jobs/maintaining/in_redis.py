@@ -70,7 +70,7 @@ def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
         with closing(_connected(settings.dsn)) as client:
             yield RedisTarget(client, settings.dsn, settings.to, settings.reach)
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-        hint = "check --dsn; the user may read and write all keys of the view, and run scripts and INFO"
+        hint = "check --dsn, and the user's rights (docs/how-to/maintain-views.md)"
         raise ChangelogError(Kind.ACCESS, f"Redis refuses the user ({type(error).__name__})", hint=hint) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         message = f"cannot reach Redis ({type(error).__name__})"
@@ -183,7 +183,7 @@ class RedisTarget:
             self._forget_keys(keys[start : start + _SCANNED])
 
     def _forget_keys(self, keys: Sequence[str]) -> None:
-        with self._client.pipeline() as pipeline:
+        with self._client.pipeline(transaction=False) as pipeline:  # MULTI would need one more right
             pipeline.hdel(self._markers, *keys)
             pipeline.zrem(self._marked_at, *keys)
             pipeline.execute()
