@@ -38,7 +38,7 @@ SCAN_MESSAGES, SCAN_BYTES = 100, 1 << 20
 
 ANSWER_BYTES_MAX: Final = 256 << 20
 
-_GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+_GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError)
 """Errors of a connection that the other side closed while it was not used."""
 
 

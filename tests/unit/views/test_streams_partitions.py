@@ -22,7 +22,7 @@ from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import opening, partitions
 from changelog.connectors.views.streams.partitions import SCAN_BYTES, Others, Partitions
 from changelog.connectors.views.streams.tables import restoring
-from changelog.connectors.web.serving import served
+from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 from tests.patience import PATIENCE_S, until
@@ -69,7 +69,7 @@ class Instance:
 
 
 @contextmanager
-def running(instance: Instance, settings: ServeConfig | None = None) -> Iterator[None]:
+def running(instance: Instance, settings: ServeConfig | None = None) -> Iterator[Serving]:
     async def no_api(scope: object, receive: object, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -83,10 +83,17 @@ def running(instance: Instance, settings: ServeConfig | None = None) -> Iterator
         until(lambda: server.server.started, "the instance does not start")
         instance.address = urlsplit(server.address).netloc
         try:
-            yield
+            yield server
         finally:
             server.server.should_exit = True
             thread.join(PATIENCE_S)
+
+
+def break_connections(server: Serving) -> None:
+    """Ends all connections, as a crash of the instance does."""
+    for connection in list(server.server.server_state.connections):
+        connection.loop.call_soon_threadsafe(connection.transport.abort)
+    until(lambda: not server.server.server_state.connections, "a connection stays")
 
 
 @pytest.fixture(scope="module")
@@ -209,12 +216,14 @@ def test_instances_use_tls_if_readers_do(tmp_path: Path, authority: str | None) 
         streams=StreamsConfig(advertised="localhost:1", instance_token=TOKEN),
         tls_certificate=tmp_path / CERTIFICATE,
         tls_key=tmp_path / KEY,
-        tls_client_ca=authority and tmp_path / authority,
+        tls_client_ca=None if authority is None else tmp_path / authority,
     )
     instance = Instance()
-    with running(instance, settings):
+    with running(instance, settings) as server:
         others = opening.others_of(settings)
         with closing(Partitions(cast(Any, Tables({}, instance.address)), lambda _: None, others)) as reader:
+            assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+            break_connections(server)
             assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
         with closing(seen_by(Tables({}, instance.address))) as reader:
             assert refusal(reader).kind is Kind.CONNECTION

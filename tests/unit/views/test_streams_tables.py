@@ -17,7 +17,8 @@ class Store:
     """A store in memory, which is closed while it is read: then it has no rows, and does not say so."""
 
     def __init__(self, count: int) -> None:
-        self._pairs, self._reads = [SimpleNamespace(key=b"%d" % number, value=Value()) for number in range(count)], 0
+        self._pairs = [SimpleNamespace(key=b"%d" % number, value=Value()) for number in range(count)]
+        self._reads = 0
 
     def get(self, _: bytes) -> object:
         self._reads += 1
@@ -27,10 +28,8 @@ class Store:
 
     def range(self, *_: object) -> Any:
         self._reads += 1
-        pairs = iter(self._pairs)
-        return SimpleNamespace(
-            hasNext=lambda: pairs.__length_hint__() > 0, next=lambda: next(pairs), close=lambda: None
-        )
+        pairs = list(reversed(self._pairs))
+        return SimpleNamespace(hasNext=lambda: bool(pairs), next=pairs.pop, close=lambda: None)
 
 
 class Value:
