@@ -189,7 +189,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
         yield ("serve", "streams"), "applies only to topics, and the sink is files; leave this section out"
     yield from ((("console", key), text) for key, text in web_problems(config.console))
     yield from ((("serve", key), text) for key, text in web_problems(config.serve))
-    yield from ((("serve", "streams", key), text) for key, text in streams_problems(config.serve.streams))
+    yield from ((("serve", "streams", key), text) for key, text in streams_problems(config.serve))
     yield from ((("views", name, "serve"), text) for name, text in served_problems(config.views))
 
 

@@ -4,11 +4,12 @@
 Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from changelog.connectors.config.fields import Columns, EntityName, Name, Section, Text
 from changelog.connectors.config.web import Token, WebConfig
@@ -16,9 +17,27 @@ from changelog.connectors.config.web import Token, WebConfig
 OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
 """The addresses of `changelog views serve` that no view can have."""
 
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]|[a-zA-Z0-9._-]+):([1-9][0-9]{0,4})")
+_PORT_MAX: Final = 65_535
 
-Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+):[1-9][0-9]{0,4}$")]
+
+def _address(text: str) -> str:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[2]) > _PORT_MAX:
+        raise ValueError('should be HOST:PORT, such as "10.1.2.3:9466" or "[fd00::1]:9466"')
+    return text
+
+
+def _header(text: str) -> str:
+    if not re.fullmatch("[!-~]*", text):
+        raise ValueError("should be made of ASCII letters, digits and punctuation, because it is sent in a header")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
 """The address of an instance: `HOST:PORT`."""
+
+InstanceToken = Annotated[Token, AfterValidator(_header)]
 
 
 class NestedConfig(Section):
@@ -54,7 +73,7 @@ class StreamsConfig(Section):
     heap_mib: int = Field(default=512, ge=64, le=65_536)
     jars: Path | None = None
     advertised: Address | None = None
-    instance_token: Token | None = Field(default=None, repr=False)
+    instance_token: InstanceToken | None = Field(default=None, repr=False)
     session_seconds: float = Field(default=12, ge=6, le=1800)
     standbys: int = Field(default=0, ge=0, le=10)
 
@@ -111,13 +130,16 @@ class ViewConfig(Section):
             parts += part.nested.values()
 
 
-def streams_problems(streams: StreamsConfig) -> Iterator[tuple[str, str]]:
+def streams_problems(serve: ServeConfig) -> Iterator[tuple[str, str]]:
     """Yields each key of `[serve.streams]` that does not fit the others, with a text that says what to do."""
+    streams = serve.streams
     if streams.advertised is not None and streams.instance_token is None:
         yield "instance_token", "is missing: instances show it to each other; make one with `openssl rand -hex 24`"
     elif streams.advertised is None and (streams.instance_token is not None or streams.standbys):
         key = "instance_token" if streams.instance_token is not None else "standbys"
         yield "advertised", f"is missing: the address at which other instances reach this one; or leave {key} out"
+    elif streams.instance_token is not None and streams.instance_token == serve.token:
+        yield "instance_token", "is the token of readers, and shows values that no view shows; choose another one"
 
 
 def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]]:

@@ -130,14 +130,18 @@ def _server_settings(settings: WebConfig, surface: Surface, app: ASGIApp) -> uvi
     )
     try:
         server_settings.load()
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ChangelogError(
-            Kind.USAGE,
-            f"the files for TLS cannot be used ({reason})",
-            hint=f"see tls_certificate, tls_key and tls_client_ca in [{surface.section}]",
-        ) from error
+    except OSError as error:
+        raise bad_tls_files(error, surface.section) from error
     return server_settings
+
+
+def bad_tls_files(error: OSError, section: str) -> ChangelogError:
+    """Returns the error (USAGE) for an error of reading the files for TLS that a section of the configuration names."""
+    return ChangelogError(
+        Kind.USAGE,
+        f"the files for TLS cannot be used ({error.strerror or type(error).__name__})",
+        hint=f"see tls_certificate, tls_key and tls_client_ca in [{section}]",
+    )
 
 
 class _Connection(H11Protocol):

@@ -16,6 +16,7 @@ from changelog.connectors.views.streams.partitions import Others, Partitions
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables, TablesSettings
 from changelog.connectors.views.streams.topics import served_topics
+from changelog.connectors.web.serving import bad_tls_files
 from changelog.connectors.wiring import kafka
 from changelog.connectors.wiring.sinks import read_versions, refuse_other_envelope
 
@@ -32,6 +33,7 @@ def open_engine(
     refuse_other_envelope(config, "`changelog views serve`")
     settings = config.serve.streams
     application = settings.application or f"{config.name}-views"
+    others = others_of(config.serve)
     jars_folder, java_program = jars.find(settings.jars, environment), find_java()
     client, codec, log = kafka.client(sink), kafka.values(config, sink), kafka.open_log(config, sink)
     options = java_options(sink.client)
@@ -77,7 +79,7 @@ def open_engine(
         )
         until_followed.pop_all()
         opened.callback(_close, tables, progress, claim)
-        partitions = Partitions(tables, progress.standby_reached, _others(config.serve))
+        partitions = Partitions(tables, progress.standby_reached, others)
         opened.callback(partitions.close)
         return StreamsEngine(
             tables,
@@ -99,18 +101,25 @@ def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -
         claim.stored(complete_s)
 
 
-def _others(settings: ServeConfig) -> Others | None:
-    """Returns how to ask other instances; None if there are none. Like this one, they use TLS or not."""
+def others_of(settings: ServeConfig) -> Others | None:
+    """Returns how to ask other instances; None if there are none. Like this one, they use TLS or not.
+
+    Raises ChangelogError (USAGE) if the files for TLS cannot be used.
+    """
     token, certificate = settings.streams.instance_token, settings.tls_certificate
     if token is None:
         return None
     if certificate is None:
         return Others(token)
     tls = ssl.create_default_context()
-    tls.load_verify_locations(certificate)  # instances may have one certificate, which no authority has signed
-    if settings.tls_client_ca is not None:
-        tls.load_verify_locations(settings.tls_client_ca)
-    tls.load_cert_chain(certificate, settings.tls_key)
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusts our own certificate also if an authority has signed it
+    try:
+        tls.load_verify_locations(certificate)
+        if settings.tls_client_ca is not None:
+            tls.load_verify_locations(settings.tls_client_ca)
+        tls.load_cert_chain(certificate, settings.tls_key)
+    except OSError as error:
+        raise bad_tls_files(error, "serve") from error
     return Others(token, tls)
 
 

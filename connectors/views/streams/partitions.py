@@ -38,7 +38,7 @@ SCAN_MESSAGES, SCAN_BYTES = 100, 1 << 20
 
 ANSWER_BYTES_MAX: Final = 256 << 20
 
-_GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
+_GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError)
 """Errors of a connection that the other side closed while it was not used."""
 
 
@@ -192,8 +192,9 @@ class Others:
         """Returns the answer of the instance at an address. Raises ChangelogError: CONNECTION if it does not answer,
         PRECONDITION if it cannot answer now, ACCESS if it does not accept the token.
         """
-        if address in self._spared_until_s:
-            if time.monotonic() < self._spared_until_s[address]:
+        spared_until_s = self._spared_until_s.get(address)  # another thread may remove it at any moment
+        if spared_until_s is not None:
+            if time.monotonic() < spared_until_s:
                 raise _unreachable(address, "it did not answer a moment ago")
             self._spared_until_s[address] = time.monotonic() + TIMEOUT_S
         try:
@@ -209,7 +210,7 @@ class Others:
 
     def close(self) -> None:
         """Closes the connections that are not used."""
-        for connections in self._idle.values():
+        for connections in list(self._idle.values()):
             while connections:
                 connections.pop().close()
 
@@ -234,7 +235,10 @@ class Others:
         except BaseException:
             connection.close()
             raise
-        idle.append(connection)
+        if answer.isclosed():
+            idle.append(connection)
+        else:  # the answer ended early, or is too long: what is left of it would be taken for the next answer
+            connection.close()
         return answer.status, content
 
     def _headers(self) -> Mapping[str, str]:

@@ -47,6 +47,11 @@ class Placement:
             self._restored[part] = self._restored_ends.pop(part)
         self._standbys.pop(part, None)
 
+    def restoration_ended(self, part: Part) -> None:
+        """Notes that the table is no longer restored, because another instance takes the partition over."""
+        self._restored_ends.pop(part, None)
+        self._standbys.pop(part, None)
+
     def copied(self, part: Part, offset: int) -> None:
         """Notes that the standby of a partition has all messages before an offset."""
         self._standbys[part] = offset
@@ -62,14 +67,17 @@ class Placement:
         return dict(self._standbys)
 
     def await_offset(self, part: Part, offset: int) -> bool:
-        """Returns whether this process has all messages of a partition before an offset. Waits a moment for them."""
+        """Returns whether this process has all messages of a partition before an offset. Waits a moment for them.
+
+        But it does not wait for a restoration: this takes longer, and all threads that read would wait.
+        """
         deadline_s = time.monotonic() + WAIT_S
         while max(self._restored.get(part, 0), self._committed.get(part, 0)) < offset:
             committed = dict(_committed(self._streams))
             self._committed = committed
             if committed.get(part, 0) >= offset:
                 break
-            if time.monotonic() >= deadline_s:
+            if part in self._restored_ends or time.monotonic() >= deadline_s:
                 return False
             time.sleep(_POLL_S)
         return True

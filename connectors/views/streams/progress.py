@@ -137,10 +137,10 @@ class TablesProgress:
         """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
         none.
         """
-        tracks = self._served, self._standbys
-        completed = [reached.completeness for track in tracks for reached in track.reached.copy().values()]
-        count = len(self.parts) + len(self._tables.standbys())
-        return least(completed).at_s if len(completed) == count and self._tables.are_restored() else None
+        copies = [self.standby_reached(part) for part in self._tables.standbys()]
+        completed = [completeness for completeness in (self.reached(self.parts), *copies) if completeness is not None]
+        is_complete = len(completed) == 1 + len(copies) and self._tables.are_restored()
+        return least(completed).at_s if is_complete else None
 
     def lags(self) -> tuple[Mapping[Part, int], Mapping[Part, int]]:
         """Returns how many offsets partitions lack up to the newest checkpoint; and the same of the standbys here."""

@@ -194,6 +194,7 @@ class KafkaTables:
         with self._asking(table):
             store = self._store_with(table, partition, offset)
             values = [store.get(self._bytes_of(key)) for key in keys]
+            self._refuse_closed(store)
             return [None if value is None else bytes(value.value()) for value in values]
 
     def get_small(self, table: str, key: bytes) -> tuple[bytes, float] | None:
@@ -209,11 +210,13 @@ class KafkaTables:
         `get_batch`.
         """
         with self._asking(table):
-            pairs = self._store_with(table, partition, offset).range(self._bytes_of(begin), None)
+            store = self._store_with(table, partition, offset)
+            pairs = store.range(self._bytes_of(begin), None)
             try:
                 while pairs.hasNext():
                     pair = pairs.next()
                     yield bytes(pair.key), bytes(pair.value.value())
+                self._refuse_closed(store)
             finally:
                 pairs.close()
 
@@ -268,6 +271,13 @@ class KafkaTables:
             raise restoring(table)
         return self._store(table, partition, standby_too=offset is None)
 
+    def _refuse_closed(self, store: Any) -> None:
+        """Raises Java's error if a store was closed while it was read. A store in memory then has no rows any more, and
+        does not say so itself.
+        """
+        if self._settings.folder is None:
+            store.get(self._bytes_of(b""))
+
     @contextmanager
     def _asking(self, table: str) -> Iterator[None]:
         self._refuse_failed()
@@ -310,7 +320,7 @@ class KafkaTables:
 
             @jpype.JOverride
             def onRestoreSuspended(self, part: Any, _table: Any, _count: Any) -> None:  # noqa: N802
-                tables._placement.copy_ended(part_of(part))  # a standby that was to take the partition over
+                tables._placement.restoration_ended(part_of(part))
                 tables.restoration.end(part_of(part))
 
         return RestoreListener()
@@ -356,10 +366,17 @@ class KafkaTables:
         if self._failure is not None:
             return False
         if "FencedInstanceId" in text:
+            address = self._settings.advertised
+            what = f"the application {self._settings.application}" if address is None else f"the address {address}"
+            key = "application" if address is None else "advertised"
+            hint = f"run one, or give each another [serve.streams] {key}"
+            self._failure = ChangelogError(Kind.IN_USE, f"another process took over {what}", hint=hint)
+        elif "InvalidSessionTimeout" in text:
             self._failure = ChangelogError(
-                Kind.IN_USE,
-                f"another process took over the application {self._settings.application}",
-                hint="run one, or give each another [serve.streams] application",
+                Kind.PRECONDITION,
+                f"the broker does not allow a session of {self._settings.session_s:g} s",
+                hint="change [serve.streams] session_seconds, or the broker's group.min.session.timeout.ms and "
+                "group.max.session.timeout.ms",
             )
         elif "is unknown to the topology" in text:
             self._failure = ChangelogError(

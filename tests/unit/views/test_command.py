@@ -124,7 +124,9 @@ def test_what_is_missing_to_serve_topics_is_named(
     [
         (KAFKA, 'store = "lru:100"', "serve.streams.store: should be"),
         (KAFKA, "heap_mib = 1", "serve.streams.heap_mib: should be"),
-        (KAFKA, 'advertised = "here"', "serve.streams.advertised: "),
+        (KAFKA, 'advertised = "here"', "serve.streams.advertised: should be HOST:PORT, such as"),
+        (KAFKA, 'advertised = "here:65536"', "serve.streams.advertised: should be HOST:PORT, such as"),
+        (KAFKA, 'instance_token = "0123456789 abcdef"', "serve.streams.instance_token: should be made of ASCII"),
         (KAFKA, 'advertised = "here:1"', "serve.streams.instance_token: is missing: instances show it to each other"),
         (KAFKA, 'instance_token = "0123456789abcdef"', "serve.streams.advertised: is missing: the address at which"),
         (KAFKA, "standbys = 1", "serve.streams.advertised: is missing: the address at which other instances reach"),
@@ -144,6 +146,24 @@ def test_settings_of_kafka_streams_that_do_not_fit_are_refused(
     code, error = refused(capsys, tmp_path)
     assert code == 2
     assert problem in error
+
+
+def test_the_files_for_tls_between_instances_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    streams = 'streams = { advertised = "here:1", instance_token = "0123456789abcdef" }'
+    serve = f', tls_certificate = "none.pem", tls_key = "none.pem", {streams}'
+    (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=serve), "utf-8")
+    code, error = refused(capsys, tmp_path)
+    assert code == 2
+    assert "the files for TLS cannot be used (No such file or directory)" in error
+
+
+def test_the_token_of_instances_is_not_that_of_readers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = "0123456789abcdef"
+    serve = f', token = "{token}", streams = {{ advertised = "here:1", instance_token = "{token}" }}'
+    (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=serve), "utf-8")
+    code, error = refused(capsys, tmp_path)
+    assert (code, token in error) == (2, False)
+    assert "serve.streams.instance_token: is the token of readers" in error
 
 
 def test_an_archive_of_topics_is_served(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -12,14 +13,16 @@ import pytest
 from starlette.types import ASGIApp
 
 from changelog.connectors.config import ServeConfig
+from changelog.connectors.config.views import StreamsConfig
 from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.servers.certificates import CA, CERTIFICATE, KEY, write_certificates
 from changelog.connectors.views.http.app import SURFACE
 from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, InstanceApi
 from changelog.connectors.views.served import INSTANCES, Completeness
-from changelog.connectors.views.streams import partitions
+from changelog.connectors.views.streams import opening, partitions
 from changelog.connectors.views.streams.partitions import SCAN_BYTES, Others, Partitions
 from changelog.connectors.views.streams.tables import restoring
-from changelog.connectors.web.serving import served
+from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 from tests.patience import PATIENCE_S, until
@@ -66,7 +69,7 @@ class Instance:
 
 
 @contextmanager
-def running(instance: Instance) -> Iterator[None]:
+def running(instance: Instance, settings: ServeConfig | None = None) -> Iterator[Serving]:
     async def no_api(scope: object, receive: object, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -74,16 +77,23 @@ def running(instance: Instance) -> Iterator[None]:
     def make_app(*_: object) -> ASGIApp:
         return InstanceApi(no_api, token=TOKEN, answer=instance.partitions().answer)
 
-    with served(ServeConfig(port=0), SURFACE, make_app) as server:
+    with served(settings or ServeConfig(port=0), SURFACE, make_app) as server:
         thread = threading.Thread(target=server.run)
         thread.start()
         until(lambda: server.server.started, "the instance does not start")
         instance.address = urlsplit(server.address).netloc
         try:
-            yield
+            yield server
         finally:
             server.server.should_exit = True
             thread.join(PATIENCE_S)
+
+
+def break_connections(server: Serving) -> None:
+    """Ends all connections, as a crash of the instance does."""
+    for connection in list(server.server.server_state.connections):
+        connection.loop.call_soon_threadsafe(connection.transport.abort)
+    until(lambda: not server.server.server_state.connections, "a connection stays")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +186,47 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again(instance: Instan
     [connection] = cast(Any, reader)._others._idle[instance.address]
     connection.sock.shutdown(2)
     assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+
+
+def test_no_thread_fails_because_another_one_reached_the_instance(instance: Instance, reader: Partitions) -> None:
+    class Times(dict[str, float]):
+        """Another thread removes each address as soon as this one has seen it."""
+
+        def __contains__(self, address: object) -> bool:
+            return self.pop(cast(str, address), None) is not None
+
+    cast(Any, reader)._others._spared_until_s = Times({instance.address: 0.0})
+    assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+
+
+def test_a_connection_is_not_used_again_if_its_answer_was_not_read_to_the_end(
+    instance: Instance, reader: Partitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(partitions, "ANSWER_BYTES_MAX", 5)
+        assert refusal(reader).message.endswith("its answer has the status 200")
+    assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+
+
+@pytest.mark.parametrize("authority", [None, CA])
+def test_instances_use_tls_if_readers_do(tmp_path: Path, authority: str | None) -> None:
+    write_certificates(tmp_path)
+    settings = ServeConfig(
+        port=0,
+        streams=StreamsConfig(advertised="localhost:1", instance_token=TOKEN),
+        tls_certificate=tmp_path / CERTIFICATE,
+        tls_key=tmp_path / KEY,
+        tls_client_ca=None if authority is None else tmp_path / authority,
+    )
+    instance = Instance()
+    with running(instance, settings) as server:
+        others = opening.others_of(settings)
+        with closing(Partitions(cast(Any, Tables({}, instance.address)), lambda _: None, others)) as reader:
+            assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+            break_connections(server)
+            assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+        with closing(seen_by(Tables({}, instance.address))) as reader:
+            assert refusal(reader).kind is Kind.CONNECTION
 
 
 def test_a_standby_answers_only_if_nothing_else_does_and_the_reader_allows_it(instance: Instance) -> None:

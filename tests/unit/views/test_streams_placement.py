@@ -1,5 +1,6 @@
 """Where partitions are, as Kafka Streams says it. No Java runs here."""
 
+import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,21 @@ def test_a_process_has_what_it_has_restored_or_committed() -> None:
     assert here.await_offset(ORDER, 7)
     assert here.await_offset(GUEST, 3)
     assert not here.await_offset(GUEST, 4)
+
+
+def test_no_reader_waits_for_a_restoration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "WAIT_S", 5.0)
+    here = Placement(Streams(), "a:1")
+    here.copied(ORDER, 3)
+    here.restoring(ORDER, 5)
+    began_s = time.monotonic()
+    assert not here.await_offset(ORDER, 5)
+    assert time.monotonic() - began_s < 1
+    here.restoration_ended(ORDER)
+    assert here.standbys() == {}
+    here.restoring(ORDER, 5)
+    here.restored(ORDER)
+    assert here.await_offset(ORDER, 5)
 
 
 def test_the_instance_that_has_a_partition_is_named() -> None:

@@ -212,6 +212,9 @@ def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, followed:
     )
     until(lambda: reached(followed, "order") == 2, "order is not complete")
     assert standby_reached() == 1
+    assert followed.complete_s() == 1.0
+    cluster.standby_offsets = {ORDER: 5}  # it was closed, and began again with fewer messages
+    assert followed.complete_s() is None
     cluster.standby_offsets = {}
     until(lambda: standby_reached() is None, "there is still a standby")
     cluster.standby_offsets = {ORDER: 3}  # it has fewer messages than before

@@ -32,7 +32,7 @@ def test_topics_whose_settings_may_not_be_read_are_refused(monkeypatch: pytest.M
         raise ChangelogError(Kind.ACCESS, "asking Kafka for the topics' settings: not authorized")
 
     monkeypatch.setattr(topics, "read", read)
-    log = SimpleNamespace(checkpoint=lambda: SimpleNamespace(settings={"order": {}}))
+    log = SimpleNamespace(checkpoint=lambda: SimpleNamespace(settings={"order": {}}, sink={}))
     admin = SimpleNamespace(topics=lambda: {"booking.order": None})
     with pytest.raises(ChangelogError) as caught:
         topics.served_topics(cast(Any, admin), cast(Any, log), "booking", [])

@@ -1,0 +1,83 @@
+"""What the tables answer while Kafka Streams takes them away, and what ends it for good. No Java runs here."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from changelog.connectors.views.streams.tables import KafkaTables, RestoringError
+from changelog.envelope.errors import Kind
+
+
+class ClosedError(Exception):
+    """Java's error for a store that is closed."""
+
+
+class Store:
+    """A store in memory, which is closed while it is read: then it has no rows, and does not say so."""
+
+    def __init__(self, count: int) -> None:
+        self._pairs = [SimpleNamespace(key=b"%d" % number, value=Value()) for number in range(count)]
+        self._reads = 0
+
+    def get(self, _: bytes) -> object:
+        self._reads += 1
+        if self._reads > 1:
+            raise ClosedError
+        return None
+
+    def range(self, *_: object) -> Any:
+        self._reads += 1
+        pairs = list(reversed(self._pairs))
+        return SimpleNamespace(hasNext=lambda: bool(pairs), next=pairs.pop, close=lambda: None)
+
+
+class Value:
+    def value(self) -> bytes:
+        return b"x"
+
+
+class JavaError:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def toString(self) -> str:  # noqa: N802 - Java's name
+        return self._text
+
+    def getCause(self) -> None:  # noqa: N802
+        return None
+
+
+def tables(store: Store | None = None, *, advertised: str | None = None) -> KafkaTables:
+    """Returns the tables of an application, with one store in memory. Kafka Streams does not run."""
+    tables = cast(Any, object.__new__(KafkaTables))
+    tables._settings = SimpleNamespace(folder=None, advertised=advertised, application="app-views", session_s=3600.0)
+    tables._failure, tables._bytes_of, tables._threads = None, bytes, SimpleNamespace(enter=lambda: None)
+    errors = SimpleNamespace(InvalidStateStoreException=ClosedError, StreamsNotStartedException=ClosedError)
+    tables._streams_package = SimpleNamespace(errors=errors)
+    tables._store_with = lambda *_: store
+    return cast(KafkaTables, tables)
+
+
+def test_a_store_that_is_closed_while_it_is_read_does_not_look_empty() -> None:
+    with pytest.raises(RestoringError):
+        tables(Store(0)).get_batch("order", 0, [b"1"], 0)
+    scan = tables(Store(2)).scan("order", 0, b"", 0)
+    assert [next(scan), next(scan)] == [(b"0", b"x"), (b"1", b"x")]
+    with pytest.raises(RestoringError):
+        next(scan)
+
+
+@pytest.mark.parametrize(
+    ("error", "advertised", "kind", "text"),
+    [
+        ("FencedInstanceIdException", None, Kind.IN_USE, "took over the application app-views; run one, or give each"),
+        ("FencedInstanceIdException", "a:1", Kind.IN_USE, "took over the address a:1; run one, or give each another"),
+        ("InvalidSessionTimeoutException", "a:1", Kind.PRECONDITION, "the broker does not allow a session of 3600 s;"),
+    ],
+)
+def test_an_error_that_stays_ends_kafka_streams(error: str, advertised: str | None, kind: Kind, text: str) -> None:
+    failed = tables(advertised=advertised)
+    assert not failed._again_after(JavaError(f"org.apache.kafka.common.errors.{error}: text"))
+    failure = cast(Any, failed)._failure
+    assert (failure.kind, text in str(failure)) == (kind, True)
