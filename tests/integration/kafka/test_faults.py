@@ -14,7 +14,7 @@ import pytest
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
-from tests.campaigns import audit_kafka, debezium_topics, kafka
+from tests.campaigns import audit_kafka, debezium_topics, kafka, views
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -22,7 +22,7 @@ from tests.campaigns._pieces import run
 from tests.campaigns._service import Service, is_read
 from tests.campaigns._topics import Positions, Read, rows
 from tests.patience import PATIENCE_S
-from tests.servers import kafka_lib
+from tests.servers import fetched, kafka_lib
 
 SCALE = Scale(universe=600, big=100, pause_s=0.05)
 ROUNDS = 3
@@ -120,3 +120,13 @@ def test_campaign_debezium_topics(seed: int) -> None:
     figures = run(debezium_topics.campaign(), 2, seed)
     assert sum(figures["faults"].values()) >= 2
     assert figures["aborted"]
+
+
+@pytest.mark.usefixtures("starts_servers")
+def test_campaign_views(seed: int) -> None:
+    kafka_lib()
+    fetched("streams")
+    figures = run(views.campaign(instances=2, faults=("kill",)), 1, seed)
+    assert figures["faults"] == {"kill": 1}
+    assert figures["changes"]
+    assert {"stale 200", "min 200", "plain 200"} <= figures["answers"].keys()

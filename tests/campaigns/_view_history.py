@@ -1,0 +1,76 @@
+"""What the rows of two entities were at each position, and whether an answer of served views fits that."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SLACK_S = 0.05
+"""How far the clocks of the broker's messages and of this process may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer for one row: `sent_s` is when the request was sent, and `row` the position of the row, None if there is
+    none. `reached` and `staleness_s` are the headers.
+    """
+
+    entity: str
+    key: str
+    sent_s: float
+    row: str | None
+    reached: str
+    staleness_s: float
+
+
+class History:
+    """The changes of every key, and the commits. Any thread may call the methods."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changes: dict[tuple[str, str], list[tuple[str, bool]]] = {}
+        self._commits: list[tuple[float, str]] = []
+        self.rows: dict[str, dict[str, str]] = {"order": {}, "guest": {}}
+
+    def sending(self, entity: str, key: str, position: str, *, is_alive: bool) -> None:
+        """Notes a change before it is sent. Its row can be seen from now on."""
+        with self._lock:
+            self._changes.setdefault((entity, key), []).append((position, is_alive))
+            if is_alive:
+                self.rows[entity][key] = position
+            else:
+                self.rows[entity].pop(key, None)
+
+    def stored(self, at_s: float, position: str) -> None:
+        """Notes a time at which all changes up to a position were stored."""
+        with self._lock:
+            self._commits.append((at_s, position))
+
+    @property
+    def last(self) -> str:
+        """The position of the last commit."""
+        with self._lock:
+            return self._commits[-1][1]
+
+    def judge(self, answer: Answer, min_position: str | None) -> None:
+        """Raises AssertionError if an answer has an older state than it says, or than the reader asked for."""
+        with self._lock:
+            changes = list(self._changes.get((answer.entity, answer.key), ()))
+            stored_s = answer.sent_s - answer.staleness_s - SLACK_S
+            count = bisect_right(self._commits, (stored_s, ""))
+            known = self._commits[count - 1][1] if count else ""
+        assert known <= answer.reached, f"{known} was stored before, but is not reached: {answer}"
+        assert min_position is None or min_position <= answer.reached, f"{min_position} is not reached: {answer}"
+        states = _states(changes, answer.reached)
+        assert (answer.row or "") in states, f"{answer}, not one of {states}"
+
+
+def _states(changes: list[tuple[str, bool]], reached: str) -> Mapping[str, Any]:
+    """Returns the states that a row can have which is complete up to a position: the position of its change, or an
+    empty text if there is no row.
+    """
+    count = bisect_right(changes, (reached, True))
+    first = max(count - 1, 0)
+    states = {position if is_alive else "": None for position, is_alive in changes[first:]}
+    return states if count else {"": None, **states}

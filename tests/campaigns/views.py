@@ -1,0 +1,321 @@
+"""Kills, stops and hangs instances of served views, while changes are written and readers read.
+
+Each answer is judged: its row is not older than its `X-Position`, everything is in it that was stored before the
+moment that its `X-Staleness` names, and `min_position` is kept. After the death of an instance, a reader who allows
+stale rows gets every key within two seconds. After each round, every view equals the fold of what was written, on every
+instance.
+"""
+
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.connectors.views.streams.partitions import Others, PartitionQuestion
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.key import partition
+from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.versions import TableColumns, Versions
+from changelog.schemas.types import Primitive, Struct
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.campaigns._view_history import Answer, History
+from tests.integration.kafka.served_views import ServedViews, streams_section
+from tests.integration.kafka.topics import entity
+from tests.patience import until
+from tests.servers import kafka_lib
+from tests.unit.records import record
+from tests.unit.views.running import Got
+
+NAME = "app"
+PARTITIONS = 3
+KEYS = [f"key-{number}" for number in range(40)]
+SESSION_S = 6
+TOKEN = "the-token-of-instances"
+READABLE_S = 2.0
+FAULTS = ("kill", "kill", "stop", "hang", "rolling")
+ORDER = entity("order", PARTITIONS)
+GUEST = replace(entity("guest", PARTITIONS), partition_by=("place",))
+
+CONFIG = """
+name = "{name}"
+source = {{ kind = "postgres", dsn = "host=127.0.0.1 port=9 dbname=app" }}
+tables = {{ include = ["*"] }}
+[sink]
+kind = "kafka"
+bootstrap_servers = "{servers}"
+prefix = "{prefix}"
+{streams}"""
+
+
+def campaign(instances: int = 3, faults: Sequence[str] = FAULTS) -> Campaign:
+    """A round is one of `faults`. Ten rounds share a broker, the instances, the writer and the readers."""
+
+    @contextmanager
+    def site() -> Iterator[Callable[[Piece], Figures]]:
+        with temporary_broker(kafka_lib()) as broker:
+
+            def run_piece(piece: Piece) -> Figures:
+                with tempfile.TemporaryDirectory(prefix="changelog-views-") as folder:
+                    return _Soak(broker, Path(folder), piece, instances).run(piece.rounds, faults)
+
+            yield run_piece
+
+    return Campaign(site=site, rounds=10)
+
+
+class _Writer(threading.Thread):
+    """Writes random changes until it is stopped. Guests move between partitions."""
+
+    def __init__(self, settings: KafkaSettings, history: History, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._settings, self._history, self._rng = settings, history, rng
+        self._places: dict[str, int] = {}
+        self._commit, self.changes = 0, 0
+        self.running, self.stopping = threading.Event(), threading.Event()
+        self.idle = threading.Event()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            with closing(KafkaSink(self._settings, JSON)) as sink:
+                sink.prepare([ORDER, GUEST])
+                sink.recover()
+                table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
+                versions = Versions([], accepted={}, filled=lambda *_: ())
+                self._store(sink, [versions.announce(ORDER, table, record(Op.CREATE, "{}").envelope.provenance).record])
+                while not self.stopping.is_set():
+                    if not self.running.wait(0.05):
+                        self.idle.set()
+                        continue
+                    self.idle.clear()
+                    self._store(sink, [change for _ in range(5) for change in self._changes()])
+                    time.sleep(0.05)
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self.failure = error
+
+    def pause(self) -> None:
+        """Returns after the last change was stored."""
+        self.running.clear()
+        self.idle.clear()
+        until(lambda: self.idle.is_set() or not self.is_alive(), "the writer does not pause")
+        if self.failure is not None:
+            raise self.failure
+
+    def _changes(self) -> Iterator[Record]:
+        key, op = self._rng.choice(KEYS), self._rng.choice((Op.UPDATE, Op.UPDATE, Op.UPDATE, Op.DELETE))
+        current = None if op is Op.DELETE else "{}"
+        yield record(op, current, key=key, partition=partition(key.encode(), PARTITIONS))
+        key = self._rng.choice(KEYS)
+        place, before = self._rng.randrange(PARTITIONS), self._places.get(key)
+        if before is not None and before != place:
+            yield record(Op.DELETE, None, key=key, entity="guest", partition=before)
+        self._places[key] = place
+        yield record(Op.UPDATE, "{}", key=key, entity="guest", partition=place)
+
+    def _store(self, sink: KafkaSink, changes: Sequence[Record]) -> None:
+        self._commit += 1
+        last = Position(1, self._commit, 2 * len(changes))
+        placed = []
+        for number, change in enumerate(changes, 1):
+            position = Position(1, self._commit, 2 * number)
+            provenance = change.envelope.provenance
+            source = replace(provenance.source, position=position)
+            envelope = replace(change.envelope, provenance=replace(provenance, source=source))
+            placed.append(replace(change, envelope=envelope))
+            is_alive = change.envelope.current is not None
+            if change.entity in self._history.rows:
+                self._history.sending(change.entity, change.place.key, str(position), is_alive=is_alive)
+        sink.add([batch.from_records(placed)])
+        shapes = {served.name: served.shape() for served in (ORDER, GUEST)}
+        sink.commit(Checkpoint(position=last, through=commit_text(last.commit), epoch=1, settings=shapes))
+        self.changes += len(changes)
+        self._history.stored(time.time(), str(last))
+
+
+class _Reader(threading.Thread):
+    """Reads random rows from random instances until it is stopped, and judges each answer."""
+
+    def __init__(self, views: Sequence[ServedViews], history: History, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._views, self._history, self._rng = views, history, random.Random(seed)
+        self.statuses: Counter[str] = Counter()
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self._seen = ""
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.wait(0.01):
+                with suppress(OSError, HTTPException):  # the instance does not run
+                    self._read()
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            self.failure = error
+
+    def _read(self) -> None:
+        rng = self._rng
+        name, key, kind = rng.choice(("order", "guest")), rng.choice(KEYS), rng.choice(("plain", "stale", "min"))
+        min_position = self._seen if kind == "min" and self._seen else None
+        parameters = {"stale": "?stale=allowed", "min": f"?min_position={min_position}"}
+        sent_s = time.time()
+        target = f"/{name}/{key}{parameters.get(kind, '') if kind == 'stale' or min_position else ''}"
+        got = rng.choice(self._views).api.get(target)
+        self.statuses[f"{kind} {got.status}"] += 1
+        if got.status == 503:
+            return
+        assert got.status in {200, 404}, got.body
+        answer = _answer(name, key, sent_s, got)
+        self._history.judge(answer, min_position)
+        self._seen = max(self._seen, answer.reached)
+
+
+def _answer(name: str, key: str, sent_s: float, got: Got) -> Answer:
+    return Answer(
+        entity=name,
+        key=key,
+        sent_s=sent_s,
+        row=got.json["position"] if got.status == 200 else None,
+        reached=got.headers["x-position"],
+        staleness_s=float(got.headers["x-staleness"]),
+    )
+
+
+class _Soak:
+    def __init__(self, broker: Broker, folder: Path, piece: Piece, instances: int) -> None:
+        self._rng, self._history = random.Random(piece.seed), History()
+        prefix = f"views-{piece.seed}"
+        settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=prefix)
+        self._views = [_instance(folder / str(number), settings) for number in range(instances)]
+        self._writer = _Writer(settings, self._history, random.Random(piece.seed))
+        self._readers = [_Reader(self._views, self._history, piece.seed + number) for number in range(2)]
+        self._others = Others(TOKEN)
+        self._faults: Counter[str] = Counter()
+        self._unreadable_s: list[float] = []
+
+    def run(self, rounds: int, faults: Sequence[str]) -> Figures:
+        try:
+            self._writer.start()
+            self._writer.running.set()
+            until(lambda: self._writer.changes > 100 or not self._writer.is_alive(), "nothing is written")
+            self._start(self._views)
+            for reader in self._readers:
+                reader.start()
+            for _ in range(rounds):
+                until(self._has_standbys, "there are no standbys")
+                self._round(self._rng.choice(faults))
+        finally:
+            self._writer.stopping.set()
+            for reader in self._readers:
+                reader.stopping.set()
+            for view in self._views:
+                view.close()
+            self._others.close()
+        return {
+            "faults": dict(self._faults),
+            "changes": self._writer.changes,
+            "answers": dict(sum((reader.statuses for reader in self._readers), Counter[str]())),
+            "slowest_stale_s": [round(max(self._unreadable_s, default=0.0), 2)],
+        }
+
+    def _round(self, fault: str) -> None:
+        self._faults[fault] += 1
+        victim = self._rng.choice(self._views)
+        if fault == "kill":
+            victim.kill()
+            self._await_stale(victim)
+            time.sleep(self._rng.choice((0.0, 1.5 * SESSION_S * self._rng.random())))
+            self._start([victim])
+        elif fault == "stop":
+            assert victim.stop() == -signal.SIGTERM
+            time.sleep(self._rng.choice((0.0, 1.5 * SESSION_S * self._rng.random())))
+            self._start([victim])
+        elif fault == "hang":
+            victim.send(signal.SIGSTOP)
+            time.sleep(2 * SESSION_S * self._rng.random())
+            victim.send(signal.SIGCONT)
+        else:
+            for view in self._views:
+                assert view.stop() == -signal.SIGTERM
+                self._start([view])
+        self._judge()
+
+    def _judge(self) -> None:
+        """Compares all views with what was written, on all instances."""
+        self._writer.pause()
+        for view in self._views:
+            for name, expected in self._history.rows.items():
+                target = f"/{name}?min_position={self._history.last}&limit=1000"
+                until(lambda view=view, target=target: view.api.get(target).status == 200, "a view is not complete")  # type: ignore[misc]
+                assert {row["key"]: row["position"] for row in view.api.rows(target)} == expected
+        for reader in self._readers:
+            if reader.failure is not None:
+                raise reader.failure
+        self._writer.running.set()
+
+    def _await_stale(self, victim: ServedViews) -> None:
+        """Measures how long a reader who allows stale rows has to try after a death until he gets a row."""
+        survivor = next(view for view in self._views if view is not victim)
+        for name in self._history.rows:
+            for key in KEYS[:10]:
+                began_s = time.monotonic()
+                while (got := survivor.api.get(f"/{name}/{key}?stale=allowed")).status == 503:
+                    assert time.monotonic() - began_s < READABLE_S, f"{name} {key} is not readable: {got.body!r}"
+                assert got.status in {200, 404}
+                self._unreadable_s.append(time.monotonic() - began_s)
+
+    def _has_standbys(self) -> bool:
+        """Returns whether each partition has a standby that is complete up to a checkpoint."""
+        return all(
+            any(self._is_standby(view, name, number) for view in self._views)
+            for name in self._history.rows
+            for number in range(PARTITIONS)
+        )
+
+    def _is_standby(self, view: ServedViews, name: str, number: int) -> bool:
+        question = PartitionQuestion(table=name, partition=number, offset=0, keys=[], is_stale=True)
+        with suppress(ChangelogError):
+            self._others.ask(urlsplit(view.api.address).netloc, question)
+            return True
+        return False
+
+    def _start(self, views: Sequence[ServedViews]) -> None:
+        for view in views:
+            view.begin()
+        with ThreadPoolExecutor(len(views)) as pool:
+            list(pool.map(lambda view: view.ready(), views))
+
+
+def _instance(folder: Path, settings: KafkaSettings) -> ServedViews:
+    folder.mkdir()
+    port = free_port()
+    rest = (
+        f'application = "{settings.prefix}"\nadvertised = "127.0.0.1:{port}"\ninstance_token = "{TOKEN}"\n'
+        f"session_seconds = {SESSION_S}\nstandbys = 1\n"
+    )
+    config = folder / "changelog.toml"
+    config.write_text(
+        CONFIG.format(
+            name=NAME,
+            servers=settings.client.bootstrap_servers,
+            prefix=settings.prefix,
+            streams=streams_section(folder, rest),
+        ),
+        "utf-8",
+    )
+    return ServedViews(config, port)
