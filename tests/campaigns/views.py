@@ -64,8 +64,11 @@ prefix = "{prefix}"
 {streams}"""
 
 
-def campaign(instances: int = 3, faults: Sequence[str] = FAULTS) -> Campaign:
-    """A round is one of `faults`. Ten rounds share a broker, the instances, the writer and the readers."""
+def campaign(instances: int = 3, faults: Sequence[str] = FAULTS, readable_s: float = READABLE_S) -> Campaign:
+    """A round is one of `faults`. Ten rounds share a broker, the instances, the writer and the readers.
+
+    After the death of an instance, a reader who allows stale rows gets each key within `readable_s`.
+    """
 
     @contextmanager
     def site() -> Iterator[Callable[[Piece], Figures]]:
@@ -73,7 +76,7 @@ def campaign(instances: int = 3, faults: Sequence[str] = FAULTS) -> Campaign:
 
             def run_piece(piece: Piece) -> Figures:
                 with tempfile.TemporaryDirectory(prefix="changelog-views-") as folder:
-                    return _Soak(broker, Path(folder), piece, instances).run(piece.rounds, faults)
+                    return _Soak(broker, Path(folder), piece, instances, readable_s).run(piece.rounds, faults)
 
             yield run_piece
 
@@ -197,8 +200,8 @@ def _answer(name: str, key: str, sent_s: float, got: Got) -> Answer:
 
 
 class _Soak:
-    def __init__(self, broker: Broker, folder: Path, piece: Piece, instances: int) -> None:
-        self._rng, self._history = random.Random(piece.seed), History()
+    def __init__(self, broker: Broker, folder: Path, piece: Piece, instances: int, readable_s: float) -> None:
+        self._rng, self._history, self._readable_s = random.Random(piece.seed), History(), readable_s
         prefix = f"views-{piece.seed}"
         settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=prefix)
         self._views = [_instance(folder / str(number), settings) for number in range(instances)]
@@ -275,7 +278,7 @@ class _Soak:
             for key in KEYS[:10]:
                 began_s = time.monotonic()
                 while (got := survivor.api.get(f"/{name}/{key}?stale=allowed")).status == 503:
-                    assert time.monotonic() - began_s < READABLE_S, f"{name} {key} is not readable: {got.body!r}"
+                    assert time.monotonic() - began_s < self._readable_s, f"{name} {key} is not readable: {got.body!r}"
                 assert got.status in {200, 404}
                 self._unreadable_s.append(time.monotonic() - began_s)
 

@@ -126,7 +126,7 @@ def test_campaign_debezium_topics(seed: int) -> None:
 def test_campaign_views(seed: int) -> None:
     kafka_lib()
     fetched("streams")
-    figures = run(views.campaign(instances=2, faults=("kill",)), 1, seed)
+    figures = run(views.campaign(instances=2, faults=("kill",), readable_s=PATIENCE_S), 1, seed)
     assert figures["faults"] == {"kill": 1}
     assert figures["changes"]
     assert {"stale 200", "min 200", "plain 200"} <= figures["answers"].keys()
