@@ -52,7 +52,7 @@ class StreamsEngine:
     @property
     def restored_messages(self) -> int:
         """How many messages were restored since the start. Those that were processed do not count."""
-        return self._tables.restoration.messages
+        return self._tables.restoration.messages()
 
     @property
     def where(self) -> str:
@@ -87,7 +87,7 @@ class StreamsEngine:
     def figures(self) -> Figures:
         lags, standby_lags = self._progress.lags()
         return Figures(
-            restored=self._tables.restoration.messages,
+            restored=self._tables.restoration.messages(),
             restoring=self._tables.restoration.left(),
             lags={entity: _sum(lags, topic) for entity, topic in self._topics.items()},
             standby_lags={entity: _sum(standby_lags, topic) for entity, topic in self._topics.items()},

@@ -4,10 +4,13 @@ from changelog.connectors.kafka.offsets import Part
 
 
 class Restoration:
-    """The restoration of the tables of this process. `messages` were restored since the start."""
+    """The restoration of the tables of this process.
+
+    Several threads restore, but each partition is restored by one thread at a time.
+    """
 
     def __init__(self) -> None:
-        self.messages = 0
+        self._messages: dict[Part, int] = {}
         self._ends: dict[Part, int] = {}
         self._left: dict[Part, int] = {}
 
@@ -17,12 +20,16 @@ class Restoration:
 
     def advance(self, part: Part, last: int, count: int) -> None:
         """Notes that so many messages were restored, and the offset of the last one."""
-        self.messages += count
+        self._messages[part] = self._messages.get(part, 0) + count
         self._left[part] = max(self._ends.get(part, 0) - last - 1, 0)
 
     def end(self, part: Part) -> None:
         """Notes that a partition is no longer restored."""
         self._left.pop(part, None)
+
+    def messages(self) -> int:
+        """Returns how many messages were restored since the start."""
+        return sum(self._messages.copy().values())
 
     def left(self) -> int:
         """Returns how many offsets are still to be restored."""

@@ -101,7 +101,7 @@ def test_what_is_left_is_counted_for_each_partition() -> None:
     restoration.begin(GUEST, 5, 5)
     assert restoration.left() == 90
     restoration.advance(ORDER, 59, 20)  # compaction has removed the other messages
-    assert (restoration.left(), restoration.messages) == (40, 20)
+    assert (restoration.left(), restoration.messages()) == (40, 20)
     restoration.end(GUEST)
     restoration.end(ORDER)
-    assert (restoration.left(), restoration.messages) == (0, 20)
+    assert (restoration.left(), restoration.messages()) == (0, 20)
