@@ -57,6 +57,16 @@ class ServedViews:
         until(lambda: self.api.get("/ready").status == 200, "views are not ready")
         return self.api
 
+    @contextmanager
+    def configured(self, sections: str) -> Iterator[None]:
+        """Adds sections to the configuration within the block."""
+        before = self._config.read_text("utf-8")
+        self._config.write_text(f"{before}{sections}", "utf-8")
+        try:
+            yield
+        finally:
+            self._config.write_text(before, "utf-8")
+
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the process."""
         assert self._process is not None

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -208,11 +209,37 @@ def test_a_restart_continues_and_so_does_a_start_after_a_crash(views: ServedView
     changelog.more(20)
     views.log.write_text("", "utf-8")
     assert_equal(views.start(), changelog)
-    restored = [json.loads(line) for line in views.log.read_text("utf-8").splitlines() if '"restored"' in line]
-    assert {event["table"] for event in restored} <= {"positions", "schemas"}  # they are kept in memory
+    assert restored_messages(views) == 0
     changelog.more(5)
     views.kill()
     assert_equal(views.start(), changelog)
+
+
+def restored_messages(views: ServedViews) -> int:
+    """Returns how many messages were restored, by the log. The tables that are always in memory do not count."""
+    lines = [json.loads(line) for line in views.log.read_text("utf-8").splitlines() if '"restored"' in line]
+    return sum(line["messages"] for line in lines if line["table"] in ENTITIES)
+
+
+def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
+    views: ServedViews, changelog: Changelog, tmp_path: Path
+) -> None:
+    views.stop()
+    shutil.copytree(views.folder, tmp_path / "copy")
+    changelog.more(5)
+    views.log.write_text("", "utf-8")
+    columns = '[views.order]\nentity = "order"\ncolumns = ["id"]\nserve = {}\n'
+    with views.configured(f'{columns}[views.guest]\nentity = "guest"\nserve = {{}}\n'):
+        rows = served_rows(views.start(), "/order")
+        assert rows.keys() == changelog.rows["order"].keys()
+        assert {name for row in rows.values() for name in row["current"]} == {"id"}
+        views.stop()
+    assert restored_messages(views) == 0
+    shutil.rmtree(views.folder)
+    shutil.move(tmp_path / "copy", views.folder)
+    assert_equal(views.start(), changelog)
+    changes = sum(map(len, changelog.story.commits[-5:]))  # each has a message, and a delete has a tombstone, too
+    assert 0 < restored_messages(views) <= 2 * changes
 
 
 def test_a_second_process_with_the_same_application_takes_over(
