@@ -102,7 +102,7 @@ def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -
 
 
 def others_of(settings: ServeConfig) -> Others | None:
-    """Returns how to ask other instances; None if there are none. Like this one, they use TLS or not.
+    """Returns the client for other instances; None if there are none. It uses TLS if this instance does.
 
     Raises ChangelogError (USAGE) if the files for TLS cannot be used.
     """
@@ -124,9 +124,9 @@ def others_of(settings: ServeConfig) -> Others | None:
 
 
 def _nothing(_complete_s: float) -> None:
-    """Stores in memory have no folder for which to note anything."""
+    """Does nothing: stores in memory have no folder that keeps the time."""
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:
-    """Returns tables, each with its topic, in the order of their topics."""
+    """Returns `tables`, each with its topic, in the order in which `topics` has their topics."""
     return dict(sorted(tables.items(), key=lambda table: topics.index(table[1])))

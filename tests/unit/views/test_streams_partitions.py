@@ -1,4 +1,4 @@
-"""Partitions that another instance has are read over HTTP, as those that are here. No Java runs here."""
+"""Partitions of another instance are read over HTTP, with the same results as partitions here. No Java runs here."""
 
 import http.client
 import threading
@@ -31,8 +31,8 @@ TOKEN = "the-token-of-instances"
 
 
 class Tables:
-    """The tables of an instance, which has the `messages` of one partition. The instance at `owner` has the others, and
-    those at `copies` are standbys.
+    """The tables of an instance. It has the `messages` of one partition. For other partitions, the instance at `owner`
+    has them, and those at `copies` are standbys.
     """
 
     def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, copies: Sequence[str] = ()) -> None:
@@ -105,13 +105,13 @@ def instance() -> Iterator[Instance]:
 
 @pytest.fixture
 def reader(instance: Instance) -> Iterator[Partitions]:
-    """The partitions, as an instance sees them that has none."""
+    """Reads partitions as an instance does that has no partitions itself."""
     with closing(seen_by(Tables({}, instance.address))) as reader:
         yield reader
 
 
 def seen_by(tables: Tables, *, token: str = TOKEN, standby: Completeness | None = None) -> Partitions:
-    """Returns the partitions as an instance with these tables sees them."""
+    """Returns the partitions, as an instance with these tables reads them."""
     return Partitions(cast(Any, tables), lambda _: standby, Others(token))
 
 
@@ -152,7 +152,7 @@ def test_another_token_is_refused(instance: Instance) -> None:
     assert "another-token" not in repr(Others("another-token-entirely"))
 
 
-def test_questions_that_are_none_are_refused(instance: Instance) -> None:
+def test_invalid_questions_are_refused(instance: Instance) -> None:
     with closing(http.client.HTTPConnection(instance.address, timeout=PATIENCE_S)) as connection:
 
         def status(method: str, body: bytes) -> int:
@@ -166,8 +166,8 @@ def test_questions_that_are_none_are_refused(instance: Instance) -> None:
         assert status("POST", b"x" * (QUESTION_BYTES_MAX + 1)) == 413
 
 
-def test_an_instance_that_does_not_answer_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "SPARED_S", 0.2)
+def test_an_instance_that_does_not_answer_is_not_asked_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "PAUSE_S", 0.2)
     instance = Instance()
     with running(instance):
         reader = seen_by(Tables({}, instance.address))
@@ -195,7 +195,7 @@ def test_no_thread_fails_because_another_one_reached_the_instance(instance: Inst
         def __contains__(self, address: object) -> bool:
             return self.pop(cast(str, address), None) is not None
 
-    cast(Any, reader)._others._spared_until_s = Times({instance.address: 0.0})
+    cast(Any, reader)._others._paused_until_s = Times({instance.address: 0.0})
     assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
 
 

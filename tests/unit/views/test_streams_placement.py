@@ -1,4 +1,4 @@
-"""Where partitions are, as Kafka Streams says it. No Java runs here."""
+"""Where partitions are, according to Kafka Streams. No Java runs here."""
 
 import time
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class JavaPart:
 
 
 class Streams:
-    """Kafka Streams: the offsets that this process has committed, and the partitions of each instance."""
+    """Stands for Kafka Streams: the offsets that this process has committed, and the partitions of each instance."""
 
     def __init__(self) -> None:
         self.committed: dict[Part, int] = {}
