@@ -25,7 +25,7 @@ from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.unprivileged import free_port
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from changelog.connectors.views.streams.partitions import Others, PartitionQuestion
+from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError
@@ -207,7 +207,7 @@ class _Soak:
         self._views = [_instance(folder / str(number), settings) for number in range(instances)]
         self._writer = _Writer(settings, self._history, random.Random(piece.seed))
         self._readers = [_Reader(self._views, self._history, piece.seed + number) for number in range(2)]
-        self._others = Others(TOKEN)
+        self._others = OtherInstances(TOKEN)
         self._faults: Counter[str] = Counter()
         self._unreadable_s: list[float] = []
 

@@ -86,7 +86,7 @@ class Partitions:
         self,
         tables: KafkaTables,
         standby_reached: Callable[[Part], Completeness | None],
-        others: "Others | None" = None,
+        others: "OtherInstances | None" = None,
     ) -> None:
         self._tables, self._standby_reached, self._others = tables, standby_reached, others
 
@@ -140,14 +140,14 @@ class Partitions:
             on_stale(Completeness(position=position, at_s=answer.stale_at_s))
             return answer
 
-    def _stale_answer(self, question: PartitionQuestion, others: "Others") -> PartitionAnswer | None:
+    def _stale_answer(self, question: PartitionQuestion, others: "OtherInstances") -> PartitionAnswer | None:
         """Returns the answer of a standby; None if no standby answers."""
         stale_question = msgspec.structs.replace(question, is_stale=True)
         with suppress(ChangelogError):
             return self._own_answer(stale_question)
         # The owner may be a standby that has just taken over, and cannot answer other questions yet.
         owner = self._tables.other_owner(question.table, question.partition)
-        for address in (*self._tables.other_copies(question.table, question.partition), owner):
+        for address in (*self._tables.other_standbys(question.table, question.partition), owner):
             with suppress(ChangelogError):
                 if address is not None:
                     return others.ask(address, stale_question)
@@ -182,7 +182,7 @@ class Partitions:
 
 
 @dataclass(slots=True)
-class Others:
+class OtherInstances:
     """Asks other instances. They require `token`. If `tls` is given, connections use TLS. Any thread may use this."""
 
     token: str = field(repr=False)

@@ -35,7 +35,7 @@ class Placement:
         self._committed: Mapping[Part, int] = {}
         self._standbys: dict[Part, int] = {}
         self._owners: Mapping[Part, str] = {}
-        self._copies: Mapping[Part, Sequence[str]] = {}
+        self._standby_addresses: Mapping[Part, Sequence[str]] = {}
         self._known_until_s = 0.0
 
     def restoring(self, part: Part, end: int) -> None:
@@ -53,11 +53,11 @@ class Placement:
         self._restored_ends.pop(part, None)
         self._standbys.pop(part, None)
 
-    def copied(self, part: Part, offset: int) -> None:
+    def standby_advanced(self, part: Part, offset: int) -> None:
         """Notes that the standby of a partition has all messages before an offset."""
         self._standbys[part] = offset
 
-    def copy_ended(self, part: Part) -> None:
+    def standby_ended(self, part: Part) -> None:
         """Notes that this process is no longer a standby for a partition."""
         self._standbys.pop(part, None)
 
@@ -93,23 +93,23 @@ class Placement:
         owner = self._owners.get(part)
         return None if owner == self._own else owner
 
-    def other_copies(self, part: Part) -> Sequence[str]:
+    def other_standbys(self, part: Part) -> Sequence[str]:
         """Returns the addresses of the other instances that are standbys for a partition."""
         self._refresh()
-        return [address for address in self._copies.get(part, ()) if address != self._own]
+        return [address for address in self._standby_addresses.get(part, ()) if address != self._own]
 
     def _refresh(self) -> None:
         if time.monotonic() < self._known_until_s:
             return
         owners: dict[Part, str] = {}
-        copies: dict[Part, list[str]] = {}
+        standby_addresses: dict[Part, list[str]] = {}
         for instance in self._streams.metadataForAllStreamsClients():
             host = str(instance.host())
             address = f"[{host}]:{instance.port()}" if ":" in host else f"{host}:{instance.port()}"
             owners.update({part_of(part): address for part in instance.topicPartitions()})
             for part in instance.standbyTopicPartitions():
-                copies.setdefault(part_of(part), []).append(address)
-        self._owners, self._copies = owners, copies
+                standby_addresses.setdefault(part_of(part), []).append(address)
+        self._owners, self._standby_addresses = owners, standby_addresses
         self._known_until_s = time.monotonic() + REFRESH_S
 
 

@@ -174,10 +174,10 @@ class KafkaTables:
         with self._asking(table):
             return self._placement.other_owner(self.part(table, partition))
 
-    def other_copies(self, table: str, partition: int) -> Sequence[str]:
+    def other_standbys(self, table: str, partition: int) -> Sequence[str]:
         """Returns the addresses of the other instances that are standbys for a partition of a table."""
         with self._asking(table):
-            return self._placement.other_copies(self.part(table, partition))
+            return self._placement.other_standbys(self.part(table, partition))
 
     def standbys(self) -> Mapping[Part, int]:
         """Returns the partitions for which this process is a standby, each with the offset before which it has all
@@ -336,16 +336,16 @@ class KafkaTables:
         class StandbyListener:
             @jpype.JOverride
             def onUpdateStart(self, part: Any, _table: Any, begin: Any) -> None:  # noqa: N802 - Java's name
-                tables._placement.copied(part_of(part), int(begin))
+                tables._placement.standby_advanced(part_of(part), int(begin))
 
             @jpype.JOverride
             def onBatchLoaded(self, part: Any, _table: Any, _task: Any, last: Any, _count: Any, _end: Any) -> None:  # noqa: N802
-                tables._placement.copied(part_of(part), int(last) + 1)
+                tables._placement.standby_advanced(part_of(part), int(last) + 1)
 
             @jpype.JOverride
             def onUpdateSuspended(self, part: Any, _table: Any, _last: Any, _end: Any, reason: Any) -> None:  # noqa: N802
                 if str(reason.name()) != "PROMOTED":
-                    tables._placement.copy_ended(part_of(part))
+                    tables._placement.standby_ended(part_of(part))
 
         return StandbyListener()
 

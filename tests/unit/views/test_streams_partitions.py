@@ -20,7 +20,7 @@ from changelog.connectors.views.http.app import SURFACE
 from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, InstanceApi
 from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import opening, partitions
-from changelog.connectors.views.streams.partitions import SCAN_BYTES, Others, Partitions
+from changelog.connectors.views.streams.partitions import SCAN_BYTES, OtherInstances, Partitions
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
@@ -32,17 +32,17 @@ TOKEN = "the-token-of-instances"
 
 class Tables:
     """The tables of an instance. It has the `messages` of one partition. For other partitions, the instance at `owner`
-    has them, and those at `copies` are standbys.
+    has them, and those at `standbys` are its standbys.
     """
 
-    def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, copies: Sequence[str] = ()) -> None:
-        self.messages, self.owner, self.copies, self.offset = messages, owner, copies, 10
+    def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, standbys: Sequence[str] = ()) -> None:
+        self.messages, self.owner, self.standbys, self.offset = messages, owner, standbys, 10
 
     def other_owner(self, *_: object) -> str | None:
         return self.owner
 
-    def other_copies(self, *_: object) -> Sequence[str]:
-        return self.copies
+    def other_standbys(self, *_: object) -> Sequence[str]:
+        return self.standbys
 
     def part(self, table: str, number: int) -> Part:
         return f"booking.{table}", number
@@ -112,7 +112,7 @@ def reader(instance: Instance) -> Iterator[Partitions]:
 
 def seen_by(tables: Tables, *, token: str = TOKEN, standby: Completeness | None = None) -> Partitions:
     """Returns the partitions, as an instance with these tables reads them."""
-    return Partitions(cast(Any, tables), lambda _: standby, Others(token))
+    return Partitions(cast(Any, tables), lambda _: standby, OtherInstances(token))
 
 
 def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
@@ -149,7 +149,7 @@ def test_another_token_is_refused(instance: Instance) -> None:
         error = refusal(reader)
     assert error.kind is Kind.ACCESS
     assert "give all instances the same [serve.streams] instance_token" in str(error)
-    assert "another-token" not in repr(Others("another-token-entirely"))
+    assert "another-token" not in repr(OtherInstances("another-token-entirely"))
 
 
 def test_invalid_questions_are_refused(instance: Instance) -> None:
@@ -220,7 +220,7 @@ def test_instances_use_tls_if_readers_do(tmp_path: Path, authority: str | None) 
     )
     instance = Instance()
     with running(instance, settings) as server:
-        others = opening.others_of(settings)
+        others = opening.other_instances(settings)
         with closing(Partitions(cast(Any, Tables({}, instance.address)), lambda _: None, others)) as reader:
             assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
             break_connections(server)
