@@ -63,8 +63,8 @@ class StreamsConfig(Section):
     the rows if `store` is `in-memory`. `jars` is the folder with the jars of Kafka Streams.
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
-    of an application. They show each other `instance_token`. An instance that does not come back in `session_seconds`
-    loses its partitions to the others. Each partition is kept by `standbys` further instances.
+    of an application. They identify themselves with `instance_token`. If an instance does not come back within
+    `session_seconds`, the others take its partitions over. `standbys` further instances keep a copy of each partition.
     """
 
     application: Name | None = None
@@ -139,7 +139,7 @@ def streams_problems(serve: ServeConfig) -> Iterator[tuple[str, str]]:
         key = "instance_token" if streams.instance_token is not None else "standbys"
         yield "advertised", f"is missing: the address at which other instances reach this one; or leave {key} out"
     elif streams.instance_token is not None and streams.instance_token == serve.token:
-        yield "instance_token", "is the token of readers, and shows values that no view shows; choose another one"
+        yield "instance_token", "is the token of readers, but gives access to values that no view shows; choose another"
 
 
 def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]]:

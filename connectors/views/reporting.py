@@ -1,4 +1,4 @@
-"""Shows how far rows are restored: on a terminal as a bar, elsewhere in log lines, until all of them can be read."""
+"""Shows how far rows are restored, until all can be read: as a bar on a terminal, and in log lines elsewhere."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from changelog.connectors.show import RestorationBar
 from changelog.connectors.views.served import Figures
 
 POLL_S: Final = 1.0
-"""How often the bar is drawn, in seconds."""
+"""How often the figures are read and the bar is drawn, in seconds."""
 
 LOG_S: Final = 10.0
 """How often a line is logged, in seconds."""
@@ -20,14 +20,14 @@ _log = structlog.get_logger("views")
 
 
 class Pace:
-    """Estimates how long something takes, from what is left of it at different times. `clock` returns seconds."""
+    """Estimates how long some work still takes, from how much of it was left earlier. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._most: tuple[float, int] | None = None
 
     def seconds_left(self, left: int) -> float | None:
-        """Returns how many seconds it takes until nothing is left; None if that is unknown."""
+        """Takes how much is left now. Returns in how many seconds nothing is left; None if that is unknown."""
         now_s = self._clock()
         if self._most is None or left >= self._most[1]:
             self._most = now_s, left
@@ -38,7 +38,9 @@ class Pace:
 
 
 class Reporting:
-    """Reports `figures` in a thread, until nothing is left or it is closed. On a terminal, `stream` gets a bar."""
+    """Reports `figures` in a thread, until all rows can be read or it is closed. If `stream` is a terminal, it gets a
+    bar; otherwise lines are logged.
+    """
 
     def __init__(self, figures: Callable[[], Figures], stream: TextIO) -> None:
         self._figures, self._pace, self._bar = figures, Pace(), RestorationBar(stream)

@@ -14,7 +14,7 @@ from changelog.envelope.position import Position
 from changelog.schemas.types import Struct
 
 INSTANCES: Final = "/.instance/1"
-"""The address at which instances ask each other, with the version of questions and answers. No view has this name."""
+"""The address at which an instance answers the others, with the version of its questions. No view has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class ViewMoment(Protocol):
 
     @property
     def reached(self) -> Completeness:
-        """How far the rows are complete. If stale rows are allowed, this is known only after the rows were read."""
+        """How far the rows are complete. If stale rows are allowed, this can become older while rows are read."""
 
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row."""
@@ -69,9 +69,9 @@ class ServedView(Protocol):
     """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
 
     def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> ViewMoment:
-        """Returns the rows as they are now. With a `key`, only its row is read, so `reached` may be newer.
+        """Returns the rows as they are now. With a `key`, the caller reads only its row, so `reached` may be newer.
 
-        With `allows_stale`, rows may come from a copy that is older, if nothing else has them.
+        With `allows_stale`, rows may come from an older copy, if the instance that has them does not answer.
         Raises ChangelogError (PRECONDITION) if there is no changelog yet.
         """
 
@@ -102,11 +102,12 @@ class StateEngine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """How far the rows of an engine are that restores them.
+    """How far an engine has restored its rows.
 
-    `restored` messages were restored since the start, and `restoring` offsets are still to be restored here. `lags`
-    says for each entity how many offsets its rows lack up to the newest checkpoint, and `standby_lags` how many the
-    standbys here lack. The stores take `store_bytes` on disk. `is_ready` says that all rows were readable once.
+    `restored` messages were restored since the start, and `restoring` offsets are still to be restored in this process.
+    `lags` says for each entity how many offsets its rows lack up to the newest checkpoint, and `standby_lags` how many
+    the standbys in this process lack. The stores take `store_bytes` on disk. `is_ready` is true from the moment when
+    all rows could be read for the first time.
     """
 
     restored: int
@@ -124,7 +125,7 @@ class Figures:
 
 @runtime_checkable
 class SharedEngine(StateEngine, Protocol):
-    """An engine that restores rows, which can be spread over several instances."""
+    """An engine that restores its rows when it starts. The rows can be spread over several instances."""
 
     def figures(self) -> Figures:
         """Returns how far the rows are."""

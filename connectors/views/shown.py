@@ -50,7 +50,7 @@ class ShownView:
 
     def now(self, key: str | None = None, *, allows_stale: bool = False) -> "ShownMoment":
         """Returns the rows that the view shows now; with a `key`, only its row is read. With `allows_stale`, rows may
-        come from a copy that is older.
+        come from an older copy.
 
         Raises ChangelogError (PRECONDITION) also if the condition cannot be evaluated, because the changelog does not
         have the types of the columns.

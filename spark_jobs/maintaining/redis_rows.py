@@ -17,7 +17,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.states.fold import ABOUT, BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
-from changelog.spark_jobs.views.copy_rows import Render, rendered
+from changelog.spark_jobs.views.copy_rows import Render, renderer
 
 WRITTEN: Final = "states long"
 """The column in which a task reports how many states it wrote."""
@@ -31,7 +31,7 @@ _STALE: Final = "STALE"
 """How the error of a task that is left of an earlier batch begins."""
 
 _LISTS: Final = ("_unavailable", "_out_of_range")
-_MOMENT: Final = rendered(Primitive.TIMESTAMP_TZ)
+_MOMENT: Final = renderer(Primitive.TIMESTAMP_TZ)
 _NOT_FIELDS: Final = ("_key", *_LISTS)
 
 IS_NEWER: Final = """
@@ -151,7 +151,7 @@ def _state(row: dict[str, Any], renders: dict[str, Render]) -> bytes:
 def _text(column: Column) -> Render:
     if column.type is Primitive.JSON:
         return lambda value: value
-    render = rendered(column.type)
+    render = renderer(column.type)
 
     def text(value: Any) -> str:
         published = render(value)

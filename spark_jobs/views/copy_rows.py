@@ -173,7 +173,7 @@ def _finish(type_: ColumnType) -> Callable[[pa.Array], pa.Array]:
         case Primitive.BYTES:
             return lambda array: _each(array, lambda value: "\\x" + value.hex())
         case Array() | Map() | Struct():
-            render = rendered(type_)
+            render = renderer(type_)
             return lambda array: _each(array, lambda value: msgspec.json.encode(render(value)).decode())
     return lambda array: array
 
@@ -182,8 +182,8 @@ def _each(array: pa.Array, render: Callable[[Any], str]) -> pa.Array:
     return pa.array([None if value is None else render(value) for value in array.to_pylist()], pa.utf8())
 
 
-def rendered(type_: ColumnType) -> Render:
-    """Returns the function that renders the values of a type."""
+def renderer(type_: ColumnType) -> Render:
+    """Returns the function that turns a value of this type into a value for JSON."""
     match type_:
         case Array(element=element):
             of_element = _optional(element)
@@ -200,7 +200,7 @@ def rendered(type_: ColumnType) -> Render:
 
 
 def _optional(type_: ColumnType) -> Render:
-    render = rendered(type_)
+    render = renderer(type_)
     return lambda value: None if value is None else render(value)
 
 

@@ -1,9 +1,9 @@
 """Kills, stops and hangs instances of served views, while changes are written and readers read.
 
-Each answer is judged: its row is not older than its `X-Position`, everything is in it that was stored before the
-moment that its `X-Staleness` names, and `min_position` is kept. After the death of an instance, a reader who allows
-stale rows gets every key within two seconds. After each round, every view equals the fold of what was written, on every
-instance.
+Each answer is judged: its row is not older than its `X-Position`, it includes everything that was stored before the
+moment that follows from its `X-Staleness`, and it has reached `min_position`. After the death of an instance, a reader
+who allows stale rows gets every key within two seconds. After each round, every view on every instance equals the rows
+that follow from the changes that were written.
 """
 
 import random
@@ -25,7 +25,7 @@ from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.unprivileged import free_port
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
-from changelog.connectors.views.streams.partitions import Others, PartitionQuestion
+from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError
@@ -65,7 +65,7 @@ prefix = "{prefix}"
 
 
 def campaign(instances: int = 3, faults: Sequence[str] = FAULTS, readable_s: float = READABLE_S) -> Campaign:
-    """A round is one of `faults`. Ten rounds share a broker, the instances, the writer and the readers.
+    """Each round injects one of `faults`. Ten rounds share a broker, the instances, the writer and the readers.
 
     After the death of an instance, a reader who allows stale rows gets each key within `readable_s`.
     """
@@ -166,7 +166,7 @@ class _Reader(threading.Thread):
     def run(self) -> None:
         try:
             while not self.stopping.wait(0.01):
-                with suppress(OSError, HTTPException):  # the instance does not run
+                with suppress(OSError, HTTPException):  # the instance is stopped or hangs
                     self._read()
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self.failure = error
@@ -207,7 +207,7 @@ class _Soak:
         self._views = [_instance(folder / str(number), settings) for number in range(instances)]
         self._writer = _Writer(settings, self._history, random.Random(piece.seed))
         self._readers = [_Reader(self._views, self._history, piece.seed + number) for number in range(2)]
-        self._others = Others(TOKEN)
+        self._others = OtherInstances(TOKEN)
         self._faults: Counter[str] = Counter()
         self._unreadable_s: list[float] = []
 
@@ -259,7 +259,7 @@ class _Soak:
         self._judge()
 
     def _judge(self) -> None:
-        """Compares all views with what was written, on all instances."""
+        """Compares all views on all instances with what was written."""
         self._writer.pause()
         for view in self._views:
             for name, expected in self._history.rows.items():
@@ -272,7 +272,7 @@ class _Soak:
         self._writer.running.set()
 
     def _await_stale(self, victim: ServedViews) -> None:
-        """Measures how long a reader who allows stale rows has to try after a death until he gets a row."""
+        """Measures how long it takes, after a death, until a reader who allows stale rows gets a row."""
         survivor = next(view for view in self._views if view is not victim)
         for name in self._history.rows:
             for key in KEYS[:10]:

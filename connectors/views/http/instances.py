@@ -1,6 +1,6 @@
-"""Answers the questions of other instances, at an address that only they know how to use.
+"""Answers the questions of other instances, at an address that requires the token of instances.
 
-It is not a part of the API: no reader has the token of instances, and the limits for readers do not apply.
+The address is not a part of the API: no reader has this token, and the limits for readers do not apply.
 """
 
 import time
@@ -26,7 +26,9 @@ QUESTION_BYTES_MAX: Final = 1 << 20
 
 
 class InstanceApi:
-    """Wraps the application `app`: `answer` answers what instances that know `token` ask. It is called in a thread."""
+    """Adds the address `INSTANCES` to the application `app`. Instances must send `token`. `answer` answers their
+    questions, and is called in a thread.
+    """
 
     def __init__(self, app: ASGIApp, *, token: str, answer: Callable[[bytes], bytes]) -> None:
         self._app, self._answer = app, answer

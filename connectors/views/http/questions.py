@@ -35,8 +35,8 @@ class Freshness:
     """How new states have to be. A field that is None requires nothing.
 
     `commit` is a place in the database's log, such as an LSN. It has no epoch, so it is compared only with the commit
-    of the position that the changelog has reached. `allows_stale` says that a copy of rows may answer that is older
-    than others, if the instance that has them is gone; it, too, has to be as new as the other fields say.
+    of the position that the changelog has reached. With `allows_stale`, the rows may come from a standby, whose copy
+    can be older, if the instance that has the rows does not answer. The other fields apply to this copy, too.
     """
 
     position: Position | None = None
@@ -93,7 +93,7 @@ def freshness(parameters: Parameters, *, max_lag_s: float | None) -> Freshness:
     if "max_lag" in parameters:
         max_lag_s = _span(parameters["max_lag"][0])
     if parameters.get(STALE, ["allowed"]) != ["allowed"]:
-        raise _bad("stale has another value than allowed", "write ?stale=allowed, or leave it out")
+        raise _bad("the value of stale is not 'allowed'", "write ?stale=allowed, or leave it out")
     return Freshness(position=position, commit=commit, max_lag_s=max_lag_s, allows_stale=STALE in parameters)
 
 

@@ -27,8 +27,8 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 class StreamsEngine:
     """The states of the entities in `topics`. Implements `SharedEngine`.
 
-    `columns` are those that entities had at the start. `where` names the changelog in errors. `store_bytes` returns how
-    much the stores take on disk, and `close` ends what the engine runs.
+    `columns` are the columns that entities had at the start. `where` names the changelog in errors. `store_bytes`
+    returns how much the stores take on disk, and `close` ends what the engine runs.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class StreamsView:
 class StreamsMoment:
     """The rows of one entity, which change while they are read. Implements `ViewMoment`.
 
-    A truncate applies to the rows of its partition that are before it. `get` reads its message after that of the row.
-    `rows` reads it first, so a page can have rows that are truncated while it is read.
+    A truncate removes the rows of its partition that are before it. `get` reads the message of the row, and then
+    that of the truncate. `rows` reads the truncates first, so a page can have rows that are truncated while it is read.
     """
 
     table: "EntityTable"
@@ -128,7 +128,7 @@ class StreamsMoment:
         self.reached = reached
 
     def on_stale(self, reached: Completeness) -> None:
-        """Takes how far a standby is complete that has answered."""
+        """Lowers `reached` to what the standby that answered has reached."""
         self.reached = least([self.reached, reached])
 
     def get(self, key: str, /) -> StateRow | None:
@@ -158,8 +158,9 @@ class Message(NamedTuple):
 
 
 class EntityTable:
-    """The table of one entity, with decoded messages. `offset` returns the offset up to which a partition has all
-    messages wherever it is. `on_stale` is called if a standby has answered; if it is None, standbys are not asked.
+    """The table of one entity, with decoded messages. `offset` returns the offset up to which the instance that has a
+    partition must have all messages. `on_stale` is called after a standby has answered; if it is None, standbys are not
+    asked.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class EntityTable:
 
 
 def _row(key: str, changes: Sequence[Envelope]) -> StateRow | None:
-    """Returns the row of a key, whose last change in each partition is given; None if it has no row.
+    """Returns the row of a key; None if it has no row. `changes` are the key's last changes, one for each partition.
 
     A row that moves to another partition can be in both for a moment, or in none.
     """

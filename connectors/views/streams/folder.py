@@ -71,10 +71,10 @@ class Claim:
         self._unstored: tuple[float, float] | None = None
 
     def running(self, complete_at_s: float) -> None:
-        """Takes a time for which the running tables have all messages before it.
+        """Notes a time before which the running tables have all messages.
 
-        It counts once every checkpoint was written after this call: only then the stores on disk have these messages,
-        too. Raises ChangelogError (STORAGE).
+        The time is stored once every checkpoint was written after this call, because only then the stores on disk have
+        these messages, too. Raises ChangelogError (STORAGE).
         """
         with _storing(self._path):
             if self._unstored is None:

@@ -12,7 +12,7 @@ from changelog.connectors.kafka.topic_ids import read_cluster_id
 from changelog.connectors.views.streams import jars, java
 from changelog.connectors.views.streams.engine import StreamsEngine
 from changelog.connectors.views.streams.folder import Claim, Owner, claimed
-from changelog.connectors.views.streams.partitions import Others, Partitions
+from changelog.connectors.views.streams.partitions import OtherInstances, Partitions
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables, TablesSettings
 from changelog.connectors.views.streams.topics import served_topics
@@ -33,7 +33,7 @@ def open_engine(
     refuse_other_envelope(config, "`changelog views serve`")
     settings = config.serve.streams
     application = settings.application or f"{config.name}-views"
-    others = others_of(config.serve)
+    others = other_instances(config.serve)
     jars_folder, java_program = jars.find(settings.jars, environment), find_java()
     client, codec, log = kafka.client(sink), kafka.values(config, sink), kafka.open_log(config, sink)
     options = java_options(sink.client)
@@ -101,8 +101,8 @@ def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -
         claim.stored(complete_s)
 
 
-def others_of(settings: ServeConfig) -> Others | None:
-    """Returns how to ask other instances; None if there are none. Like this one, they use TLS or not.
+def other_instances(settings: ServeConfig) -> OtherInstances | None:
+    """Returns the client for other instances; None if there are none. It uses TLS if this instance does.
 
     Raises ChangelogError (USAGE) if the files for TLS cannot be used.
     """
@@ -110,7 +110,7 @@ def others_of(settings: ServeConfig) -> Others | None:
     if token is None:
         return None
     if certificate is None:
-        return Others(token)
+        return OtherInstances(token)
     tls = ssl.create_default_context()
     tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusts our own certificate also if an authority has signed it
     try:
@@ -120,13 +120,13 @@ def others_of(settings: ServeConfig) -> Others | None:
         tls.load_cert_chain(certificate, settings.tls_key)
     except OSError as error:
         raise bad_tls_files(error, "serve") from error
-    return Others(token, tls)
+    return OtherInstances(token, tls)
 
 
 def _nothing(_complete_s: float) -> None:
-    """Stores in memory have no folder for which to note anything."""
+    """Does nothing: stores in memory have no folder that keeps the time."""
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:
-    """Returns tables, each with its topic, in the order of their topics."""
+    """Returns `tables`, each with its topic, in the order in which `topics` has their topics."""
     return dict(sorted(tables.items(), key=lambda table: topics.index(table[1])))

@@ -1,9 +1,9 @@
-"""Reads a partition of a table: here, or at the instance that has it.
+"""Reads a partition of a table: in this process, or over HTTP from the instance that has it.
 
-An instance sends another one a POST request (`INSTANCES`). Its body is a `PartitionQuestion`, that of the answer is a
-`PartitionAnswer`, both in MessagePack. The instance that is asked reads only its own tables, so questions are never
-forwarded. An answer has messages as they are in Kafka, with values that no view may show. So instances show each other
-a token of their own, which no reader has.
+One instance asks another one with a POST request to the address `INSTANCES`. The body of the request is a
+`PartitionQuestion`, and the body of the answer is a `PartitionAnswer`, both in MessagePack. The instance that is asked
+reads only its own tables, so it never forwards a question. Answers have messages as they are in Kafka, including values
+that no view shows. So instances identify themselves with a token of their own, which no reader has.
 """
 
 import http.client
@@ -28,23 +28,25 @@ from changelog.envelope.position import Position
 TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
-SPARED_S: Final = 1.0
-"""For how long an instance that did not answer is not asked again, in seconds. After that, one request tries it.
-Otherwise, requests that wait for it would take all threads that read.
+PAUSE_S: Final = 1.0
+"""After an instance did not answer, it is not asked for this time, in seconds; then one request tries it again.
+Without this pause, requests that wait for the instance could occupy all threads that read.
 """
 
 SCAN_MESSAGES, SCAN_BYTES = 100, 1 << 20
-"""An answer ends after so many messages, and after the message with which it has so many bytes."""
+"""An answer to a scan ends when it has this many messages, or at least this many bytes."""
 
 ANSWER_BYTES_MAX: Final = 256 << 20
 
-_GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError)
-"""Errors of a connection that the other side closed while it was not used."""
+_CLOSED_ERRORS = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError)
+"""Errors of a connection that the other side closed while it was idle."""
 
 
 class PartitionQuestion(msgspec.Struct, kw_only=True):
-    """Asks for the messages of `keys`, or for the messages from the key `begin` on, in a partition of a table that has
-    all messages before `offset`. If `is_stale`, a standby is asked, whatever it has.
+    """Asks for messages in a partition of a table: for the last message of each of the `keys`, or, if `begin` is given,
+    for the last message of each key from `begin` on.
+
+    The instance must have all messages before `offset`. If `is_stale`, a standby is asked, and `offset` does not count.
     """
 
     table: str
@@ -56,10 +58,10 @@ class PartitionQuestion(msgspec.Struct, kw_only=True):
 
 
 class PartitionAnswer(msgspec.Struct, kw_only=True):
-    """The `values` of the keys, in their order, or `pairs` of keys and values. `next` is the key from which to ask for
-    further pairs; None if there are none.
+    """The answer has the `values` of the keys, in the order of the question, or `pairs` of keys and values. `next` is
+    the key from which to ask for further pairs; None if there are none.
 
-    If a standby answers, it is complete up to the position `stale_position`, and knew that at `stale_at_s`.
+    If a standby answers, it is complete up to `stale_position`. `stale_at_s` is when it last knew this to be true.
     """
 
     values: list[bytes | None] = []
@@ -70,21 +72,21 @@ class PartitionAnswer(msgspec.Struct, kw_only=True):
 
 
 OnStale = Callable[[Completeness], None]
-"""Called if a standby has answered, with how far it is complete."""
+"""Called after a standby has answered. The argument says how far the standby is complete."""
 
 
 class Partitions:
-    """The partitions of all tables. `others` asks other instances; None if there are none. `standby_reached` returns
-    how far a standby of this process is complete; None if there is no such standby.
+    """Reads the partitions of all tables. `others` asks other instances; it is None if there are none.
+    `standby_reached` returns how far this process's standby of a partition is complete; None if it has no standby.
 
-    If nothing else can answer, and a caller gives `on_stale`, standbys are asked.
+    If the instance that has a partition cannot answer, and the caller gives `on_stale`, standbys are asked.
     """
 
     def __init__(
         self,
         tables: KafkaTables,
         standby_reached: Callable[[Part], Completeness | None],
-        others: "Others | None" = None,
+        others: "OtherInstances | None" = None,
     ) -> None:
         self._tables, self._standby_reached, self._others = tables, standby_reached, others
 
@@ -110,8 +112,8 @@ class Partitions:
             next_begin = answer.next
 
     def answer(self, body: bytes) -> bytes:
-        """Answers the question of another instance. Raises ChangelogError: MALFORMED if it is not one, and the errors
-        of `KafkaTables`.
+        """Answers the question of another instance. Raises ChangelogError: MALFORMED if the body is not a
+        question, and the errors of `KafkaTables`.
         """
         try:
             question = msgspec.msgpack.decode(body, type=PartitionQuestion)
@@ -138,14 +140,14 @@ class Partitions:
             on_stale(Completeness(position=position, at_s=answer.stale_at_s))
             return answer
 
-    def _stale_answer(self, question: PartitionQuestion, others: "Others") -> PartitionAnswer | None:
-        """Returns the answer of a standby; None if none answers."""
+    def _stale_answer(self, question: PartitionQuestion, others: "OtherInstances") -> PartitionAnswer | None:
+        """Returns the answer of a standby; None if no standby answers."""
         stale_question = msgspec.structs.replace(question, is_stale=True)
         with suppress(ChangelogError):
             return self._own_answer(stale_question)
         # The owner may be a standby that has just taken over, and cannot answer other questions yet.
         owner = self._tables.other_owner(question.table, question.partition)
-        for address in (*self._tables.other_copies(question.table, question.partition), owner):
+        for address in (*self._tables.other_standbys(question.table, question.partition), owner):
             with suppress(ChangelogError):
                 if address is not None:
                     return others.ask(address, stale_question)
@@ -180,36 +182,36 @@ class Partitions:
 
 
 @dataclass(slots=True)
-class Others:
-    """Asks other instances, which expect `token`. With `tls`, connections are encrypted. Any thread may use it."""
+class OtherInstances:
+    """Asks other instances. They require `token`. If `tls` is given, connections use TLS. Any thread may use this."""
 
     token: str = field(repr=False)
     tls: ssl.SSLContext | None = None
     _idle: dict[str, list[http.client.HTTPConnection]] = field(default_factory=lambda: defaultdict(list))
-    _spared_until_s: dict[str, float] = field(default_factory=dict)
+    _paused_until_s: dict[str, float] = field(default_factory=dict)
 
     def ask(self, address: str, question: PartitionQuestion) -> PartitionAnswer:
         """Returns the answer of the instance at an address. Raises ChangelogError: CONNECTION if it does not answer,
         PRECONDITION if it cannot answer now, ACCESS if it does not accept the token.
         """
-        spared_until_s = self._spared_until_s.get(address)  # another thread may remove it at any moment
-        if spared_until_s is not None:
-            if time.monotonic() < spared_until_s:
+        paused_until_s = self._paused_until_s.get(address)  # another thread may remove it at any moment
+        if paused_until_s is not None:
+            if time.monotonic() < paused_until_s:
                 raise _unreachable(address, "it did not answer a moment ago")
-            self._spared_until_s[address] = time.monotonic() + TIMEOUT_S
+            self._paused_until_s[address] = time.monotonic() + TIMEOUT_S
         try:
             status, body = self._post(address, msgspec.msgpack.encode(question))
         except (OSError, http.client.HTTPException) as error:
-            self._spared_until_s[address] = time.monotonic() + SPARED_S
+            self._paused_until_s[address] = time.monotonic() + PAUSE_S
             raise _unreachable(address, str(error) or type(error).__name__) from error
-        self._spared_until_s.pop(address, None)
+        self._paused_until_s.pop(address, None)
         if status == HTTPStatus.OK:
             with suppress(msgspec.DecodeError):
                 return msgspec.msgpack.decode(body, type=PartitionAnswer)
         raise _refused(address, status, body)
 
     def close(self) -> None:
-        """Closes the connections that are not used."""
+        """Closes the idle connections."""
         for connections in list(self._idle.values()):
             while connections:
                 connections.pop().close()
@@ -221,7 +223,7 @@ class Others:
         except IndexError:
             connection = None
         if connection is not None:
-            with suppress(*_GONE):
+            with suppress(*_CLOSED_ERRORS):
                 return self._exchange(connection, connections, body)
         return self._exchange(self._connection(address), connections, body)
 
@@ -237,7 +239,7 @@ class Others:
             raise
         if answer.isclosed():
             idle.append(connection)
-        else:  # the answer ended early, or is too long: what is left of it would be taken for the next answer
+        else:  # the answer was not read to its end: the rest would be read as the next answer
             connection.close()
         return answer.status, content
 

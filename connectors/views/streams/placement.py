@@ -1,8 +1,9 @@
-"""Knows where partitions are: up to which offset this process has them, and which instance has the others.
+"""Knows where partitions are: up to which offset this process has them, and which instances have the others.
 
-A process that hung can still read its tables for a moment after another instance took its partitions over. Its rows are
-old then, but it does not know that. So a reader says which offset it needs, and the process compares that with the
-offset that it has certainly reached itself: it has restored the table up to there, or has committed the offset.
+If a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables
+for a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs.
+The process compares this offset with those that it has reached itself: it has restored the table up to an offset, and
+has committed offsets since.
 """
 
 import time
@@ -12,19 +13,19 @@ from typing import Any, Final
 from changelog.connectors.kafka.offsets import Part
 
 REFRESH_S: Final = 0.25
-"""How long it is remembered which instance has which partition, in seconds."""
+"""How long the known owners of partitions are used before Kafka Streams is asked again, in seconds."""
 
 WAIT_S: Final = 0.5
-"""How long a reader waits until a table has an offset, in seconds. Other processes can see a commit a moment earlier
-than the process that made it.
+"""How long a reader waits at most until a table has reached an offset, in seconds. It has to wait because other
+processes can see a commit a moment earlier than the process that made it.
 """
 
 _POLL_S = 0.005
 
 
 class Placement:
-    """Places of the partitions of `streams`, an object of Kafka Streams. `own` is the address of this instance; if it
-    is None, there are no other instances. Any thread may call the methods.
+    """Knows where the partitions of `streams` are, which is Java's object `KafkaStreams`. `own` is the address of this
+    instance; if it is None, there are no other instances. Any thread may call the methods.
     """
 
     def __init__(self, streams: Any, own: str | None) -> None:
@@ -34,7 +35,7 @@ class Placement:
         self._committed: Mapping[Part, int] = {}
         self._standbys: dict[Part, int] = {}
         self._owners: Mapping[Part, str] = {}
-        self._copies: Mapping[Part, Sequence[str]] = {}
+        self._standby_addresses: Mapping[Part, Sequence[str]] = {}
         self._known_until_s = 0.0
 
     def restoring(self, part: Part, end: int) -> None:
@@ -52,24 +53,24 @@ class Placement:
         self._restored_ends.pop(part, None)
         self._standbys.pop(part, None)
 
-    def copied(self, part: Part, offset: int) -> None:
+    def standby_advanced(self, part: Part, offset: int) -> None:
         """Notes that the standby of a partition has all messages before an offset."""
         self._standbys[part] = offset
 
-    def copy_ended(self, part: Part) -> None:
+    def standby_ended(self, part: Part) -> None:
         """Notes that this process is no longer a standby for a partition."""
         self._standbys.pop(part, None)
 
     def standbys(self) -> Mapping[Part, int]:
         """Returns the partitions for which this process is a standby, each with the offset before which the standby has
-        all messages. A standby that takes its partition over counts until its table is restored.
+        all messages. A standby that takes its partition over still counts as a standby until its table is restored.
         """
         return dict(self._standbys)
 
     def await_offset(self, part: Part, offset: int) -> bool:
         """Returns whether this process has all messages of a partition before an offset. Waits a moment for them.
 
-        But it does not wait for a restoration: this takes longer, and all threads that read would wait.
+        It does not wait for a restoration. A restoration takes longer, and could block all threads that read.
         """
         deadline_s = time.monotonic() + WAIT_S
         while max(self._restored.get(part, 0), self._committed.get(part, 0)) < offset:
@@ -92,23 +93,23 @@ class Placement:
         owner = self._owners.get(part)
         return None if owner == self._own else owner
 
-    def other_copies(self, part: Part) -> Sequence[str]:
+    def other_standbys(self, part: Part) -> Sequence[str]:
         """Returns the addresses of the other instances that are standbys for a partition."""
         self._refresh()
-        return [address for address in self._copies.get(part, ()) if address != self._own]
+        return [address for address in self._standby_addresses.get(part, ()) if address != self._own]
 
     def _refresh(self) -> None:
         if time.monotonic() < self._known_until_s:
             return
         owners: dict[Part, str] = {}
-        copies: dict[Part, list[str]] = {}
+        standby_addresses: dict[Part, list[str]] = {}
         for instance in self._streams.metadataForAllStreamsClients():
             host = str(instance.host())
             address = f"[{host}]:{instance.port()}" if ":" in host else f"{host}:{instance.port()}"
             owners.update({part_of(part): address for part in instance.topicPartitions()})
             for part in instance.standbyTopicPartitions():
-                copies.setdefault(part_of(part), []).append(address)
-        self._owners, self._copies = owners, copies
+                standby_addresses.setdefault(part_of(part), []).append(address)
+        self._owners, self._standby_addresses = owners, standby_addresses
         self._known_until_s = time.monotonic() + REFRESH_S
 
 

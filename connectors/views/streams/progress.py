@@ -3,16 +3,17 @@
 A thread repeats three steps:
 
 1. It takes the newest checkpoint that is in the table of checkpoints.
-2. It asks Kafka where the partitions end by which all rows up to this checkpoint are visible (`complete_ends`).
+2. It asks Kafka for the ends of all partitions, once all rows up to this checkpoint are visible (`complete_ends`).
 3. It waits until Kafka Streams has committed these offsets. Then the tables have all rows up to the checkpoint: Kafka
    Streams commits an offset only after its messages are in the table, and a table can be read only after it was
    restored up to its offset.
 
-Kafka Streams commits an offset only together with a message. What is between its offset and the end may be ends of
-transactions, and messages of aborted ones. So if it does not advance, step 3 looks whether there is a message at all.
+The offset that Kafka Streams commits is always the one after a message. Between it and the end, there may be only the
+ends of transactions and messages of aborted transactions. So if Kafka Streams does not advance, step 3 reads this part
+of the partition, to see whether it has a committed message at all.
 
-The thread does the same for the partitions for which this process is a standby, with the offsets of the standbys. These
-are complete up to another position.
+The thread does the same for the partitions for which this process is a standby, but with the offsets of the standbys.
+Standbys can be complete up to another position than the tables.
 """
 
 import threading
@@ -41,7 +42,7 @@ POLL_S: Final = 0.05
 """How long the thread waits between two readings of the tables, in seconds."""
 
 SEARCH_S: Final = 0.5
-"""If the offsets of Kafka Streams do not reach the ends for this long, in seconds, the messages between are read."""
+"""If Kafka Streams does not reach an end for this time, in seconds, the thread looks for messages before the end."""
 
 CLOSE_S: Final = 5.0
 """How long the thread may take to end, in seconds."""
@@ -81,8 +82,8 @@ class _Goal:
 class TablesProgress:
     """Follows the tables of `topics` in an application, for the checkpoints of the service `name` and its `prefix`.
 
-    `error` is what keeps it from asking Kafka now, None if nothing does. `on_complete` is called with `complete_s()`
-    every minute. `parts` are all partitions. Any thread may call the methods.
+    `error` says why the thread cannot follow the tables now; it is None if the thread can. `on_complete` is called with
+    `complete_s()` every minute. `parts` are all partitions. Any thread may call the methods.
     """
 
     def __init__(
@@ -134,16 +135,16 @@ class TablesProgress:
         return None if self._newest is None else self._newest.refusals.get(entity)
 
     def complete_s(self) -> float | None:
-        """Returns a time for which all tables have every message before it, in seconds since 1970; None if there is
-        none.
+        """Returns a time, in seconds since 1970. All tables have every message before it. Returns None if no such time
+        is known.
         """
-        copies = [self.standby_reached(part) for part in self._tables.standbys()]
-        completed = [completeness for completeness in (self.reached(self.parts), *copies) if completeness is not None]
-        is_complete = len(completed) == 1 + len(copies) and self._tables.are_restored()
+        standbys = [self.standby_reached(part) for part in self._tables.standbys()]
+        completed = [completeness for completeness in (self.reached(self.parts), *standbys) if completeness is not None]
+        is_complete = len(completed) == 1 + len(standbys) and self._tables.are_restored()
         return least(completed).at_s if is_complete else None
 
     def lags(self) -> tuple[Mapping[Part, int], Mapping[Part, int]]:
-        """Returns how many offsets partitions lack up to the newest checkpoint; and the same of the standbys here."""
+        """Returns how many offsets each partition, and each standby here, lacks up to the newest checkpoint."""
         return self._served.lags, self._standbys.lags
 
     def close(self) -> None:
@@ -164,7 +165,7 @@ class TablesProgress:
                 wait_s = AGAIN_S
                 self._fail(error)
             except Exception as error:  # noqa: BLE001 - without this thread, nothing would be served any more
-                wait_s = AGAIN_S  # its text could have values
+                wait_s = AGAIN_S  # its text is not shown, because it could have values of rows
                 self._fail(ChangelogError(Kind.PRECONDITION, f"finding out how far rows are: {type(error).__name__}"))
 
     def _fail(self, error: ChangelogError) -> None:
@@ -211,7 +212,7 @@ class TablesProgress:
 
 
 class _Track:
-    """Follows partitions: the `goals` that they have not reached yet, and what they have `reached`."""
+    """Follows partitions: `goals` are what they have not reached yet, and `reached` is what they have reached."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -240,8 +241,8 @@ class _Track:
     def keep(self, parts: Collection[Part]) -> None:
         """Forgets all other partitions. A table that comes back can have fewer messages than before."""
         for part in (self.goals.keys() | self.reached.keys()) - set(parts):
-            for known in (self.goals, self.reached, self._empty, self._searched):
-                known.pop(part, None)
+            for by_part in (self.goals, self.reached, self._empty, self._searched):
+                by_part.pop(part, None)
 
     def _has(self, part: Part, goal: _Goal, offset: int) -> bool:
         """Returns whether a table has all messages before the goal's end of a partition."""
@@ -251,7 +252,7 @@ class _Track:
             return True
         searched_offset, searched_at_s = self._searched.get(part, (-1, goal.at_s))
         is_late = time.monotonic() - max(goal.at_s, searched_at_s) > SEARCH_S
-        if not is_late or searched_offset == offset:  # the message that was there is still to be read
+        if not is_late or searched_offset == offset:  # the table still lacks the message that was found
             return False
         if self._is_empty(part, range(offset, end)):
             self._empty[part] = range(offset, end)
@@ -260,13 +261,13 @@ class _Track:
         return False
 
     def _is_empty(self, part: Part, span: range) -> bool:
-        """Returns whether there is no committed message in a span of offsets. Reads at most up to the first one."""
+        """Returns whether a span of offsets has no committed message. Stops reading at the first one."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))
 
 
 def least(completed: Sequence[Completeness]) -> Completeness:
-    """Returns how far rows are complete that come from several partitions."""
+    """Returns how far the rows of several partitions are complete together."""
     return Completeness(
         position=_least([completeness.position for completeness in completed]),
         at_s=_least([completeness.at_s for completeness in completed]),
@@ -280,7 +281,7 @@ def _least(values: Sequence[Value | None]) -> Value | None:
 
 
 def repartitioned(checkpoint: Checkpoint, prefix: str, entity: str, topic: str) -> ChangelogError | None:
-    """Returns why a topic does not have the last message of every key of a repartitioned entity; None if it has."""
+    """Returns why `topic` lacks last messages of keys, because the entity was repartitioned; None if it has all."""
     generations = generations_of(checkpoint, prefix, entity)
     if len(generations) == 1:
         return None

@@ -1,4 +1,4 @@
-"""Counts what is restored, from what Kafka Streams tells its listeners. Any thread may call the methods."""
+"""Counts restored messages, as Kafka Streams reports them to listeners. Any thread may call the methods."""
 
 from changelog.connectors.kafka.offsets import Part
 
@@ -19,7 +19,7 @@ class Restoration:
         self._ends[part], self._left[part] = end, max(end - begin, 0)
 
     def advance(self, part: Part, last: int, count: int) -> None:
-        """Notes that so many messages were restored, and the offset of the last one."""
+        """Notes that `count` messages were restored, and that the last one has the offset `last`."""
         self._messages[part] = self._messages.get(part, 0) + count
         self._left[part] = max(self._ends.get(part, 0) - last - 1, 0)
 

@@ -29,7 +29,7 @@ COMMIT_MS: Final = 100
 """How often offsets are committed. A reader that waits for its own write waits for such a commit."""
 
 WARM_UP_S: Final = 60.0
-"""How often Kafka Streams looks whether an instance has caught up with a partition that it is to take over."""
+"""How often Kafka Streams checks whether an instance has restored a partition that it is to take over, in seconds."""
 
 CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
@@ -48,14 +48,15 @@ _log = structlog.get_logger("views")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesSettings:
-    """`options` are those of the Java client, which may have secrets. `topics` maps each table to its topic, in
-    the order of the tables.
+    """How to run the tables. `options` are those of the Java client, and may have secrets. `topics` maps each table to
+    its topic, in the order of the tables.
 
     Tables are kept in RocksDB in `folder`, or in memory if it is None. Those in `small_tables` are always in memory,
     and they have one partition.
 
-    `advertised` is the address of this instance; None if it is the only one. If it does not come back in `session_s`
-    after a crash, the others take its partitions over. Each partition has `standbys` copies at other instances.
+    `advertised` is the address of this instance; None if it is the only one. If the instance does not come back within
+    `session_s` seconds after a crash, the others take its partitions over. Each partition has `standbys` copies at
+    other instances.
     """
 
     bootstrap_servers: str
@@ -143,9 +144,9 @@ class KafkaTables:
             self._streams.start()
 
     def refuse_unready(self, table: str) -> None:
-        """Raises the error for a table that cannot be read now, as far as that is known without reading it.
+        """Raises RestoringError if it is known, without reading the table, that it cannot be read now.
 
-        Once all tables were restored, those that stay can also be read while others move to another instance.
+        Once all tables were restored, those that stay here can be read while others move to another instance.
         """
         with self._asking(table):
             state = str(self._streams.state().name())
@@ -162,7 +163,10 @@ class KafkaTables:
         return self._was_ready
 
     def are_restored(self) -> bool:
-        """Returns whether all tables were restored, and kept since: a thread that fails does not store its tables."""
+        """Returns whether all tables are restored, and no thread has failed since the start.
+
+        A thread that fails does not store its tables.
+        """
         return str(self._streams.state().name()) == "RUNNING" and not self._has_failed_thread
 
     def other_owner(self, table: str, partition: int) -> str | None:
@@ -170,10 +174,10 @@ class KafkaTables:
         with self._asking(table):
             return self._placement.other_owner(self.part(table, partition))
 
-    def other_copies(self, table: str, partition: int) -> Sequence[str]:
+    def other_standbys(self, table: str, partition: int) -> Sequence[str]:
         """Returns the addresses of the other instances that are standbys for a partition of a table."""
         with self._asking(table):
-            return self._placement.other_copies(self.part(table, partition))
+            return self._placement.other_standbys(self.part(table, partition))
 
     def standbys(self) -> Mapping[Part, int]:
         """Returns the partitions for which this process is a standby, each with the offset before which it has all
@@ -189,7 +193,7 @@ class KafkaTables:
         self, table: str, partition: int, keys: Sequence[bytes], offset: int | None
     ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        a tombstone. The table has all messages before `offset`; if this is None, a standby is read, too.
+        a tombstone. The table has all messages before `offset`; if this is None, the table may also be a standby.
         """
         with self._asking(table):
             store = self._store_with(table, partition, offset)
@@ -221,10 +225,10 @@ class KafkaTables:
                 pairs.close()
 
     def close(self) -> bool:
-        """Ends Kafka Streams. The process leaves its group, unless there are other instances: these would take its
-        partitions over at once, also if it only starts again.
+        """Ends Kafka Streams. The process leaves its group only if there are no other instances. Otherwise they would
+        take its partitions over at once, even if it is only restarted.
 
-        Returns whether the tables are stored, and how far they are.
+        Returns whether all tables were stored together with their offsets.
         """
         self._closing.set()
         timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
@@ -266,14 +270,14 @@ class KafkaTables:
         return store
 
     def _store_with(self, table: str, partition: int, offset: int | None) -> Any:
-        """Returns the store of a partition that has all messages before `offset`; a standby, too, if this is None."""
+        """Returns the store of a partition with all messages before `offset`; if this is None, it may be a standby."""
         if offset is not None and not self._placement.await_offset(self.part(table, partition), offset):
             raise restoring(table)
         return self._store(table, partition, standby_too=offset is None)
 
     def _refuse_closed(self, store: Any) -> None:
-        """Raises Java's error if a store was closed while it was read. A store in memory then has no rows any more, and
-        does not say so itself.
+        """Raises Java's error if a store was closed while it was read. Without this check, a closed store in memory
+        looks like one without rows.
         """
         if self._settings.folder is None:
             store.get(self._bytes_of(b""))
@@ -332,16 +336,16 @@ class KafkaTables:
         class StandbyListener:
             @jpype.JOverride
             def onUpdateStart(self, part: Any, _table: Any, begin: Any) -> None:  # noqa: N802 - Java's name
-                tables._placement.copied(part_of(part), int(begin))
+                tables._placement.standby_advanced(part_of(part), int(begin))
 
             @jpype.JOverride
             def onBatchLoaded(self, part: Any, _table: Any, _task: Any, last: Any, _count: Any, _end: Any) -> None:  # noqa: N802
-                tables._placement.copied(part_of(part), int(last) + 1)
+                tables._placement.standby_advanced(part_of(part), int(last) + 1)
 
             @jpype.JOverride
             def onUpdateSuspended(self, part: Any, _table: Any, _last: Any, _end: Any, reason: Any) -> None:  # noqa: N802
                 if str(reason.name()) != "PROMOTED":
-                    tables._placement.copy_ended(part_of(part))
+                    tables._placement.standby_ended(part_of(part))
 
         return StandbyListener()
 
@@ -360,7 +364,7 @@ class KafkaTables:
         return FailureHandler()
 
     def _again_after(self, error: Any) -> bool:
-        """Returns whether Kafka Streams goes on after an error that ended a thread; it does so after a while."""
+        """Returns whether Kafka Streams should replace a thread that an error has ended. If so, waits before that."""
         text = _text(error)
         self._has_failed_thread = True
         if self._failure is not None:
@@ -369,7 +373,7 @@ class KafkaTables:
             address = self._settings.advertised
             what = f"the application {self._settings.application}" if address is None else f"the address {address}"
             key = "application" if address is None else "advertised"
-            hint = f"run one, or give each another [serve.streams] {key}"
+            hint = f"run only one of them, or give each its own [serve.streams] {key}"
             self._failure = ChangelogError(Kind.IN_USE, f"another process took over {what}", hint=hint)
         elif "InvalidSessionTimeout" in text:
             self._failure = ChangelogError(
@@ -382,7 +386,7 @@ class KafkaTables:
             self._failure = ChangelogError(
                 Kind.IN_USE,
                 f"another process with other views uses the application {self._settings.application}",
-                hint="stop it, or give each another [serve.streams] application",
+                hint="stop it, or give each process its own [serve.streams] application",
             )
         elif _GLOBAL_THREAD in str(jpype.java.lang.Thread.currentThread().getName()):
             self._failure = ChangelogError(

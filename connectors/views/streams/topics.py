@@ -66,8 +66,8 @@ class ServedTopics:
 
 
 def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection[str]) -> ServedTopics:
-    """Returns the present topics of the `declared` entities. If there are none, those of all entities whose topics keep
-    the last message of every key.
+    """Returns the topics that the `declared` entities have now. If `declared` is empty, returns those of all entities
+    whose topics keep the last message of every key.
 
     Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity loses
     messages; ACCESS if this user may not read the settings of topics; and errors of Kafka.

@@ -1,4 +1,4 @@
-"""Views on two instances: each answers for all rows, wherever they are, and never with older ones than it says."""
+"""Views on two instances: each answers for all rows, wherever they are, and no row is older than its answer says."""
 
 import http.client
 import random
@@ -24,8 +24,8 @@ from tests.unit.views.running import Api
 from tests.unit.views.story import ENTITIES, Story
 
 SESSION_S = 20
-"""Before a session ends, no instance takes the partitions of another one over. It is long enough for what the tests do
-meanwhile, also on a busy machine.
+"""Until the session of an instance ends, no other one takes its partitions over. Sessions are long enough for what the
+tests do meanwhile, even on a busy machine.
 """
 
 TOKEN = "the-token-of-instances"
@@ -86,7 +86,7 @@ def await_all(api: Api, parameters: str = "") -> None:
 
 
 def assert_stale_is_true(api: Api, changelog: Changelog) -> None:
-    """Each row can be read, and if it is not the newest one, then the answer says so."""
+    """Checks that each row can be read, and that the answer says so if the row is not the newest."""
     for entity in ENTITIES:
         for key in KEYS:
             target, newest = f"/{entity}/{key}?stale=allowed", changelog.rows[entity][key]["position"]

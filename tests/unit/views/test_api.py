@@ -170,7 +170,7 @@ def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
         ("/order?limit=0", 400, "limit is not a number of rows", "give 1 to 1000"),
         ("/order?limit=1&limit=2", 400, "the parameter limit is given 2 times", "give it once"),
         ("/order/42?min_position=7", 400, "min_position is not a position", None),
-        ("/order/42?stale=yes", 400, "stale has another value than allowed", "write ?stale=allowed, or leave it out"),
+        ("/order/42?stale=yes", 400, "the value of stale is not 'allowed'", "write ?stale=allowed, or leave it out"),
         ("/order/42?max_lag=2h", 400, "max_lag is not a time span", "give seconds, as in 2s, 500ms or 1m"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How far rows are restored is shown on a terminal, logged elsewhere, and measured. No Java runs here."""
+"""The progress of a restoration: a bar on a terminal, log lines elsewhere, and metrics. No Java runs here."""
 
 import io
 from collections.abc import Iterator
@@ -50,9 +50,9 @@ def test_a_terminal_gets_a_bar_and_no_log_lines() -> None:
     terminal, steps = Terminal(), course()
     structlog.reset_defaults()
     with capture_logs() as events:
-        shown = Reporting(lambda: next(steps), terminal)
-        until(lambda: not shown._thread.is_alive(), "the report does not end")
-        shown.close()
+        report = Reporting(lambda: next(steps), terminal)
+        until(lambda: not report._thread.is_alive(), "the report does not end")
+        report.close()
     assert events == []
     assert "restoring rows" in terminal.getvalue()
 
@@ -61,9 +61,9 @@ def test_a_file_gets_log_lines_and_no_bar() -> None:
     file, steps = io.StringIO(), course()
     structlog.reset_defaults()
     with capture_logs() as events:
-        shown = Reporting(lambda: next(steps), file)
-        until(lambda: not shown._thread.is_alive(), "the report does not end")
-        shown.close()
+        report = Reporting(lambda: next(steps), file)
+        until(lambda: not report._thread.is_alive(), "the report does not end")
+        report.close()
     assert file.getvalue() == ""
     assert [event["event"] for event in events][:1] == ["rows are being restored"]
     assert 0 < events[0]["offsets_left"] <= 1000

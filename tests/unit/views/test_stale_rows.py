@@ -1,4 +1,4 @@
-"""A copy of rows that is older than others has to be as new as the reader says."""
+"""A copy of rows must be as new as the reader requires, even if the reader allows stale rows."""
 
 import time
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ OLD = Position(1, 5, 0)
 
 
 def refusal(freshness: Freshness, *, age_s: float = 3.0) -> RefusalError | None:
-    """Returns the error for a copy that is complete up to `OLD`, as of `age_s` seconds ago; None if there is none."""
+    """Returns the error for a copy that was complete up to `OLD` `age_s` seconds ago; None if it is not refused."""
     moment = SimpleNamespace(reached=Completeness(position=OLD, at_s=time.time() - age_s))
     try:
         refuse_stale(cast(Any, moment), freshness)

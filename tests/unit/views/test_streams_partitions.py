@@ -1,4 +1,4 @@
-"""Partitions that another instance has are read over HTTP, as those that are here. No Java runs here."""
+"""Partitions of another instance are read over HTTP, with the same results as partitions here. No Java runs here."""
 
 import http.client
 import threading
@@ -20,7 +20,7 @@ from changelog.connectors.views.http.app import SURFACE
 from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, InstanceApi
 from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import opening, partitions
-from changelog.connectors.views.streams.partitions import SCAN_BYTES, Others, Partitions
+from changelog.connectors.views.streams.partitions import SCAN_BYTES, OtherInstances, Partitions
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
@@ -31,18 +31,18 @@ TOKEN = "the-token-of-instances"
 
 
 class Tables:
-    """The tables of an instance, which has the `messages` of one partition. The instance at `owner` has the others, and
-    those at `copies` are standbys.
+    """The tables of an instance. It has the `messages` of one partition. For other partitions, the instance at `owner`
+    has them, and those at `standbys` are its standbys.
     """
 
-    def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, copies: Sequence[str] = ()) -> None:
-        self.messages, self.owner, self.copies, self.offset = messages, owner, copies, 10
+    def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, standbys: Sequence[str] = ()) -> None:
+        self.messages, self.owner, self.standbys, self.offset = messages, owner, standbys, 10
 
     def other_owner(self, *_: object) -> str | None:
         return self.owner
 
-    def other_copies(self, *_: object) -> Sequence[str]:
-        return self.copies
+    def other_standbys(self, *_: object) -> Sequence[str]:
+        return self.standbys
 
     def part(self, table: str, number: int) -> Part:
         return f"booking.{table}", number
@@ -105,14 +105,14 @@ def instance() -> Iterator[Instance]:
 
 @pytest.fixture
 def reader(instance: Instance) -> Iterator[Partitions]:
-    """The partitions, as an instance sees them that has none."""
+    """Reads partitions as an instance does that has no partitions itself."""
     with closing(seen_by(Tables({}, instance.address))) as reader:
         yield reader
 
 
 def seen_by(tables: Tables, *, token: str = TOKEN, standby: Completeness | None = None) -> Partitions:
-    """Returns the partitions as an instance with these tables sees them."""
-    return Partitions(cast(Any, tables), lambda _: standby, Others(token))
+    """Returns the partitions, as an instance with these tables reads them."""
+    return Partitions(cast(Any, tables), lambda _: standby, OtherInstances(token))
 
 
 def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
@@ -149,10 +149,10 @@ def test_another_token_is_refused(instance: Instance) -> None:
         error = refusal(reader)
     assert error.kind is Kind.ACCESS
     assert "give all instances the same [serve.streams] instance_token" in str(error)
-    assert "another-token" not in repr(Others("another-token-entirely"))
+    assert "another-token" not in repr(OtherInstances("another-token-entirely"))
 
 
-def test_questions_that_are_none_are_refused(instance: Instance) -> None:
+def test_invalid_questions_are_refused(instance: Instance) -> None:
     with closing(http.client.HTTPConnection(instance.address, timeout=PATIENCE_S)) as connection:
 
         def status(method: str, body: bytes) -> int:
@@ -166,8 +166,8 @@ def test_questions_that_are_none_are_refused(instance: Instance) -> None:
         assert status("POST", b"x" * (QUESTION_BYTES_MAX + 1)) == 413
 
 
-def test_an_instance_that_does_not_answer_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "SPARED_S", 0.2)
+def test_an_instance_that_does_not_answer_is_not_asked_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "PAUSE_S", 0.2)
     instance = Instance()
     with running(instance):
         reader = seen_by(Tables({}, instance.address))
@@ -195,7 +195,7 @@ def test_no_thread_fails_because_another_one_reached_the_instance(instance: Inst
         def __contains__(self, address: object) -> bool:
             return self.pop(cast(str, address), None) is not None
 
-    cast(Any, reader)._others._spared_until_s = Times({instance.address: 0.0})
+    cast(Any, reader)._others._paused_until_s = Times({instance.address: 0.0})
     assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
 
 
@@ -220,7 +220,7 @@ def test_instances_use_tls_if_readers_do(tmp_path: Path, authority: str | None) 
     )
     instance = Instance()
     with running(instance, settings) as server:
-        others = opening.others_of(settings)
+        others = opening.other_instances(settings)
         with closing(Partitions(cast(Any, Tables({}, instance.address)), lambda _: None, others)) as reader:
             assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
             break_connections(server)

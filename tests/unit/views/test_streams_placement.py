@@ -1,4 +1,4 @@
-"""Where partitions are, as Kafka Streams says it. No Java runs here."""
+"""Where partitions are, according to Kafka Streams. No Java runs here."""
 
 import time
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ class JavaPart:
 
 
 class Streams:
-    """Kafka Streams: the offsets that this process has committed, and the partitions of each instance."""
+    """Stands for Kafka Streams: the offsets that this process has committed, and the partitions of each instance."""
 
     def __init__(self) -> None:
         self.committed: dict[Part, int] = {}
         self.owners: Mapping[tuple[str, int], list[Part]] = {}
-        self.copies: Mapping[tuple[str, int], list[Part]] = {}
+        self.standbys: Mapping[tuple[str, int], list[Part]] = {}
 
     def metadataForLocalThreads(self) -> Any:  # noqa: N802 - Java's name
         offsets = {JavaPart(part): offset for part, offset in self.committed.items()}
@@ -44,7 +44,7 @@ class Streams:
                 host=lambda host=host: host,
                 port=lambda port=port: port,
                 topicPartitions=lambda address=(host, port): list(map(JavaPart, self.owners[address])),
-                standbyTopicPartitions=lambda address=(host, port): list(map(JavaPart, self.copies.get(address, []))),
+                standbyTopicPartitions=lambda address=(host, port): list(map(JavaPart, self.standbys.get(address, []))),
             )
             for host, port in self.owners
         ]
@@ -76,7 +76,7 @@ def test_a_process_has_what_it_has_restored_or_committed() -> None:
 def test_no_reader_waits_for_a_restoration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "WAIT_S", 5.0)
     here = Placement(Streams(), "a:1")
-    here.copied(ORDER, 3)
+    here.standby_advanced(ORDER, 3)
     here.restoring(ORDER, 5)
     began_s = time.monotonic()
     assert not here.await_offset(ORDER, 5)
@@ -97,18 +97,18 @@ def test_the_instance_that_has_a_partition_is_named() -> None:
     streams.owners = {("a", 1): [], ("b", 2): [ORDER, GUEST]}
     assert (here.other_owner(ORDER), here.other_owner(GUEST)) == ("b:2", "b:2")
     assert Placement(streams, None).other_owner(ORDER) is None
-    streams.copies = {("a", 1): [ORDER], ("b", 2): [ORDER]}
-    assert (here.other_copies(ORDER), here.other_copies(GUEST)) == (["b:2"], [])
+    streams.standbys = {("a", 1): [ORDER], ("b", 2): [ORDER]}
+    assert (here.other_standbys(ORDER), here.other_standbys(GUEST)) == (["b:2"], [])
 
 
 def test_a_standby_counts_until_it_has_taken_over() -> None:
     here = Placement(Streams(), "a:1")
-    here.copied(ORDER, 5)
-    here.copied(GUEST, 7)
-    here.copied(ORDER, 6)
+    here.standby_advanced(ORDER, 5)
+    here.standby_advanced(GUEST, 7)
+    here.standby_advanced(ORDER, 6)
     assert here.standbys() == {ORDER: 6, GUEST: 7}
     assert not here.await_offset(ORDER, 6)
-    here.copy_ended(GUEST)
+    here.standby_ended(GUEST)
     here.restoring(ORDER, 6)
     assert here.standbys() == {ORDER: 6}
     here.restored(ORDER)

@@ -1,4 +1,4 @@
-"""What the tables answer while Kafka Streams takes them away, and what ends it for good. No Java runs here."""
+"""What tables answer while Kafka Streams closes their stores, and which errors end Kafka Streams. No Java runs here."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -71,8 +71,8 @@ def test_a_store_that_is_closed_while_it_is_read_does_not_look_empty() -> None:
 @pytest.mark.parametrize(
     ("error", "advertised", "kind", "text"),
     [
-        ("FencedInstanceIdException", None, Kind.IN_USE, "took over the application app-views; run one, or give each"),
-        ("FencedInstanceIdException", "a:1", Kind.IN_USE, "took over the address a:1; run one, or give each another"),
+        ("FencedInstanceIdException", None, Kind.IN_USE, "took over the application app-views; run only one of them"),
+        ("FencedInstanceIdException", "a:1", Kind.IN_USE, "took over the address a:1; run only one of them, or give"),
         ("InvalidSessionTimeoutException", "a:1", Kind.PRECONDITION, "the broker does not allow a session of 3600 s;"),
     ],
 )
