@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECK_EVERY_S: Final = 60.0
-"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages."""
+"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages, and whether the
+entity has a new topic.
+"""
 
 _POLL_S: Final = 1
 

@@ -12,8 +12,8 @@ SLACK_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer for one row: `sent_s` is when the request was sent, and `row` the position of the row, None if there is
-    none. `reached` and `staleness_s` are the headers.
+    """An answer for one row. `sent_s` is when the request was sent. `row` is the position of the row; None if there is
+    none. `reached` and `staleness_s` are from the headers X-Position and X-Staleness.
     """
 
     entity: str

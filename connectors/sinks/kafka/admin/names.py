@@ -29,7 +29,7 @@ def entity_of(prefix: str, topic_name: str) -> str:
 
 
 def first_topic(topic_name: str) -> str:
-    """Returns the first topic of an entity, from any of its topics. `topic` returned the name."""
+    """Returns the first topic of an entity. `topic_name` is the name of any of its topics."""
     return topic_name if generation_of(topic_name) == 1 else topic_name.rpartition(_GENERATION)[0]
 
 
