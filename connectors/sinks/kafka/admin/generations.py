@@ -52,4 +52,4 @@ def present_numbers(entries: GenerationEntries) -> dict[str, int]:
 def has_all_rows(checkpoint: Checkpoint, entity: str) -> bool:
     """Returns whether the entity's table has been read completely since its present topic was begun."""
     progress = checkpoint.windows.get(entity, {})
-    return bool(progress.get("complete")) or "again" in progress
+    return bool(progress.get("complete")) or "again" in progress  # again: it was complete before
