@@ -182,7 +182,10 @@ class RestorationBar:
         self._most = 0
 
     def update(self, left: int) -> None:
-        """Shows how much is left, of the most that was left so far. Shows no bar before something is left."""
+        """Shows that `left` is still to be restored. The full bar is the largest `left` so far.
+
+        Shows no bar as long as `left` was always 0.
+        """
         self._most = max(self._most, left)
         if self._progress.disable or not self._most:
             return

@@ -22,8 +22,8 @@ FORMAT: Final = 3
 GENERATIONS: Final = "generations"
 """The member of a checkpoint's `sink` that lists the topics of entities that were repartitioned.
 
-A checkpoint without it has format 2, as older programs write it. A program that does not know generations refuses a
-checkpoint of format 3; it would read only the first topic of such an entity."""
+A checkpoint without this member has format 2, which older programs also write and read. They refuse format 3, because
+they would read only the first topic of such an entity."""
 
 _FORMAT_WITHOUT_GENERATIONS: Final = 2
 

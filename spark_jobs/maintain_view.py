@@ -58,7 +58,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         type=path_or_uri,
         required=True,
         metavar="PLACE",
-        help="where the store is: [SCHEMA.]TABLE for postgres, any folder or URI for delta, how names begin for redis",
+        help="where the store is: [SCHEMA.]TABLE for postgres, a folder or URI for delta, a prefix of names for redis",
     )
     parser.add_argument(
         "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string or URL, for postgres and redis"
@@ -209,7 +209,7 @@ def _maintained(
 
 
 def _topic_ids(where: "Kafka", entity: str) -> Mapping[str, str]:
-    """Returns the topics of an entity with their ids, so that a view is not continued on others of the same name."""
+    """Returns the ids of an entity's topics. By these, a view is not continued with a topic that was created again."""
     from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - its package may be missing
     from changelog.connectors.kafka.topic_ids import read_ids  # noqa: PLC0415
     from changelog.spark_jobs.reading.kafka_offsets import entities  # noqa: PLC0415

@@ -29,7 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if isinstance(settings.sink, FilesConfig):
         raise ChangelogError(
             Kind.USAGE,
-            "only topics on Kafka are repartitioned, and the sink is files",
+            "the sink is a file log, and only topics on Kafka can be repartitioned",
             hint="set partitions in the configuration, and start the service with `changelog run --accept-config`",
         )
     if not database(settings).reads_tables:
@@ -43,8 +43,8 @@ def execute(arguments: argparse.Namespace) -> int:
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
-        present = kafka.repartition(settings, settings.sink, entity, partitions, reach=reach)
-    say(f"{entity}: topic {present.topic} has {present.partitions} partitions")
+        generation = kafka.repartition(settings, settings.sink, entity, partitions, reach=reach)
+    say(f"{entity}: topic {generation.topic} has {generation.partitions} partitions")
     configured = settings.entities[entity].partitions if entity in settings.entities else 1
     if configured == partitions:
         say("now start the service")

@@ -60,7 +60,7 @@ class Fact(Generic[T]):
             answer = Answer(value=self._read())
         except ChangelogError as error:
             answer = Answer(problem=str(error))
-        except Exception as error:  # noqa: BLE001 - the page must get an answer; only the type has no row values
+        except Exception as error:  # noqa: BLE001 - the page must get an answer; the text may have row values
             _log.error("internal error", error=type(error).__name__, page="facts")
             answer = Answer(problem=f"internal error ({type(error).__name__})")
         with self._lock:

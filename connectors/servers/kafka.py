@@ -46,8 +46,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Java's options for a broker that runs for a few minutes only. In so short a time, Java's second compiler does not pay
-off.
+"""Java's options for a broker that runs for a few minutes only. In this time, Java's second compiler does not pay off.
 """
 
 CLASSES = "classes.jsa"

@@ -136,7 +136,7 @@ def _server_settings(settings: WebConfig, surface: Surface, app: ASGIApp) -> uvi
 
 
 def bad_tls_files(error: OSError, section: str) -> ChangelogError:
-    """Returns the error (USAGE) for an error of reading the files for TLS that a section of the configuration names."""
+    """Returns the error (USAGE) that is shown if the files for TLS in a section of the configuration cannot be read."""
     return ChangelogError(
         Kind.USAGE,
         f"the files for TLS cannot be used ({error.strerror or type(error).__name__})",

@@ -15,7 +15,7 @@ from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sinks import unknown_entity
 from changelog.connectors.sinks.kafka import repartition as repartitioning
 from changelog.connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
-from changelog.connectors.sinks.kafka.admin.generations import Generation, numbers
+from changelog.connectors.sinks.kafka.admin.generations import Generation, present_numbers
 from changelog.connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
 from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
@@ -103,7 +103,7 @@ def findings(
     settings = sink_settings(config, sink)
     try:
         counts = {entity.name: entity.partitions for entity in entities}
-        generations = numbers(read_generations(settings.client, config.prefix, config.name, counts))
+        generations = present_numbers(read_generations(settings.client, config.prefix, config.name, counts))
     except ChangelogError:  # the first finding says that Kafka does not answer
         generations = {}
     required = topics.topics_of(config.prefix, entities, settings.entities, generations)
@@ -175,7 +175,7 @@ def repartition(
 ) -> Generation:
     """Begins a new topic of the entity with this number of partitions, and returns the entity's present topic.
 
-    If the entity has this number of partitions already, nothing else is done. The service must be stopped. Raises
+    If the entity already has this number of partitions, nothing is changed. The service must be stopped. Raises
     ChangelogError: USAGE if there is no such entity, and the errors of `changelog.connectors.sinks.kafka.repartition`.
     """
     log = open_log(config, sink)

@@ -48,8 +48,9 @@ def read_status(settings: Config, *, counted: bool = True) -> dict[str, Any]:
     would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it; and
     `stamps` says by whom the newest changes were stamped, with the members of `StampShare`. Both are empty unless
     `counted`, because they take long to read in a large changelog.
-    `state` is there only if the configuration has a [state], and `generations` only if an entity was repartitioned: its
-    topics, as the checkpoint lists them.
+    `state` is there only if the configuration has a [state].
+    `generations` is there only if an entity was repartitioned. It has the topics of each such entity, as the checkpoint
+    lists them.
 
     `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
     yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of

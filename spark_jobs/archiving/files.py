@@ -86,7 +86,7 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
 
 
 def _label(topic: str, number: int) -> str:
-    """Returns the name of a partition in the entry of a file: its number, after that of a later generation."""
+    """Returns the name of a partition in the entry of a file: `5`, or `G2/5` in the second topic of an entity."""
     generation = generation_of(topic)
     return str(number) if generation == 1 else f"G{generation}/{number}"
 

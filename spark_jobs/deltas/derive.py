@@ -74,8 +74,10 @@ MESSAGES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The topics of deltas. `present` has the one of each entity. `earlier` has those of entities that were
-    repartitioned, oldest first: each with the position up to which the entity's deltas are there.
+    """The topics of deltas. `present` has the present topic of each entity.
+
+    `earlier` has the earlier topics of repartitioned entities, oldest first. Each is a pair: a position, and the topic
+    of the deltas up to this position.
     """
 
     present: Mapping[str, str]

@@ -1,8 +1,8 @@
 """Derives deltas from the messages in the changelog's topics, and writes them to the topics `<prefix>.<entity>.delta`.
 
 If an entity is repartitioned, its changelog ends in one topic and goes on in another, and so do its deltas. A *mark*
-ends each partition of an old topic of deltas, as it ends each partition of the old topic of the changelog. The job
-sends the marks after the micro-batch with which it has read the old topic to its end.
+ends each partition of the old topic of deltas, just as one ends each partition of the changelog's old topic. The job
+sends the marks after the micro-batch that reads the changelog's old topic to its end.
 
 A micro-batch is written to the topics before Spark's checkpoint records it. If a run is killed between these two steps,
 the next run writes the micro-batch again. So each delta is delivered at least once, in order, and a repeated delta has
@@ -201,15 +201,15 @@ class _Batches:
             present = {
                 entity: delta_topic(topic(prefix, entity, len(generations.get(entity, ())) or 1)) for entity in entities
             }
-            ended = {
+            earlier = {
                 entity: [(entry.get("last", ""), delta_topic(entry["topic"])) for entry in generations[entity][:-1]]
                 for entity in generations.keys() & present.keys()
             }
             subjects = {entity: delta_subject(prefix, entity) for entity in present}
-            names = Topics(present=present, earlier=ended)
-            messages = messages_of(changes, names, _values(self._sink, subjects), self._counts.add)
+            targets = Topics(present=present, earlier=earlier)
+            messages = messages_of(changes, targets, _values(self._sink, subjects), self._counts.add)
             messages.write.format("kafka").options(**_writing(self._where, topics)).save()
-            for entity in ended:
+            for entity in earlier:
                 self._send_marks([Generation(**entry) for entry in generations[entity]], batch_number)
         except ChangelogError as error:
             self.failure = error
@@ -217,24 +217,24 @@ class _Batches:
         self._reach("deltas:sent")
 
     def _send_marks(self, generations: Sequence[Generation], batch_number: int) -> None:
-        """Ends the old topics of an entity's deltas that this micro-batch completes."""
+        """Sends the marks to each old topic of an entity's deltas that this micro-batch completes."""
         client = self._topics.client
         existing = client.admin().topics()
-        for ended, following in pairwise(generations):
-            if ended.topic not in existing:
+        for old, new in pairwise(generations):
+            if old.topic not in existing:
                 continue
-            numbers = existing[ended.topic].partitions
-            ends_ = ends(client.admin(), [(ended.topic, number) for number in numbers])
-            if not self._has_read(ends_, batch_number) or self._has_read(ends_, batch_number - 1):
+            numbers = existing[old.topic].partitions
+            part_ends = ends(client.admin(), [(old.topic, number) for number in numbers])
+            if not self._has_read(part_ends, batch_number) or self._has_read(part_ends, batch_number - 1):
                 continue
-            target = replace(following, topic=delta_topic(following.topic))
-            name = delta_topic(ended.topic)
-            send_messages(client, marks(name, numbers, target, ended.last), f"writing to {name}")
+            target = replace(new, topic=delta_topic(new.topic))
+            name = delta_topic(old.topic)
+            send_messages(client, marks(name, numbers, target, old.last), f"writing to {name}")
 
-    def _has_read(self, ends_: Mapping[Part, int], batch_number: int) -> bool:
-        """Returns whether the job has read partitions up to these ends after a micro-batch."""
+    def _has_read(self, part_ends: Mapping[Part, int], batch_number: int) -> bool:
+        """Returns whether the job has read the partitions up to these ends, once this micro-batch is done."""
         offsets = _ends_of(self._checkpoint, batch_number) if batch_number >= 0 else {}
-        return all(offsets.get(name, {}).get(str(number), 0) >= end for (name, number), end in ends_.items())
+        return all(offsets.get(name, {}).get(str(number), 0) >= end for (name, number), end in part_ends.items())
 
 
 def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:

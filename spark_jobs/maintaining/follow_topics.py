@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECK_EVERY_S: Final = 60.0
-"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages."""
+"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages, and whether the
+entity has a new topic.
+"""
 
 _POLL_S: Final = 1
 
@@ -43,9 +45,9 @@ def follow(
 ) -> None:
     """Applies the new changes, then ends; with `every_s`, begins a batch that often until `stopping` is set.
 
-    A batch has at most about `offsets_max` offsets. A key's changes may be applied in another order than they were made
-    if the entity was repartitioned, but a target keeps only the newest. Raises ChangelogError (GAP) if Kafka may have
-    lost changes that the view lacks.
+    A batch has at most about `offsets_max` offsets. If the entity was repartitioned, a key's changes may be applied out
+    of order. This does no harm, because a target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may
+    have lost changes that the view lacks.
     """
     while _follow(spark, where, view, offsets_max=offsets_max, every_s=every_s, stopping=stopping):
         pass
@@ -60,7 +62,7 @@ def _follow(
     every_s: float | None,
     stopping: threading.Event,
 ) -> bool:
-    """Applies changes by one query, as `follow` does. Returns True if it ended because there are new topics."""
+    """Applies changes with one query of Spark. Returns True if it ended because the entity has other topics now."""
     client = Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
     spans = _unread(client, where, view)
     options = {

@@ -40,7 +40,7 @@ _SUFFIXES: Final = {
     "parts": "__batch_parts",
     "changes": "__batch_sums",
 }
-"""What the name of each table adds to that of the view. The last three tables exist only while a batch is applied."""
+"""The suffix that each table adds to the view's name. The last three tables exist only while a batch is applied."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -141,10 +141,10 @@ class PostgresTarget:
                 "CREATE TABLE {rows} ({declared}, PRIMARY KEY (_key))",
                 "CREATE TABLE {deleted} (key text PRIMARY KEY, position text NOT NULL, at timestamptz NOT NULL)",
                 "CREATE TABLE {progress} (record text NOT NULL)",
-                *([] if totals is None else ["CREATE TABLE {totals} ({of_totals}, PRIMARY KEY (_key))"]),
+                *([] if totals is None else ["CREATE TABLE {totals} ({totals_columns}, PRIMARY KEY (_key))"]),
                 *(f"COMMENT ON TABLE {{{name}}} IS {{mark}}" for name in self._lasting_names),
             ):
-                words = {"declared": declared, "of_totals": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
+                words = {"declared": declared, "totals_columns": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
                 self._connection.execute(self._sql(statement, **words))
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
 

@@ -1,8 +1,8 @@
 """Keeps a view in Redis: one hash for each row. Spark's tasks apply the states, and the progress is stored last.
 
-If the names begin with `orders`, `orders:row:KEY` is a row, and `orders:keys` the set of the keys of all rows.
-`orders:deleted` has the positions of deleted keys, `orders:deleted:at` when they were deleted, and `orders:progress`
-the progress.
+If the prefix of the names is `orders`, `orders:row:KEY` is a row, and `orders:keys` is the set of the keys of all rows.
+`orders:deleted` has the positions of deleted keys (their *markers*), `orders:deleted:at` the times at which the deletes
+were applied, and `orders:progress` the progress.
 """
 
 import re
@@ -20,8 +20,8 @@ from changelog.schemas.avro import Column
 from changelog.spark_jobs.maintaining.redis_rows import IS_NEWER, TIMEOUT_S, WRITTEN, names_of, writer
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 
-_SCANNED: Final = 1000
-"""How many keys are examined at a time."""
+_SCAN_KEYS: Final = 1000
+"""How many keys are examined or removed at a time."""
 
 _REMOVE: Final = (
     IS_NEWER
@@ -36,7 +36,7 @@ for number = 2, #ARGV do
 end
 """
 )
-"""Removes rows; only those of positions before the first argument, if it is not empty."""
+"""Removes the rows of some keys. If the first argument is not empty, only rows of positions before it are removed."""
 
 _SET: Final = """
 local progress, record, nonce, field, value = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -55,7 +55,7 @@ _PREFIX: Final = re.compile(r"[\w.:-]{1,200}")
 
 @contextmanager
 def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
-    """Opens the view whose names begin with `settings.to`. If two runs write it at a time, one of them fails.
+    """Opens the view whose names begin with `settings.to`. If two runs write it at the same time, one of them fails.
 
     Raises ChangelogError: USAGE for wrong settings, CONNECTION and ACCESS if the server refuses. An error of the client
     within the block becomes a ChangelogError.
@@ -93,7 +93,7 @@ def _connected(url: str) -> "redis.Redis":
 
 
 class RedisTarget:
-    """The rows of a view, and what belongs to them."""
+    """A view in Redis: its rows, the markers of deleted keys, and the progress."""
 
     def __init__(self, client: "redis.Redis", url: str, prefix: str, reach: Reach) -> None:
         self._client: Any = client
@@ -104,7 +104,8 @@ class RedisTarget:
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no view.
 
-        If an earlier run was killed while it removed the rows of a view that it built anew, the others are removed now.
+        If an earlier run was killed while it removed the old rows of a view, to build the view anew, the rest of them
+        are removed now.
         """
         if self._client.type(self._progress) not in ("none", "hash"):
             self._refuse(self._progress)
@@ -134,11 +135,11 @@ class RedisTarget:
         3. The progress is stored.
 
         Raises ChangelogError: IN_USE if another run has begun a batch, or built the view anew, since this run read or
-        stored the progress; CONNECTION if the server is not the same process at the end, because the other process may
-        lack some of the rows.
+        stored the progress; CONNECTION if the server was restarted meanwhile, because the new process may lack some of
+        the rows.
         """
         server_id = self._server_id()
-        nonce = secrets.token_hex(8)  # a task that is left of an earlier batch does not know it
+        nonce = secrets.token_hex(8)  # a task that is left over from an earlier batch does not know it
         self._set("nonce", nonce)
         self._nonce = nonce
         if batch.truncated is not None:  # 1
@@ -157,7 +158,7 @@ class RedisTarget:
     def forget(self, before: datetime) -> None:
         """Removes the markers of deletes that were applied before this time."""
         while keys := self._client.zrangebyscore(
-            self._marked_at, "-inf", f"({int(before.timestamp())}", start=0, num=_SCANNED
+            self._marked_at, "-inf", f"({int(before.timestamp())}", start=0, num=_SCAN_KEYS
         ):
             self._forget_keys(keys)
 
@@ -169,18 +170,18 @@ class RedisTarget:
     def _remove_rows(self, before: str) -> None:
         remove = self._client.register_script(_REMOVE)
         keys: list[str] = []
-        for key in self._client.sscan_iter(self._keys, count=_SCANNED):
+        for key in self._client.sscan_iter(self._keys, count=_SCAN_KEYS):
             keys.append(key)
-            if len(keys) == _SCANNED:
+            if len(keys) == _SCAN_KEYS:
                 remove([self._rows, self._keys], [before, *keys])
                 keys = []
         if keys:
             remove([self._rows, self._keys], [before, *keys])
 
     def _remove_markers(self, before: str) -> None:
-        keys = [key for key, position in self._client.hscan_iter(self._markers, count=_SCANNED) if position < before]
-        for start in range(0, len(keys), _SCANNED):
-            self._forget_keys(keys[start : start + _SCANNED])
+        keys = [key for key, position in self._client.hscan_iter(self._markers, count=_SCAN_KEYS) if position < before]
+        for start in range(0, len(keys), _SCAN_KEYS):
+            self._forget_keys(keys[start : start + _SCAN_KEYS])
 
     def _forget_keys(self, keys: Sequence[str]) -> None:
         with self._client.pipeline(transaction=False) as pipeline:  # MULTI would need one more right
@@ -193,7 +194,7 @@ class RedisTarget:
         raise ChangelogError(Kind.USAGE, f"{name} in Redis is not part of a view that this job made", hint=hint)
 
     def _server_id(self) -> str:
-        """Returns the id of the server's process: after a restart or a failover, it is another one."""
+        """Returns the id of the server's process. It changes with a restart or a failover."""
         return str(self._client.info("server")["run_id"])
 
     def _set(self, field: str, value: str) -> None:

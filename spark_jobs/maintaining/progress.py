@@ -70,8 +70,8 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
 def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
     """Returns the progress with the topics of `definition`, if they are topics of the same entity and changelog.
 
-    An entity gets another topic when it is repartitioned, and its old topic may be deleted later. If one of the topics
-    has another id in `definition`, the progress is returned as it is.
+    So a view continues after a repartition, which adds a topic, and after the old topic is deleted. If a topic has
+    another id in `definition`, it was deleted and created again, and the progress is returned as it is.
     """
     before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
     if not isinstance(before, dict) or not isinstance(now, dict):

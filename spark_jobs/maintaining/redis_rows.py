@@ -1,4 +1,4 @@
-"""Writes states into Redis from Spark's tasks. A script of Lua applies each state, only if its position is newer.
+"""Writes states into Redis from Spark's tasks. A Lua script applies a state only if its position is newer.
 
 A row is a hash with one field for each column that is not null. Values are text: the content of a JSON string, or the
 JSON of any other value, as it is published (docs/reference/types.md).
@@ -24,11 +24,11 @@ WRITTEN: Final = "states long"
 
 TIMEOUT_S: Final = 30.0
 
-_PIPELINED: Final = 500
+_STATES_AT_ONCE: Final = 500
 """How many states are sent before the answers are read."""
 
 _STALE: Final = "STALE"
-"""How the error of a task that is left of an earlier batch begins."""
+"""How the script's error begins if the task is left over from an earlier batch."""
 
 _LISTS: Final = ("_unavailable", "_out_of_range")
 _MOMENT: Final = renderer(Primitive.TIMESTAMP_TZ)
@@ -42,7 +42,7 @@ local function is_newer(a, b)  -- compares bytes; Lua's own comparison depends o
     return #a > #b
 end
 """
-"""A function of Lua, to which other scripts are added."""
+"""A Lua function, with which other scripts begin."""
 
 _APPLY: Final = (
     IS_NEWER
@@ -63,7 +63,7 @@ if state.deleted then
     redis.call('ZADD', marked_at, redis.call('TIME')[1], state.key)
     return 1
 end
-redis.call('SADD', keys, state.key)  -- first: out of memory, Redis refuses an addition only before any other write
+redis.call('SADD', keys, state.key)  -- first: when memory is full, Redis refuses a script's first write only
 local fields, unavailable, out_of_range = {}, {}, state.out_of_range
 for name, value in pairs(state.values) do fields[name] = value end
 if old_position and not state.begun then
@@ -93,7 +93,7 @@ return 1
 
 
 def names_of(prefix: str, key: str) -> list[str]:
-    """Returns the names under which Redis has a row, the markers of deletes, their times, the keys of all rows, and the
+    """Returns the names of a row, of the markers of deleted keys, of their times, of the keys of all rows, and of the
     progress.
     """
     return [f"{prefix}:{name}" for name in (f"row:{key}", "deleted", "deleted:at", "keys", "progress")]
@@ -105,8 +105,8 @@ def writer(
     """Returns a function that writes a task's states, and yields one row of `WRITTEN`.
 
     The states have `columns`, then those of `ABOUT`, then `BEGUN`. The function writes nothing if the progress has
-    another `nonce`, because then the task is left of an earlier batch. It raises ChangelogError (STORAGE) if Redis
-    reports an error.
+    another `nonce`, because then the task is left over from an earlier batch. It raises ChangelogError (STORAGE) if
+    Redis reports an error.
     """
     renders = {column.name: _text(column) for column in columns}
     renders |= {name: _about for name in ABOUT.names if name not in _NOT_FIELDS}
@@ -118,9 +118,9 @@ def writer(
             with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
                 apply = client.register_script(_APPLY)
                 for batch in batches:
-                    for start in range(0, len(batch), _PIPELINED):
+                    for start in range(0, len(batch), _STATES_AT_ONCE):
                         with client.pipeline(transaction=False) as pipeline:
-                            for row in batch.rename_columns(names).slice(start, _PIPELINED).to_pylist():
+                            for row in batch.rename_columns(names).slice(start, _STATES_AT_ONCE).to_pylist():
                                 apply(names_of(prefix, row["_key"]), [_state(row, renders), nonce], client=pipeline)
                             pipeline.execute()
                     count += len(batch)

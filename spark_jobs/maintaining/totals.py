@@ -1,8 +1,8 @@
 """Keeps counts and sums of the rows of a view in PostgreSQL, for each group of rows.
 
-The transaction that applies a batch takes the values of the rows that it may change twice: before the batch and after
-it. The differences are added to the totals. So it does not matter why a row changed, and a state that is applied again
-makes no difference.
+The transaction that applies a batch sums up the rows that the batch may change, once before it applies the batch and
+once after. It adds the differences to the totals. So it does not matter why a row changed, and a state that is applied
+again changes no total.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ _COUNT: Final = "_count"
 _NAME_BYTES_MAX: Final = 63
 """PostgreSQL cuts longer names, but never within a character."""
 
-_SUMMED: Final = frozenset({Primitive.INT, Primitive.LONG})
+_SUM_TYPES: Final = frozenset({Primitive.INT, Primitive.LONG})
 
-_GROUPED: Final = frozenset(
+_GROUP_TYPES: Final = frozenset(
     {
         Primitive.BOOLEAN,
         Primitive.INT,
@@ -38,7 +38,7 @@ _GROUPED: Final = frozenset(
     }
 )
 
-_TAKEN: Final = """SELECT encode(sha256(convert_to(jsonb_build_array({by})::text, 'UTF8')), 'hex') AS _key, {by},
+_GROUP_SUMS: Final = """SELECT encode(sha256(convert_to(jsonb_build_array({by})::text, 'UTF8')), 'hex') AS _key, {by},
     {sign} * count(*) AS _count{values} FROM {rows} WHERE {affected} GROUP BY {by}"""
 
 _VALUE: Final = ", {sign} * count({column}) AS {count}, {sign} * coalesce(sum({column}), 0) AS {sum}"
@@ -46,12 +46,12 @@ _VALUE: Final = ", {sign} * count({column}) AS {count}, {sign} * coalesce(sum({c
 _IN_BATCH: Final = "_key IN (SELECT _key FROM {batch})"
 
 _BEFORE: Final = (
-    "SET LOCAL TIME ZONE 'UTC'",  # the key of a group has its times as text
-    "CREATE TABLE {changes} AS " + _TAKEN,
+    "SET LOCAL TIME ZONE 'UTC'",  # the key of a group is made of texts, also of times
+    "CREATE TABLE {changes} AS " + _GROUP_SUMS,
 )
 
 _AFTER: Final = (
-    "INSERT INTO {changes} " + _TAKEN,
+    "INSERT INTO {changes} " + _GROUP_SUMS,
     """INSERT INTO {totals} AS was SELECT _key, {by}, sum(_count){added} FROM {changes} GROUP BY _key, {by}
         HAVING sum(_count) <> 0{differing}
         ON CONFLICT (_key) DO UPDATE SET _count = was._count + excluded._count{updated}""",
@@ -79,7 +79,7 @@ def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -
             hint = "sums of other types would not be exact, or do not exist"
             raise ChangelogError(Kind.USAGE, f"{path}.sums: {name} is {what}", hint=hint)
     for name in totals.by:
-        if types_by_name[name] not in _GROUPED and not isinstance(types_by_name[name], Decimal):
+        if types_by_name[name] not in _GROUP_TYPES and not isinstance(types_by_name[name], Decimal):
             hint = "group by numbers without a floating point, booleans, text, UUIDs, dates and times"
             raise ChangelogError(Kind.USAGE, f"{path}.by: rows cannot be grouped by {name}", hint=hint)
     names = [name.encode()[:_NAME_BYTES_MAX].decode(errors="ignore") for name, _ in declared(totals, columns)]
@@ -89,10 +89,10 @@ def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -
 
 
 def _is_summed(type_: ColumnType) -> bool:
-    """Returns whether sums of the type are exact. A number with more digits is not parsed, and can be NaN: if NaN has
-    been added to a sum, it cannot be subtracted again.
+    """Returns whether sums of the type are exact. A decimal number with more than `DIGITS_MAX` digits is not parsed, so
+    it can be NaN. If NaN has been added to a sum, it cannot be subtracted again.
     """
-    return type_ in _SUMMED or (isinstance(type_, Decimal) and type_.precision <= DIGITS_MAX)
+    return type_ in _SUM_TYPES or (isinstance(type_, Decimal) and type_.precision <= DIGITS_MAX)
 
 
 def declared(totals: TotalsConfig, columns: Sequence[Column]) -> list[tuple[str, str]]:

@@ -74,8 +74,8 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
     """Returns the option that subscribes to the topics of these entities, or of all entities if `entities` is None.
 
-    It also subscribes to the topics that later repartitions of these entities make. The pattern is anchored, because
-    Spark accepts a match anywhere in a topic's name. The pattern does not match topics of deltas.
+    The option has a pattern, which also matches the topics that later repartitions of these entities make. The pattern
+    is anchored, because Spark accepts a match anywhere in a topic's name. It does not match topics of deltas.
     """
     reserved = "|".join(sorted(RESERVED))
     names = rf"(?!(?:{reserved})$)[a-z0-9_-]+" if entities is None else f"(?:{'|'.join(entities)})"

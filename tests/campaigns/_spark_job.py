@@ -39,7 +39,7 @@ class SparkJob:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, fail_at: str | None = None) -> None:
-        """Starts a run with these further arguments, which crashes at the fail point `fail_at`."""
+        """Starts a run with these further arguments. With `fail_at`, it crashes at this fail point."""
         environment = {
             **os.environ,
             **self._environment,
@@ -80,7 +80,7 @@ class SparkJob:
         ]
 
     def ended(self, timeout_s: float) -> int | None:
-        """Waits for this time, and returns the exit code, or None if the job still runs."""
+        """Waits until the job ends, and returns its exit code; None if it still runs after this time."""
         assert self._process is not None
         try:
             return self._process.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""What the rows of two entities were at each position, and whether an answer of served views fits that."""
+"""Records how the rows of two entities change, and judges whether an answer of served views agrees with this."""
 
 import threading
 from bisect import bisect_right
@@ -12,8 +12,8 @@ SLACK_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer for one row: `sent_s` is when the request was sent, and `row` the position of the row, None if there is
-    none. `reached` and `staleness_s` are the headers.
+    """An answer for one row. `sent_s` is when the request was sent. `row` is the position of the row; None if there is
+    none. `reached` and `staleness_s` are from the headers X-Position and X-Staleness.
     """
 
     entity: str
@@ -59,16 +59,16 @@ class History:
             changes = list(self._changes.get((answer.entity, answer.key), ()))
             stored_s = answer.sent_s - answer.staleness_s - SLACK_S
             count = bisect_right(self._commits, (stored_s, ""))
-            known = self._commits[count - 1][1] if count else ""
-        assert known <= answer.reached, f"{known} was stored before, but is not reached: {answer}"
+            stored_position = self._commits[count - 1][1] if count else ""
+        assert stored_position <= answer.reached, f"{stored_position} was stored before, but is not reached: {answer}"
         assert min_position is None or min_position <= answer.reached, f"{min_position} is not reached: {answer}"
         states = _states(changes, answer.reached)
         assert (answer.row or "") in states, f"{answer}, not one of {states}"
 
 
 def _states(changes: list[tuple[str, bool]], reached: str) -> Mapping[str, Any]:
-    """Returns the states that a row can have which is complete up to a position: the position of its change, or an
-    empty text if there is no row.
+    """Returns the states that an answer may show if it is complete up to the position `reached`: the one at this
+    position, and all later ones. A state is the position of the row's last change, or an empty text if there is no row.
     """
     count = bisect_right(changes, (reached, True))
     first = max(count - 1, 0)

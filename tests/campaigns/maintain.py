@@ -39,7 +39,7 @@ CATCH_UP_S = 120.0
 COMMAND_S = 60.0
 KILLED_AFTER_S = 4.0
 CRASHES_MAX = 3
-"""A run crashes when it reaches its fail point for at most the third time."""
+"""A run crashes when it reaches its fail point for the first, the second or the third time."""
 
 CRASHED = 128 + signal.SIGKILL
 """The exit code of spark-submit if its program is killed."""

@@ -1,4 +1,4 @@
-"""Helps to test the job `maintain_view`: distributes changes over batches, and reads tables of PostgreSQL."""
+"""Helpers for tests of the job `maintain_view`: distributes changes over batches, and reads tables of PostgreSQL."""
 
 import math
 import random

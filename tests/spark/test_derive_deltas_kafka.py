@@ -70,7 +70,8 @@ def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subproces
 class Topics:
     """A growing changelog on a broker, and the job that reads it.
 
-    `partitions` has the numbers of partitions of repartitioned entities. Rows stay in the first `PARTITIONS` ones.
+    `partitions` has the new number of partitions of each repartitioned entity. Rows still go only to the first
+    `PARTITIONS` partitions.
     """
 
     folder: Path
@@ -106,7 +107,7 @@ class Topics:
         settled(self.settings.client, [(name, number) for name in names for number in range(PARTITIONS)])
 
     def repartition(self, entity: str, partitions: int) -> str:
-        """Begins a new topic of the entity. Returns the position after which its rows are in this topic."""
+        """Begins a new topic of the entity. Returns the position of the last row before it."""
         with closing(KafkaSink(self.settings, JSON)) as sink:
             stored = sink.recover()
             assert stored is not None

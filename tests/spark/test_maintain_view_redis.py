@@ -52,7 +52,7 @@ def redis_server(starts_servers: None) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def client(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of an empty redis_server."""
+    """A client of the server, which is empty at first."""
     monkeypatch.setenv("REDIS_URL", redis_server.url)
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         client.flushall()
@@ -119,7 +119,7 @@ def test_late_and_repeated_batches_do_no_harm(
 def test_a_run_notices_that_another_one_builds_the_view_anew(
     spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Its progress would belong to rows that the other run has removed."""
+    """Otherwise it would store a progress that belongs to rows which the other run has removed."""
     with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as other_target:
 
         def begin_anew(name: str) -> None:
@@ -213,7 +213,7 @@ def test_values_are_as_they_are_published(client: Any, redis_server: RedisServer
     client.hset("orders:progress", "nonce", "present")
     with pytest.raises(ChangelogError, match="writing rows to Redis: a later batch has begun"):
         list(writer(redis_server.url, "orders", "earlier", columns)([batch]))
-    assert client.keys("*") == ["orders:progress"], "a task that is left of an earlier batch writes nothing"
+    assert client.keys("*") == ["orders:progress"], "a task that is left over from an earlier batch writes nothing"
     write = writer(redis_server.url, "orders", "present", columns)
     assert [written.to_pylist() for written in write([batch])] == [[{"states": 1}]]
     stored = client.hgetall("orders:row:k")

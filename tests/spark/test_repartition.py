@@ -1,4 +1,4 @@
-"""Tests that the jobs which read topics change over to the new topic of an entity that was repartitioned."""
+"""Tests that jobs which read topics continue in the new topic of a repartitioned entity."""
 
 import random
 from collections import Counter
@@ -59,10 +59,10 @@ def test_deltas_and_an_archive_go_on_in_the_new_topic(spark: SparkSession, topic
     topics.run_all()
 
     positions = [(record.entity, str(position_of(record))) for record in topics.records]
-    of_orders = [position for entity, position in positions if entity == "order"]
+    order_positions = [position for entity, position in positions if entity == "order"]
     before, after = topics.deltas("order.delta"), topics.deltas("order.G2.delta")
-    assert sorted(before[0]) == [position for position in of_orders if position <= last]
-    assert sorted(after[0]) == [position for position in of_orders if position > last]
+    assert sorted(before[0]) == [position for position in order_positions if position <= last]
+    assert sorted(after[0]) == [position for position in order_positions if position > last]
     assert (before[1], after[1]) == (PARTITIONS, 0)
     assert topics.deltas("guest.delta")[1] == 0
 
@@ -75,5 +75,5 @@ def test_deltas_and_an_archive_go_on_in_the_new_topic(spark: SparkSession, topic
     assert {"0", "G2/0"} <= labels
     where = Kafka(bootstrap_servers=topics.settings.client.bootstrap_servers, prefix=prefix, name="booking")
     read = read_changelog(spark, where, entities=["order"]).select("entity", "position").collect()
-    assert sorted(row.position for row in read) == of_orders
+    assert sorted(row.position for row in read) == order_positions
     assert {row.entity for row in read} == {"order"}

@@ -39,10 +39,10 @@ class ArchiveFile:
 
     `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the lowest and the
     highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to the first offset that
-    was read, and the offset after the last one; a partition of a later topic of the entity (`changelog repartition`) is
-    written as `G2/5`. `keys` are the lowest and the highest key, in the order of their UTF-8
-    bytes, which is that of Python's strings. Older versions of this program do not write `keys`, and a manifest that
-    they write has lost the `keys` of all files.
+    was read, and the offset after the last one. Partition 5 of the entity's second topic (see `changelog repartition`)
+    is written as `G2/5`. `keys` are the lowest and the highest key, in the order of their UTF-8 bytes, which is that of
+    Python's strings. Older versions of this program do not write `keys`, and a manifest that they write has lost the
+    `keys` of all files.
     """
 
     path: str

@@ -1,8 +1,8 @@
 """Ends the topic of an entity, and begins a new topic with another number of partitions.
 
-With another number of partitions, a key goes to another partition, and a reader would no longer know the order of the
-key's changes. So the entity's next *generation* is a new topic. One transaction ends the old topic and begins the new
-one:
+If a topic got another number of partitions, the later changes of a key would be in another partition, and a reader
+could not know their order. So the entity's next *generation* is a new topic. One transaction ends the old topic and
+begins the new one:
 
 - Each partition of the old topic gets a *mark* as its last message. A mark has no value, so readers that do not know
   marks take it for a tombstone.
@@ -34,7 +34,7 @@ FAIL_POINTS = ("repartition:created", "repartition:marked")
 
 
 def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None:
-    """Raises ChangelogError if the entity cannot be repartitioned now. `checkpoint` has the entity."""
+    """Raises ChangelogError if the entity cannot be repartitioned now. The entity must be in `checkpoint`."""
     if settings.envelope != OWN:
         raise ChangelogError(
             Kind.USAGE,
@@ -67,8 +67,8 @@ def repartition(
 ) -> Generation:
     """Begins a new topic of the entity with this number of partitions, and returns it.
 
-    `sink` was recovered, and returned `checkpoint`, which has the entity. If the entity has this number of partitions
-    already, its present topic is returned, and nothing else is done. Raises ChangelogError: the errors of `refuse`,
+    `sink` was recovered, and returned `checkpoint`, which has the entity. If the entity already has this number of
+    partitions, nothing is changed, and its present topic is returned. Raises ChangelogError: the errors of `refuse`,
     PRECONDITION if the new topic cannot be used, and errors of Kafka.
     """
     *earlier, present = generations_of(checkpoint, settings.prefix, entity)
@@ -82,25 +82,25 @@ def repartition(
     _create(settings, entity, new)
     reach("repartition:created")
     last = "" if checkpoint.position is None else str(checkpoint.position)
-    ended = replace(present, last=last)
-    sink.send(marks(ended.topic, existing.partitions, new, last))
+    old = replace(present, last=last)
+    sink.send(marks(old.topic, existing.partitions, new, last))
     reach("repartition:marked")
-    generations = [*earlier, ended, new]
-    of_entities = {**checkpoint.sink.get(GENERATIONS, {}), entity: [generation.to_json() for generation in generations]}
+    generations = [*earlier, old, new]
+    entries = {**checkpoint.sink.get(GENERATIONS, {}), entity: [generation.to_json() for generation in generations]}
     shape = {**checkpoint.settings[entity], "partitions": partitions}
     sink.commit(
         replace(
             checkpoint,
             settings={**checkpoint.settings, entity: shape},
             windows={**checkpoint.windows, entity: {"complete": False}},
-            sink={**checkpoint.sink, GENERATIONS: of_entities},
+            sink={**checkpoint.sink, GENERATIONS: entries},
         )
     )
     return new
 
 
 def _create(settings: KafkaSettings, entity: str, new: Generation) -> None:
-    """Creates the new topic. If it exists, which may be because of an earlier attempt, it must be empty."""
+    """Creates the new topic. If an earlier attempt created it already, it must be empty."""
     topic = Topic(
         name=new.topic,
         partitions=new.partitions,
@@ -124,8 +124,9 @@ def _create(settings: KafkaSettings, entity: str, new: Generation) -> None:
 
 
 def marks(topic: str, partitions: Iterable[int], new: Generation, last: str) -> Iterator[ProduceCall]:
-    """Yields the marks that end partitions of a topic. `new` has the topic that follows, and `last` is the position of
-    the changelog's last row before it.
+    """Yields the marks that end these partitions of a topic.
+
+    `new` is the next generation, and `last` the position of the changelog's last row before it.
     """
     headers = [
         ("nextTopic", new.topic.encode()),

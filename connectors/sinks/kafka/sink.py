@@ -18,7 +18,7 @@ from changelog.connectors.kafka.client import UNKNOWN_TOPIC, Client, error_of, t
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.sinks.kafka.admin import topics
-from changelog.connectors.sinks.kafka.admin.generations import GenerationEntries, numbers
+from changelog.connectors.sinks.kafka.admin.generations import GenerationEntries, present_numbers
 from changelog.connectors.sinks.kafka.admin.names import entity_of, gaps_topic, positions_topic, schemas_topic, topic
 from changelog.connectors.sinks.kafka.admin.send_messages import ProduceCall
 from changelog.connectors.sinks.kafka.admin.topics import OWN, Topic, TopicSettings
@@ -154,7 +154,7 @@ class KafkaSink:
         settings = self._settings
         counts = {entity.name: entity.partitions for entity in entities}
         self._generations = read_generations(settings.client, settings.prefix, settings.name, counts)
-        configured = topics.topics_of(settings.prefix, entities, settings.entities, numbers(self._generations))
+        configured = topics.topics_of(settings.prefix, entities, settings.entities, present_numbers(self._generations))
         self._entities, self._prepared = frozenset(entity.name for entity in entities), entities
         self._topics = configured
         self._values.prepare(entities)
@@ -219,8 +219,8 @@ class KafkaSink:
     def _take_generations(self, checkpoint: Checkpoint | None) -> None:
         """Takes the entities' generations from the checkpoint.
 
-        Raises ChangelogError (ALTERED) if an entity was repartitioned after `prepare`, which then prepared another
-        topic.
+        Raises ChangelogError (ALTERED) if an entity was repartitioned after `prepare`, because `prepare` checked and
+        created the topics of the old generation.
         """
         if checkpoint is None:
             return
@@ -258,7 +258,7 @@ class KafkaSink:
         topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
 
     def _all_parts(self) -> list[Part]:
-        """Returns the partitions of the prepared entities, with those of all other generations that exist."""
+        """Returns the partitions of the prepared entities: of their present topics, and of all others that exist."""
         settings = self._settings
         existing = topics.entities(settings.client.admin(), settings.prefix) if self._parts else {}
         others = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)
@@ -281,7 +281,7 @@ class KafkaSink:
         self._reach("kafka:added")
 
     def send(self, calls: Iterable[ProduceCall]) -> None:
-        """Adds messages that are not rows to the open commit."""
+        """Sends messages that are not rows. The next commit includes them."""
         self._begin()
         with self._translated("sending to Kafka"):
             for call in calls:

@@ -125,7 +125,7 @@ class Follower:
 
 
 class Tail:
-    """What `changelog tail` reads in a thread: the positions and the versions of each key's rows."""
+    """Reads the log in a thread, as `changelog tail` does. Keeps the positions and versions of each key's rows."""
 
     def __init__(self, site: Site) -> None:
         self.positions: dict[str, list[str]] = {}
@@ -285,8 +285,8 @@ def test_a_repartition_is_done_once_although_it_is_killed_at_each_fail_point(
             [*command, "--config", str(site.config)], env=environment, capture_output=True, check=False
         )
         assert killed.returncode == -9, (fail_at, killed.stderr)
-        begun = len(generations_of(site.checkpoint, site.settings.prefix, "item")) == 2
-        assert begun == (fail_at == "kafka:committed")
+        is_done = len(generations_of(site.checkpoint, site.settings.prefix, "item")) == 2
+        assert is_done == (fail_at == "kafka:committed")
         if fail_at == FAIL_POINTS[1]:
             publish(site)  # the service goes on with the old topic
     assert cli.main([*command[3:], "--config", str(site.config)]) == 0
@@ -300,8 +300,8 @@ def test_a_repartition_is_done_once_although_it_is_killed_at_each_fail_point(
 def test_an_entity_can_be_repartitioned_again(
     site: Site, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second number is smaller than the first. A gap, at which the checkpoint is made anew, keeps the topics. Here
-    the newest topic is lost, too.
+    """The second number is smaller than the first. Afterwards, changes and the newest topic are lost. To continue past
+    this gap, the service makes a new checkpoint, which still lists all topics.
     """
     site.sql("INSERT INTO item SELECT n, 1 FROM generate_series(1, 9) AS n")
     publish(site)

@@ -132,7 +132,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
 
 
 def test_only_a_checkpoint_with_repartitioned_entities_has_format_3() -> None:
-    """So an older program refuses a changelog only if the changelog has topics that this program would not read."""
+    """Older programs refuse format 3. So they refuse only changelogs with topics that they would not read."""
     repartitioned = replace(FULL, sink={**FULL.sink, GENERATIONS: {"order": [{"topic": "app.order", "partitions": 1}]}})
     assert [json.loads(checkpoint.to_json())["format"] for checkpoint in (FULL, repartitioned)] == [2, 3]
     assert Checkpoint.from_json(repartitioned.to_json()) == repartitioned

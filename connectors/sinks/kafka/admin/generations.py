@@ -17,9 +17,9 @@ from changelog.envelope.checkpoint import GENERATIONS, Checkpoint
 class Generation:
     """One topic of an entity.
 
-    `last` is the position of the changelog's last row when the generation ended: the entity's rows up to this position
-    are in this topic or in older ones, and all later rows are in newer ones. It is empty for the present generation,
-    and if the changelog had no rows.
+    `last` is the position of the changelog's last row when the generation ended. The entity's rows up to this position
+    are in this topic or in older ones, and all later rows are in newer ones. `last` is empty for the present
+    generation, and if the changelog had no rows.
     """
 
     topic: str
@@ -44,12 +44,12 @@ def generations_of(checkpoint: Checkpoint | None, prefix: str, entity: str) -> l
     return [Generation(topic=topic_name(prefix, entity), partitions=partitions.get("partitions", 1))]
 
 
-def numbers(of_entities: GenerationEntries) -> dict[str, int]:
+def present_numbers(entries: GenerationEntries) -> dict[str, int]:
     """Returns the number of the present generation of each repartitioned entity."""
-    return {entity: len(generations) for entity, generations in of_entities.items()}
+    return {entity: len(generations) for entity, generations in entries.items()}
 
 
 def has_all_rows(checkpoint: Checkpoint, entity: str) -> bool:
     """Returns whether the entity's table has been read completely since its present topic was begun."""
     progress = checkpoint.windows.get(entity, {})
-    return bool(progress.get("complete")) or "again" in progress
+    return bool(progress.get("complete")) or "again" in progress  # again: it was complete before

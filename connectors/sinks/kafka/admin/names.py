@@ -7,8 +7,8 @@ from changelog.envelope.entity import DEAD, GAPS, SCHEMAS
 
 POSITIONS = "positions"
 
-_LATER = ".G"
-"""Stands between the name of an entity's first topic and the number of a later generation.
+_GENERATION = ".G"
+"""The text between the name of an entity's first topic and the number of a later generation.
 
 Names of entities have no capital letters, so no topic of another changelog has such a name."""
 
@@ -20,31 +20,31 @@ def topic(prefix: str, entity: str, generation: int = 1) -> str:
     can have a topic of this name, because names of entities have no dot and no capital letter.
     """
     first = f"{prefix}.{entity}"
-    return first if generation == 1 else f"{first}{_LATER}{generation}"
+    return first if generation == 1 else f"{first}{_GENERATION}{generation}"
 
 
 def entity_of(prefix: str, topic_name: str) -> str:
-    """Returns the entity of a topic that `topic` has named."""
+    """Returns the entity of a topic whose name `topic` returned."""
     return topic_name[len(prefix) + 1 :].partition(".")[0]
 
 
 def first_topic(topic_name: str) -> str:
-    """Returns the first topic of the entity of a topic that `topic` has named."""
-    return topic_name if generation_of(topic_name) == 1 else topic_name.rpartition(_LATER)[0]
+    """Returns the first topic of an entity. `topic_name` is the name of any of its topics."""
+    return topic_name if generation_of(topic_name) == 1 else topic_name.rpartition(_GENERATION)[0]
 
 
 def generation_of(topic_name: str) -> int:
-    """Returns the generation of a topic that `topic` has named."""
-    _, separator, number = topic_name.rpartition(_LATER)
+    """Returns the generation of a topic whose name `topic` returned."""
+    _, separator, number = topic_name.rpartition(_GENERATION)
     return int(number) if separator and number.isdecimal() else 1
 
 
-def delta_topic(of_topic: str) -> str:
+def delta_topic(changelog_topic: str) -> str:
     """Returns the topic of the deltas of one topic of an entity's changelog.
 
     No other entity can have a topic of this name, because names of entities have no dot.
     """
-    return f"{of_topic}.delta"
+    return f"{changelog_topic}.delta"
 
 
 def positions_topic(prefix: str) -> str:

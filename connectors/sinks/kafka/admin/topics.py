@@ -54,10 +54,10 @@ OWN = "changelog"
 """The name of our own envelope, in `[sink] envelope`."""
 
 REPARTITION = (
-    "`changelog repartition` goes on in a new topic; or delete the topic and run "
+    "run `changelog repartition`, which begins a new topic; or delete the topic and run "
     "`changelog run --over-gap --accept-config`"
 )
-"""The hint that says how to change an entity's number of partitions, so that the order of a key's changes is known."""
+"""The hint that says how to change an entity's number of partitions without losing the order of a key's changes."""
 
 AHEAD = "message.timestamp.after.max.ms"
 """The setting for how far a message's time may be ahead of the broker's clock. Brokers before 3.6 have no such setting
@@ -187,8 +187,8 @@ def topics_of(
     generations: Mapping[str, int] | None = None,
 ) -> list[Topic]:
     """Returns the topics of a changelog: one for each entity, and one each for checkpoints, messages that were set
-    aside, versions of columns, and gaps. `settings` has the settings by entity. `generations` has the present
-    generation of each entity that was repartitioned.
+    aside, versions of columns, and gaps. `settings` has the settings by entity. `generations` has the number
+    of the present generation of each entity that was repartitioned.
     """
     numbers = generations or {}
     return [
@@ -208,9 +208,9 @@ def topics_of(
 
 
 def delta_topics_of(changelog: Mapping[str, TopicState]) -> list[Topic]:
-    """Returns the topics of entities' deltas. `changelog` has the state of each topic of an entity, by name.
+    """Returns the topics of entities' deltas. `changelog` maps the names of the entities' topics to their states.
 
-    A topic of deltas has as many partitions as the topic from which they are derived, and unlimited retention.
+    A topic of deltas has as many partitions as the topic from which its deltas are derived, and unlimited retention.
     """
     return [
         Topic(
@@ -251,7 +251,7 @@ def ensure(
 def entities(admin: Admin, prefix: str) -> dict[str, list[Part]]:
     """Returns the entities that have a topic, including the reserved entities, and the partitions of each.
 
-    The partitions of an older generation come first. Leaves out the topics of deltas.
+    The partitions of older generations come first. Leaves out the topics of deltas.
     """
     pattern = re.compile(re.escape(topic_name(prefix, "")) + r"[a-z0-9_-]+(\.G[0-9]+)?")
     counts = {name: len(metadata.partitions) for name, metadata in admin.topics().items() if pattern.fullmatch(name)}

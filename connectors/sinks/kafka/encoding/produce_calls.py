@@ -1,4 +1,4 @@
-"""Makes the arguments of `Producer.produce` from rows, and sets messages aside that are too large for their topic."""
+"""Makes the arguments of `Producer.produce` from rows, and sets aside messages that are too large for their topic."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
@@ -38,12 +38,12 @@ class ProduceCalls:
         self._values, self._topic_of, self._prefix = values, topic_of, prefix
         self._client_limit, self._on_too_large = client_limit, on_too_large
         self.limits: Mapping[str, int] = {}
-        """The size of the largest message of each topic, in bytes. Topics that are not in it have Kafka's default."""
+        """Maps topics to the size of the largest message that they accept, in bytes. Others have Kafka's default."""
 
     def limit(self, name: str) -> int:
         """Returns the size of the largest message that both the topic and the client accept, in bytes."""
-        of_topic = self.limits.get(name, MESSAGE_BYTES_DEFAULT)
-        return of_topic if self._client_limit is None else min(of_topic, self._client_limit)
+        topic_limit = self.limits.get(name, MESSAGE_BYTES_DEFAULT)
+        return topic_limit if self._client_limit is None else min(topic_limit, self._client_limit)
 
     def of_rows(self, batch: pa.RecordBatch, decisions: Decisions) -> list[ProduceCall]:
         """Returns the arguments of `Producer.produce` for each row's message, and for the tombstone after a delete.

@@ -65,8 +65,9 @@ class KafkaLog:
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
     are stored at that moment; `follow` also sorts the `last` rows. In all other cases, messages are read in groups, and
-    only the rows inside each group are sorted. A row in an envelope other than our own is read without its states. The
-    topics of a repartitioned entity are read one after another, as far as they still exist.
+    only the rows inside each group are sorted. A row in an envelope other than our own is read without its states.
+
+    If an entity was repartitioned, those of its topics that still exist are read one after another.
     """
 
     def __init__(self, client: Client, values: ValueCodec, *, prefix: str, name: str) -> None:
@@ -228,7 +229,7 @@ class KafkaLog:
         return read_stored(self._client, self._prefix, self._name) if exists else None
 
     def _entities(self) -> dict[str, list[Part]]:
-        """Returns the partitions of each entity that has a topic, those of an older generation first."""
+        """Returns the partitions of each entity that has a topic, those of older generations first."""
         existing = topics.entities(self._admin, self._prefix)
         return {entity: parts for entity, parts in existing.items() if entity not in RESERVED - {DEAD, GAPS}}
 

@@ -19,15 +19,15 @@ def read_generations(
 ) -> GenerationEntries:
     """Returns the generations in the visible checkpoint of the source `name`.
 
-    `configured` has the configured number of partitions of each entity. The checkpoint is read only if there is a topic
-    of a later generation, or if the topics of these entities are missing or have other numbers. If there is no
-    checkpoint, or it cannot be read, the topics that exist are the generations.
+    `configured` has the configured number of partitions of each entity. The checkpoint is read only if a later
+    generation has a topic, or if one of these entities has no topic or another number of partitions. If there is no
+    checkpoint, or if it is lost (GAP), the generations are taken from the names of the topics that exist.
     """
     admin = client.admin()
     parts = topics.entities(admin, prefix)
-    later = {entity for entity, entity_parts in parts.items() if generation_of(entity_parts[-1][0]) > 1}
-    others = {entity for entity, count in (configured or {}).items() if len(parts.get(entity, ())) != count}
-    if not later and not others:
+    later_entities = {entity for entity, entity_parts in parts.items() if generation_of(entity_parts[-1][0]) > 1}
+    other_entities = {entity for entity, count in (configured or {}).items() if len(parts.get(entity, ())) != count}
+    if not later_entities and not other_entities:
         return {}
     try:
         entry = read_stored(client, prefix, name) if positions_topic(prefix) in admin.topics() else None
@@ -39,12 +39,13 @@ def read_generations(
         generations: GenerationEntries = entry[0].sink.get(GENERATIONS, {})
         return generations
     return {
-        entity: [generation.to_json() for generation in _existing(prefix, entity, parts[entity])] for entity in later
+        entity: [generation.to_json() for generation in _existing(prefix, entity, parts[entity])]
+        for entity in later_entities
     }
 
 
 def _existing(prefix: str, entity: str, parts: Sequence[Part]) -> Iterator[Generation]:
-    """Yields the generations of an entity whose topics have these partitions, up to the newest topic."""
+    """Yields the generations of an entity whose topics have these partitions. A topic that is gone has 0 partitions."""
     counts = Counter(name for name, _ in parts)
     for number in range(1, generation_of(parts[-1][0]) + 1):
         name = topic_name(prefix, entity, number)

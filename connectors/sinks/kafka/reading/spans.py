@@ -28,9 +28,8 @@ Spans = Mapping[Part, range]
 def by_generation(parts: Iterable[Part]) -> list[list[Part]]:
     """Groups partitions by the generation of their topic, oldest first.
 
-    A key's rows in one generation are all before its rows in the next one. So a reader reads the groups one after
-    another. To find the ends of all partitions, it asks for those of the newest generation first: then each row before
-    these ends has its predecessors before the ends of the older generations.
+    All rows of a key in one generation come before its rows in the next one. So a reader reads the groups one after
+    another.
     """
     groups: dict[int, list[Part]] = defaultdict(list)
     for part in parts:
@@ -39,7 +38,11 @@ def by_generation(parts: Iterable[Part]) -> list[list[Part]]:
 
 
 def ordered_ends(admin: Admin, parts: Iterable[Part]) -> dict[Part, int]:
-    """Returns the ends of partitions that readers of committed messages see, as `by_generation` describes."""
+    """Returns the ends of partitions that readers of committed messages see.
+
+    Asks for the ends of the newest generation first. So if a row is before the end of its partition, all older rows of
+    its key are before the ends of the other partitions.
+    """
     return {part: end for group in reversed(by_generation(parts)) for part, end in ends(admin, group).items()}
 
 
