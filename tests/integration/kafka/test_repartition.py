@@ -267,8 +267,13 @@ def test_a_consumer_sees_each_change_once_in_order_when_an_entity_is_repartition
     assert f"topic {topic_of(site, 2)} goes on where {topic_of(site)} ended" in text
     assert "fail" not in {finding["status"] for finding in json.loads(call(capsys, new_site, "check", "--json")[1])}
 
-    delete(client, topic_of(site))  # when all consumers have read it
-    publish(new_site)
+    monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", PATIENCE_S)
+    with closing(Tail(new_site)) as tail:
+        until(lambda: tail.versions == expected, "the tail lacks rows")
+        delete(client, topic_of(site))  # when all consumers have read it
+        new_site.sql("UPDATE item SET version = 0 WHERE id = 1")
+        publish(new_site)
+        until(lambda: tail.versions["1"][-1] == 0, "the tail ended with the old topic")
     assert call(capsys, new_site, "drop", "--topics")[1].count("topic        ") == 1
 
 
