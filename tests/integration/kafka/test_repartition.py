@@ -21,6 +21,7 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.admin.generations import generations_of
 from changelog.connectors.sinks.kafka.reading.consume import consumed
+from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
 from changelog.connectors.sinks.kafka.repartition import FAIL_POINTS, refuse
 from changelog.connectors.wiring.kafka import sink_settings
 from changelog.connectors.wiring.sinks import open_sink
@@ -315,6 +316,7 @@ def test_an_entity_can_be_repartitioned_again(
         site = site_of(site.dsn, broker, tmp_path, partitions)
         site.sql(f"UPDATE item SET version = {generation}")
         publish(site)
+    assert read_generations(client_of(broker), site.settings.prefix, "another", {"guest": 1}) == {}
     site.sql(f"SELECT pg_drop_replication_slot('{site.settings.name}')")
     delete(client_of(broker), topic_of(site, 3))
     gap = gaps.find(site.settings, accept_settings=False, reach=failpoints.nowhere)
