@@ -307,7 +307,7 @@ def test_an_entity_can_be_repartitioned_again(
     site: Site, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second number is smaller than the first. A gap, at which the checkpoint is made anew, keeps the topics. Here
-    the newest topic is lost, too.
+    the newest topic is lost, too, and is created again with another number of partitions.
     """
     site.sql("INSERT INTO item SELECT n, 1 FROM generate_series(1, 9) AS n")
     publish(site)
@@ -319,13 +319,17 @@ def test_an_entity_can_be_repartitioned_again(
     assert read_generations(client_of(broker), site.settings.prefix, "another", {"guest": 1}) == {}
     site.sql(f"SELECT pg_drop_replication_slot('{site.settings.name}')")
     delete(client_of(broker), topic_of(site, 3))
-    gap = gaps.find(site.settings, accept_settings=False, reach=failpoints.nowhere)
+    site = site_of(site.dsn, broker, tmp_path, 5)
+    gap = gaps.find(site.settings, accept_settings=True, reach=failpoints.nowhere)
     assert gap is not None
     assert gap.error.message.startswith(f"topic {topic_of(site, 3)} does not exist")
-    gaps.cross(site.settings, gap, accept_settings=False, reach=failpoints.nowhere)
+    gaps.cross(site.settings, gap, accept_settings=True, reach=failpoints.nowhere)
     publish(site)
-    assert [generation.topic for generation in generations_of(site.checkpoint, site.settings.prefix, "item")] == [
-        topic_of(site, number) for number in (1, 2, 3)
+    generations = generations_of(site.checkpoint, site.settings.prefix, "item")
+    assert [(generation.topic, generation.partitions) for generation in generations] == [
+        (topic_of(site), OLD),
+        (topic_of(site, 2), 6),
+        (topic_of(site, 3), 5),
     ]
     assert live_rows(client_of(broker), topic_of(site, 3)) == site.table("item")
 
