@@ -377,6 +377,8 @@ def test_a_repartition_that_cannot_be_done_changes_nothing(
     assert "a transaction is half published" in refused(capsys, site)[1]
     store(site, replace(before, windows={"item": {"complete": False}}))
     assert f"the table of item is still being read into {topic_of(site)}" in refused(capsys, site)[1]
+    store(site, replace(before, position=None))
+    assert "an older checkpoint has overwritten the newer one" in refused(capsys, site)[1]
     store(site, before)
     client = client_of(broker)
     for what, count in (("has 3 partitions, not 12", 3), ("holds messages", 12)):
