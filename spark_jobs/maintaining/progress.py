@@ -70,13 +70,15 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
 def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
     """Returns the progress with the topics of `definition`, if they are topics of the same entity and changelog.
 
-    An entity gets another topic when it is repartitioned, and its old topic may be deleted later. If one of the topics
-    has another id in `definition`, the progress is returned as it is.
+    An entity gets another topic when it is repartitioned, and its old topic may be deleted later. The progress is
+    returned as it is if one of the topics has another id in `definition`, or if all topics are others: then the old
+    topic was deleted before a run could read it to its end.
     """
     before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
     if not isinstance(before, dict) or not isinstance(now, dict):
         return progress
     is_other_entity = len({first_topic(name) for name in (*before, *now)}) > 1
-    if is_other_entity or any(before[name] != now[name] for name in before.keys() & now.keys()):
+    common = before.keys() & now.keys()
+    if is_other_entity or not common or any(before[name] != now[name] for name in common):
         return progress
     return replace(progress, definition={**progress.definition, TOPICS: now})
