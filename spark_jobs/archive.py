@@ -218,10 +218,14 @@ def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, ma
     """Returns the spans of committed messages after the manifest's offsets."""
     with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
+        from changelog.spark_jobs.archiving.complete import refuse_deleted  # noqa: PLC0415
         from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
+        client = kafka.client(sink)
+        if not arguments.accept_lost:
+            refuse_deleted(client, config.prefix, manifest, arguments.skip)
         return kafka_offsets.unread(
-            kafka.client(sink), config.prefix, manifest.offsets, skip=arguments.skip, lost=arguments.accept_lost
+            client, config.prefix, manifest.offsets, skip=arguments.skip, lost=arguments.accept_lost
         )
 
 

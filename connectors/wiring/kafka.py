@@ -24,6 +24,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import JSON, ValueCodec
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
 from changelog.connectors.sinks.kafka.reading.positions import refuse_shared
 from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
+from changelog.connectors.sinks.kafka.reading.unchanged import refuse_older
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -176,7 +177,8 @@ def repartition(
     """Begins a new topic of the entity with this number of partitions, and returns the entity's present topic.
 
     If the entity already has this number of partitions, nothing is changed. The service must be stopped. Raises
-    ChangelogError: USAGE if there is no such entity, and the errors of `changelog.connectors.sinks.kafka.repartition`.
+    ChangelogError: USAGE if there is no such entity, DIVERGED if a topic has rows that are newer than the checkpoint,
+    and the errors of `changelog.connectors.sinks.kafka.repartition`.
     """
     log = open_log(config, sink)
     visible_checkpoint = log.checkpoint()
@@ -188,4 +190,7 @@ def repartition(
         checkpoint = opened_sink.recover()
         assert checkpoint is not None  # the one that was visible, or a newer one
         settings = sink_settings(config, sink)
+        existing = topics.entities(settings.client.admin(), config.prefix)
+        parts = [part for name in checkpoint.settings for part in existing.get(name, ())]
+        refuse_older(settings.client, values(config, sink), config.prefix, config.name, checkpoint, parts)
         return repartitioning.repartition(opened_sink, settings, checkpoint, entity, partitions, reach=reach)

@@ -13,11 +13,15 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.admin.names import entity_of
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
+from changelog.connectors.sinks.kafka.reading.read_generations import read_all_generations
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.reading.kafka_offsets import Offsets
 from changelog.spark_jobs.reading.read import reached
+from changelog.spark_jobs.storage.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +61,21 @@ def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | Non
     for part, end in part_ends.items():
         ends[entity_of(prefix, part[0])][part] = end
     return Goal(position=str(position), ends=dict(ends))
+
+
+def refuse_deleted(client: Client, prefix: str, manifest: Manifest, skip: Collection[str]) -> None:
+    """Raises ChangelogError (GAP) if a topic was deleted before its last messages were archived, as far as is known.
+
+    The topic of a repartitioned entity may be deleted once the archive is complete up to the position at which the
+    topic ended. The entities in `skip`, and topics from which nothing was archived, are not checked.
+    """
+    deleted = manifest.offsets.keys() - client.admin().topics().keys()
+    generations = read_all_generations(client, prefix) if deleted else {}
+    for entity in sorted(generations.keys() - {*skip}):
+        for entry in generations[entity][:-1]:
+            if entry["topic"] in deleted and manifest.complete.get(entity, "") < entry.get("last", ""):
+                raise ChangelogError(
+                    Kind.GAP,
+                    f"topic {entry['topic']} was deleted before the archive was complete up to its end",
+                    hint="--accept-lost goes on without the messages that are missing",
+                )

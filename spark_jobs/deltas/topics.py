@@ -12,7 +12,8 @@ Spark's checkpoint, at its start and then every minute.
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -27,9 +28,11 @@ from changelog.connectors.sinks.kafka.admin.generations import Generation
 from changelog.connectors.sinks.kafka.admin.names import delta_subject, delta_topic, entity_of, topic
 from changelog.connectors.sinks.kafka.admin.send_messages import send_messages
 from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState
-from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
+from changelog.connectors.sinks.kafka.encoding.messages import key_of
+from changelog.connectors.sinks.kafka.reading.read_generations import read_all_generations
+from changelog.connectors.sinks.kafka.reading.spans import messages_in
 from changelog.connectors.sinks.kafka.repartition import marks
-from changelog.envelope.entity import OF_CHANGELOG
+from changelog.envelope.entity import END_KEY, OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import delta_schema
 from changelog.spark_jobs.deltas.derive import Topics, Values, avro_values, json_values, messages_of
@@ -99,6 +102,37 @@ class DeltaTopics:
         skip = set() if self.entities is None else set(kafka_offsets.entities(admin, self.prefix)) - set(self.entities)
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
+    def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
+        """Returns whether topics with these offsets were deleted, and all of them had ended before and were read.
+
+        An entity's topic ends when the entity is repartitioned, and may then be deleted. The job has read such a topic
+        to its end if it has ended the topic of its deltas. Raises ChangelogError (GAP) if it has not.
+        """
+        existing = self.client.admin().topics()
+        deleted = committed.keys() - existing.keys()
+        generations = read_all_generations(self.client, self.prefix).values() if deleted else ()
+        ended = deleted & {entry["topic"] for entries in generations for entry in entries[:-1]}
+        for name in sorted(ended):
+            target = delta_topic(name)
+            if not self.lost and target in existing and not self._has_marks(target, existing[target].partitions):
+                raise ChangelogError(
+                    Kind.GAP,
+                    f"topic {name} was deleted before its last messages were read",
+                    hint="--accept-lost goes on without them",
+                )
+        return bool(deleted) and deleted == ended
+
+    def _has_marks(self, name: str, partitions: Iterable[int]) -> bool:
+        """Returns whether the last message of each of these partitions is a mark."""
+        parts = [(name, number) for number in partitions]
+        last = {part: range(end - 1, end) for part, end in ends(self.client.admin(), parts).items()}
+        if any(span.start < 0 for span in last.values()):
+            return False
+        with closing(self.client.reader()) as consumer:
+            return all(
+                key_of(message) == END_KEY.encode() for group in messages_in(consumer, last) for message in group
+            )
+
 
 def committed(checkpoint: FolderStore) -> kafka_offsets.Offsets:
     """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
@@ -145,7 +179,9 @@ def stream(
     assert isinstance(where, Kafka)
     topics.ensure()  # raises its errors before anything is read
     batches = _Batches(spark, config, topics, where, checkpoint, reach)
-    options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not topics.lost).lower()}
+    # Spark takes a deleted topic for lost data.
+    accepts_lost = topics.lost or topics.misses_ended(committed(checkpoint))
+    options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not accepts_lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)
     writer = changes.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint.root)
     trigger = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s * 1000:.0f} milliseconds"}
@@ -180,7 +216,7 @@ class _Batches:
         reach: Reach,
     ) -> None:
         assert isinstance(config.sink, KafkaConfig)
-        self._sink, self._name, self._topics, self._where = config.sink, config.name, topics, where
+        self._sink, self._topics, self._where = config.sink, topics, where
         self._checkpoint, self._reach = checkpoint, reach
         self._counts = spark.sparkContext.accumulator({}, _kinds())
         self.failure: ChangelogError | None = None
@@ -196,7 +232,7 @@ class _Batches:
         prefix = self._topics.prefix
         try:
             topics = self._topics.ensure()
-            generations = read_generations(self._topics.client, prefix, self._name)
+            generations = read_all_generations(self._topics.client, prefix)
             entities = {entity_of(prefix, name) for name in topics}
             present = {
                 entity: delta_topic(topic(prefix, entity, len(generations.get(entity, ())) or 1)) for entity in entities

@@ -70,13 +70,15 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
 def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
     """Returns the progress with the topics of `definition`, if they are topics of the same entity and changelog.
 
-    So a view continues after a repartition, which adds a topic, and after the old topic is deleted. If a topic has
-    another id in `definition`, it was deleted and created again, and the progress is returned as it is.
+    So a view continues after a repartition, which adds a topic, and after the old topic is deleted. The progress is
+    returned as it is if a topic has another id in `definition`, because it was deleted and created again; or if
+    `definition` has none of the earlier topics, because the old topic was deleted before a run knew the new one.
     """
     before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
     if not isinstance(before, dict) or not isinstance(now, dict):
         return progress
     is_other_entity = len({first_topic(name) for name in (*before, *now)}) > 1
-    if is_other_entity or any(before[name] != now[name] for name in before.keys() & now.keys()):
+    common = before.keys() & now.keys()
+    if is_other_entity or not common or any(before[name] != now[name] for name in common):
         return progress
     return replace(progress, definition={**progress.definition, TOPICS: now})

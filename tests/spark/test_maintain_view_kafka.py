@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from changelog.connectors.servers.kafka import Broker
 from changelog.envelope.model import Op
 from changelog.spark_jobs.maintain_view import JOB
+from changelog.spark_jobs.maintaining.progress import ViewProgress, with_topics
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS
 from changelog.spark_jobs.runner.job import main
 from tests.integration.kafka.topics import delete
@@ -96,6 +97,23 @@ def test_a_table_equals_the_topic_although_a_run_is_killed_and_the_entity_repart
     assert topics.is_equal()
     assert topics.run("--available-now") == 0
     assert summary(capsys)["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "continues"),
+    [
+        ({"b.order": "1"}, {"b.order": "1", "b.order.G2": "2"}, True),
+        ({"b.order": "1", "b.order.G2": "2"}, {"b.order.G2": "2"}, True),
+        ({"b.order": "1"}, {"b.order.G2": "2"}, False),  # no run has read the old topic to its end
+        ({"b.order": "1"}, {"b.order": "3"}, False),
+        ({"b.order": "1"}, {"b.guest": "1"}, False),
+    ],
+)
+def test_a_view_continues_if_it_has_followed_one_of_the_topics(
+    before: dict[str, str], now: dict[str, str], *, continues: bool
+) -> None:
+    progress = with_topics(ViewProgress(definition={"topics": before}), {"topics": now})
+    assert progress.definition == {"topics": now if continues else before}
 
 
 def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(

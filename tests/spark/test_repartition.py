@@ -19,6 +19,7 @@ from changelog.spark_jobs.runner.job import main
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.storage.manifest import newest
 from tests.campaigns import archive as campaign
+from tests.integration.kafka.topics import delete
 from tests.spark.changes import PARTITIONS, Workload
 from tests.spark.test_derive_deltas_kafka import Topics, settings_of
 
@@ -27,9 +28,12 @@ from tests.spark.test_derive_deltas_kafka import Topics, settings_of
 class ArchivedTopics(Topics):
     """A growing changelog on a broker, and the jobs that derive its deltas and archive it."""
 
-    def run_all(self) -> None:
-        assert self.run() == 0
-        assert main(ARCHIVE, [*self.arguments[:2], "--archive", str(self.folder / "archive")]) == 0
+    def run_all(self, *arguments: str) -> None:
+        assert self.run(*arguments) == 0
+        assert self.archive(*arguments) == 0
+
+    def archive(self, *arguments: str) -> int:
+        return main(ARCHIVE, [*self.arguments[:2], "--archive", str(self.folder / "archive"), *arguments])
 
     def deltas(self, topic: str) -> tuple[list[str], int]:
         """Returns the positions of the deltas in a topic, and the number of marks."""
@@ -77,3 +81,27 @@ def test_deltas_and_an_archive_go_on_in_the_new_topic(spark: SparkSession, topic
     read = read_changelog(spark, where, entities=["order"]).select("entity", "position").collect()
     assert sorted(row.position for row in read) == order_positions
     assert {row.entity for row in read} == {"order"}
+
+    delete(topics.settings.client, f"{prefix}.order")
+    topics.grow(2)
+    topics.run_all()
+    of_orders = [str(position_of(record)) for record in topics.records if record.entity == "order"]
+    assert sorted(topics.deltas("order.G2.delta")[0]) == [position for position in of_orders if position > last]
+
+
+def test_deltas_and_an_archive_stop_if_a_topic_was_deleted_before_it_was_read(
+    spark: SparkSession, topics: ArchivedTopics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.grow(4)
+    topics.run_all()
+    topics.grow(4)
+    topics.repartition("order", 12)
+    delete(topics.settings.client, f"{topics.settings.prefix}.order")
+    topics.grow(2)
+    assert topics.run() == 3
+    assert "order was deleted before its last messages were read" in capsys.readouterr().err
+    assert topics.archive() == 3
+    assert "order was deleted before the archive was complete up to its end" in capsys.readouterr().err
+    topics.run_all("--accept-lost")
+    topics.grow(2)
+    topics.run_all()

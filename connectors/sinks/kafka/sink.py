@@ -229,6 +229,17 @@ class KafkaSink:
             raise ChangelogError(Kind.ALTERED, "an entity was repartitioned while the service started")
         self._generations = generations
 
+    def _present_generations(self) -> GenerationEntries:
+        """Returns the entities' generations for a checkpoint that was made anew after a gap.
+
+        If the present topic was lost, it may have been created again with another number of partitions.
+        """
+        counts = {entity.name: entity.partitions for entity in self._prepared}
+        return {
+            name: [*earlier, {**present, "partitions": counts.get(name, present["partitions"])}]
+            for name, (*earlier, present) in self._generations.items()
+        }
+
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are those of the checkpoint; returns it, without the topics' ids unless `over_gap`."""
         settings = self._settings
@@ -292,7 +303,7 @@ class KafkaSink:
         self._begin()
         assert self._topic_ids is not None
         self._topic_ids.check_if_due()
-        generations = {GENERATIONS: self._generations} if self._generations else {}
+        generations = {GENERATIONS: self._present_generations()} if self._generations else {}
         record = replace(checkpoint, sink={**generations, **checkpoint.sink, _TOPICS: self._topic_ids.ids})
         settings = self._settings
         with self._translated("sending to Kafka"):

@@ -21,6 +21,7 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.admin.generations import generations_of
 from changelog.connectors.sinks.kafka.reading.consume import consumed
+from changelog.connectors.sinks.kafka.reading.read_generations import read_generations
 from changelog.connectors.sinks.kafka.repartition import FAIL_POINTS, refuse
 from changelog.connectors.wiring.kafka import sink_settings
 from changelog.connectors.wiring.sinks import open_sink
@@ -267,8 +268,13 @@ def test_a_consumer_sees_each_change_once_in_order_when_an_entity_is_repartition
     assert f"topic {topic_of(site, 2)} goes on where {topic_of(site)} ended" in text
     assert "fail" not in {finding["status"] for finding in json.loads(call(capsys, new_site, "check", "--json")[1])}
 
-    delete(client, topic_of(site))  # when all consumers have read it
-    publish(new_site)
+    monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", PATIENCE_S)
+    with closing(Tail(new_site)) as tail:
+        until(lambda: tail.versions == expected, "the tail lacks rows")
+        delete(client, topic_of(site))  # when all consumers have read it
+        new_site.sql("UPDATE item SET version = 0 WHERE id = 1")
+        publish(new_site)
+        until(lambda: tail.versions["1"][-1] == 0, "the tail ended with the old topic")
     assert call(capsys, new_site, "drop", "--topics")[1].count("topic        ") == 1
 
 
@@ -300,8 +306,9 @@ def test_a_repartition_is_done_once_although_it_is_killed_at_each_fail_point(
 def test_an_entity_can_be_repartitioned_again(
     site: Site, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second number is smaller than the first. Afterwards, changes and the newest topic are lost. To continue past
-    this gap, the service makes a new checkpoint, which still lists all topics.
+    """The second number is smaller than the first. Afterwards, changes and the newest topic are lost, and the topic is
+    created again with another number of partitions. To continue past this gap, the service makes a new checkpoint,
+    which still lists all topics.
     """
     site.sql("INSERT INTO item SELECT n, 1 FROM generate_series(1, 9) AS n")
     publish(site)
@@ -310,15 +317,20 @@ def test_an_entity_can_be_repartitioned_again(
         site = site_of(site.dsn, broker, tmp_path, partitions)
         site.sql(f"UPDATE item SET version = {generation}")
         publish(site)
+    assert read_generations(client_of(broker), site.settings.prefix, "another", {"guest": 1}) == {}
     site.sql(f"SELECT pg_drop_replication_slot('{site.settings.name}')")
     delete(client_of(broker), topic_of(site, 3))
-    gap = gaps.find(site.settings, accept_settings=False, reach=failpoints.nowhere)
+    site = site_of(site.dsn, broker, tmp_path, 5)
+    gap = gaps.find(site.settings, accept_settings=True, reach=failpoints.nowhere)
     assert gap is not None
     assert gap.error.message.startswith(f"topic {topic_of(site, 3)} does not exist")
-    gaps.cross(site.settings, gap, accept_settings=False, reach=failpoints.nowhere)
+    gaps.cross(site.settings, gap, accept_settings=True, reach=failpoints.nowhere)
     publish(site)
-    assert [generation.topic for generation in generations_of(site.checkpoint, site.settings.prefix, "item")] == [
-        topic_of(site, number) for number in (1, 2, 3)
+    generations = generations_of(site.checkpoint, site.settings.prefix, "item")
+    assert [(generation.topic, generation.partitions) for generation in generations] == [
+        (topic_of(site), OLD),
+        (topic_of(site, 2), 6),
+        (topic_of(site, 3), 5),
     ]
     assert live_rows(client_of(broker), topic_of(site, 3)) == site.table("item")
 
@@ -366,6 +378,8 @@ def test_a_repartition_that_cannot_be_done_changes_nothing(
     assert "a transaction is half published" in refused(capsys, site)[1]
     store(site, replace(before, windows={"item": {"complete": False}}))
     assert f"the table of item is still being read into {topic_of(site)}" in refused(capsys, site)[1]
+    store(site, replace(before, position=None))
+    assert "an older checkpoint has overwritten the newer one" in refused(capsys, site)[1]
     store(site, before)
     client = client_of(broker)
     for what, count in (("has 3 partitions, not 12", 3), ("holds messages", 12)):

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import cast
 
 import pyarrow as pa
@@ -22,7 +22,13 @@ from changelog.connectors.kafka.offsets import Part, begins
 from changelog.connectors.sinks import MESSAGES, unknown_entity
 from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.generations import generations_of
-from changelog.connectors.sinks.kafka.admin.names import entity_of, positions_topic, topic
+from changelog.connectors.sinks.kafka.admin.names import (
+    entity_of,
+    first_topic,
+    generation_of,
+    positions_topic,
+    topic,
+)
 from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.encoding.messages import (
     SOURCE,
@@ -154,7 +160,13 @@ class KafkaLog:
                     return
                 if time.monotonic() - listed_s > TOPICS_S:
                     parts, listed_s = self._parts(entity, key), time.monotonic()
-                stops = ordered_ends(self._admin, parts)
+                try:
+                    stops = ordered_ends(self._admin, parts)
+                except ChangelogError:
+                    present_parts = self._parts(entity, key)
+                    if not _misses_ended(parts, present_parts):
+                        raise
+                    parts, stops = present_parts, ordered_ends(self._admin, present_parts)
                 spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in stops.items()}
 
     def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
@@ -369,6 +381,14 @@ class KafkaLog:
 
 def _only(key: str | None) -> Collection[str] | None:
     return None if key is None else [key]
+
+
+def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
+    """Returns whether topics were deleted, and each of them had ended because its entity was repartitioned."""
+    names = {name for name, _ in present_parts}
+    deleted = {name for name, _ in parts} - names
+    newest = {name: max(map(generation_of, group)) for name, group in groupby(sorted(names), first_topic)}
+    return bool(deleted) and all(generation_of(name) < newest.get(first_topic(name), 1) for name in deleted)
 
 
 def _placed(envelope: Envelope, position: Position) -> Envelope:

@@ -52,6 +52,12 @@ def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, flo
     return None if entry is None else (_parsed(entry, topic_name), entry.at_s)
 
 
+def read_all(client: Client, prefix: str) -> list[Checkpoint]:
+    """Returns the last visible checkpoint of each source that publishes under `prefix`. Raises ChangelogError (GAP)."""
+    topic_name = positions_topic(prefix)
+    return [_parsed(entry, topic_name) for entry in _newest(client, topic_name).values()]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
     """The text of a stored checkpoint, its offset, and when it was stored, in seconds since 1970."""
