@@ -209,9 +209,11 @@ class Broker(ServerProcess):
         """Waits until both ports for clients answer. Returns False if the broker stops before that.
 
         The broker opens one port after the other. If another server has taken the second one, it stops, although the
-        first one has answered.
+        first one has answered. A port with TLS or SASL is not asked.
         """
-        return all(self._answers_at(port, cluster, deadline) for port in (self._direct_port, self.port))
+        is_plain = "CLIENT:PLAINTEXT" in self.settings["listener.security.protocol.map"]
+        ports = (self._direct_port, self.port) if is_plain else (self._direct_port,)
+        return all(self._answers_at(port, cluster, deadline) for port in ports)
 
     def _answers_at(self, port: int, cluster: str, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:
