@@ -17,6 +17,7 @@ from changelog.connectors.servers.postgres import PostgresServer, temporary_serv
 from changelog.connectors.sinks.files.layout import Resume, log_file, resume_file, sequences
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sinks.files.sink import FAIL_POINTS as SINK_FAIL_POINTS
+from changelog.connectors.sinks.kafka.repartition import FAIL_POINTS as REPARTITION_FAIL_POINTS
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
 from changelog.connectors.sources.debezium.source import FAIL_POINTS as DEBEZIUM_FAIL_POINTS
 from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
@@ -112,7 +113,8 @@ def test_every_fail_point_in_the_code_is_tested() -> None:
     fail_points = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
     loop_points = {*FAIL_POINTS, *STATE_FAIL_POINTS}
     source_points = {*READING_FAIL_POINTS, *GAP_FAIL_POINTS, *DEBEZIUM_FAIL_POINTS}
-    assert fail_points == {*loop_points, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *source_points}
+    kafka_points = {*KAFKA_FAIL_POINTS, *REPARTITION_FAIL_POINTS}
+    assert fail_points == {*loop_points, *AFTER_DAMAGE, *kafka_points, *source_points}
     assert {name for name in fail_points if name.startswith("files:")} == set(SINK_FAIL_POINTS)
 
 
