@@ -189,7 +189,7 @@ def serve(name: str, until: Position) -> None:
             start=name,
             seconds=round(time.perf_counter() - began_s, 2),
             cpu_s=round(time.process_time() - began_cpu_s, 2),
-            restored=engine.restored_messages,
+            restored=engine.figures().restored,
             memory_mib=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
             disk_mib=round(sum(file.stat().st_size for file in Path("views").rglob("*") if file.is_file()) / 2**20),
         )

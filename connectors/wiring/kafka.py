@@ -115,12 +115,14 @@ def findings(
     yield from (reach_finding, *others)
     if reach_finding.status == "fail":
         return
-    yield from topic_check.delta_findings(settings.client, config.prefix, [entity.name for entity in entities])
+    entity_names = [entity.name for entity in entities]
+    yield from topic_check.delta_findings(settings.client, config.prefix, entity_names)
+    yield from topic_check.ended_findings(settings.client, config.prefix, entity_names)
     existing = topics.read(settings.client.admin(), required)
     if existing:
         yield from rights.topic_rights(settings.client, list(existing))
     if positions_topic(config.prefix) in existing:
-        yield _sources(settings, [entity.name for entity in entities])
+        yield _sources(settings, entity_names)
     if not running:
         yield rights.transaction_rights(settings.client, settings.transactional_id)
 

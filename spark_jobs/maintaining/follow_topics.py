@@ -49,20 +49,6 @@ def follow(
     of order. This does no harm, because a target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may
     have lost changes that the view lacks.
     """
-    while _follow(spark, where, view, offsets_max=offsets_max, every_s=every_s, stopping=stopping):
-        pass
-
-
-def _follow(
-    spark: "SparkSession",
-    where: Kafka,
-    view: MaintainedView,
-    *,
-    offsets_max: int,
-    every_s: float | None,
-    stopping: threading.Event,
-) -> bool:
-    """Applies changes with one query of Spark. Returns True if it ended because the entity has other topics now."""
     client = Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
     spans = _unread(client, where, view)
     options = {
@@ -76,12 +62,11 @@ def _follow(
         changes = decoded(spark.readStream.format("kafka").options(**options).load(), where)
         writer = changes.writeStream.foreachBatch(batches.apply).option("checkpointLocation", f"file:{folder}")
         query = writer.trigger(**trigger).start()
-        checked_s = time.monotonic()
+        checked_s, has_other_topics = time.monotonic(), False
         try:
-            while not query.awaitTermination(_POLL_S) and not stopping.is_set():
+            while not (query.awaitTermination(_POLL_S) or stopping.is_set() or has_other_topics):
                 if time.monotonic() - checked_s > CHECK_EVERY_S:
-                    if _unread(client, where, view).keys() != spans.keys():
-                        return True
+                    has_other_topics = _unread(client, where, view).keys() != spans.keys()
                     checked_s = time.monotonic()
         except Exception:
             if batches.failure is not None:
@@ -90,7 +75,8 @@ def _follow(
         finally:
             batches.end()
             query.stop()
-    return False
+    if has_other_topics:  # a query of Spark cannot take them
+        follow(spark, where, view, offsets_max=offsets_max, every_s=every_s, stopping=stopping)
 
 
 def _unread(client: Client, where: Kafka, view: MaintainedView) -> dict[Part, OffsetSpan]:

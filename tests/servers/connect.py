@@ -1,8 +1,5 @@
 """Kafka Connect, in one process (standalone), with the sinks that a test configures."""
 
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +14,7 @@ from changelog.connectors.servers.unprivileged import (
     reachable,
     temporary_folder,
 )
+from tests.servers.answering import answers_http, await_answer
 
 START_TIMEOUT_S = 120.0
 
@@ -63,15 +61,7 @@ class Connect(ServerProcess):
     def start(self) -> None:
         """Starts the process, and returns when the worker answers."""
         self._process = launch(self._command, self.log)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._process.poll() is None and time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"{self._url}/connectors", timeout=5):
-                    return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                time.sleep(0.1)
-        self.kill()
-        raise RuntimeError(f"Kafka Connect did not start: {self.errors()}")
+        await_answer(self, lambda: answers_http(f"{self._url}/connectors"), self.errors, START_TIMEOUT_S)
 
     def errors(self) -> str:
         """Returns the lines of the log that say why something failed."""

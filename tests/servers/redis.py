@@ -1,6 +1,5 @@
 """A Redis server, which keeps its data only in memory."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import redis
 
 from changelog.connectors.servers.unprivileged import ServerProcess, free_port, launch, reachable, temporary_folder
+from tests.servers.answering import await_answer
 
 START_TIMEOUT_S = 60.0
 PASSWORD = "s3cret-of-redis"
@@ -31,16 +31,14 @@ class RedisServer(ServerProcess):
     def start(self) -> None:
         """Starts the process, and returns when the server answers."""
         self._process = launch(self._command, self.log)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._process.poll() is None and time.monotonic() < deadline:
-            try:
-                with redis.Redis.from_url(self.url) as client:
-                    client.ping()
-                return
-            except redis.RedisError:
-                time.sleep(0.05)
-        self.kill()
-        raise RuntimeError(f"Redis did not start: {self.log.read_text()[-500:]}")
+        await_answer(self, self._answers, lambda: self.log.read_text()[-500:], START_TIMEOUT_S)
+
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis.from_url(self.url) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
 
 
 @contextmanager

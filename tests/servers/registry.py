@@ -1,8 +1,5 @@
 """A schema registry: Apicurio, which also offers Confluent's API. It keeps its schemas in memory."""
 
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +7,7 @@ from pathlib import Path
 from changelog.connectors.java.program import find_java
 from changelog.connectors.servers.kafka import BRIEF
 from changelog.connectors.servers.unprivileged import ServerProcess, free_port, launch, reachable, temporary_folder
+from tests.servers.answering import answers_http, await_answer
 
 START_TIMEOUT_S = 120.0
 
@@ -35,15 +33,8 @@ class Registry(ServerProcess):
     def start(self) -> None:
         """Starts the process, and returns when the registry lists its subjects."""
         self._process = launch(self._command, self.log)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._process.poll() is None and time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"{self.url}/subjects", timeout=5):
-                    return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                time.sleep(0.1)
-        self.kill()
-        raise RuntimeError(f"the registry did not start: {self.log.read_text()[-500:]}")
+        url = f"{self.url}/subjects"
+        await_answer(self, lambda: answers_http(url), lambda: self.log.read_text()[-500:], START_TIMEOUT_S)
 
 
 @contextmanager

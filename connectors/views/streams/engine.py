@@ -50,11 +50,6 @@ class StreamsEngine:
         self._store_bytes = store_bytes
 
     @property
-    def restored_messages(self) -> int:
-        """How many messages were restored since the start. Those that were processed do not count."""
-        return self._tables.restoration.messages()
-
-    @property
     def where(self) -> str:
         return self._where
 
@@ -72,10 +67,10 @@ class StreamsEngine:
         reached = self._progress.reached([(topic.name, number) for number in numbers])
         if reached is None:
             raise self._progress.refusal(entity) or self._progress.error or restoring(entity)
-        moment = StreamsMoment(reached)
-        on_stale = moment.on_stale if allows_stale else None
-        moment.table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset, on_stale)
-        return moment
+        horizon = Horizon(reached)
+        on_stale = horizon.lower if allows_stale else None
+        table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset, on_stale)
+        return StreamsMoment(table, horizon)
 
     def columns(self, entity: str) -> Struct | None:
         """Returns the columns of an entity with their types; None if the changelog does not have them."""
@@ -115,6 +110,17 @@ class StreamsView:
         return self._engine.columns(self._entity)
 
 
+class Horizon:
+    """How far rows are complete that are being read: `reached` is lowered by each standby that answers."""
+
+    def __init__(self, reached: Completeness) -> None:
+        self.reached = reached
+
+    def lower(self, reached: Completeness) -> None:
+        """Takes what a standby that has answered has reached."""
+        self.reached = least([self.reached, reached])
+
+
 class StreamsMoment:
     """The rows of one entity, which change while they are read. Implements `ViewMoment`.
 
@@ -122,30 +128,28 @@ class StreamsMoment:
     that of the truncate. `rows` reads the truncates first, so a page can have rows that are truncated while it is read.
     """
 
-    table: "EntityTable"
+    def __init__(self, table: "EntityTable", horizon: Horizon) -> None:
+        self._table, self._horizon = table, horizon
 
-    def __init__(self, reached: Completeness) -> None:
-        self.reached = reached
-
-    def on_stale(self, reached: Completeness) -> None:
-        """Lowers `reached` to what the standby that answered has reached."""
-        self.reached = least([self.reached, reached])
+    @property
+    def reached(self) -> Completeness:
+        return self._horizon.reached
 
     def get(self, key: str, /) -> StateRow | None:
         if key == TRUNCATE_KEY:
             return None
         name = key.encode()
-        states = [self.table.state(number, name) for number in self.table.topic.partitions_of(name)]
+        states = [self._table.state(number, name) for number in self._table.topic.partitions_of(name)]
         return _row(key, [state for state in states if state is not None])
 
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
-        truncates = [self.table.truncated(number) for number in range(self.table.topic.partitions)]
-        with closing(self.table.scan(begin.encode())) as messages:
+        truncates = [self._table.truncated(number) for number in range(self._table.topic.partitions)]
+        with closing(self._table.scan(begin.encode())) as messages:
             for name, group in groupby(messages, key=lambda message: message.key):
                 if name == _TRUNCATE:
                     continue
                 key = name.decode()
-                states = [self.table.decoded(message, truncates[message.partition]) for message in group]
+                states = [self._table.decoded(message, truncates[message.partition]) for message in group]
                 yield key, _row(key, [state for state in states if state is not None])
 
 

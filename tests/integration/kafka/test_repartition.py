@@ -266,7 +266,13 @@ def test_a_consumer_sees_each_change_once_in_order_when_an_entity_is_repartition
     ]
     text = call(capsys, new_site, "status")[1].replace("\n", " ")
     assert f"topic {topic_of(site, 2)} goes on where {topic_of(site)} ended" in text
-    assert "fail" not in {finding["status"] for finding in json.loads(call(capsys, new_site, "check", "--json")[1])}
+    findings = json.loads(call(capsys, new_site, "check", "--json")[1])
+    assert "fail" not in {finding["status"] for finding in findings}
+    [ended] = [finding for finding in findings if finding["name"] == f"topic {topic_of(site)}"]
+    assert (ended["status"], ended["message"].split(";")[0]) == (
+        "warn",
+        f"has ended, and item goes on in {topic_of(site, 2)}",
+    )
 
     monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", PATIENCE_S)
     with closing(Tail(new_site)) as tail:

@@ -59,6 +59,20 @@ def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> It
         yield from _compared(configured[name], state, create=True, lag_s=None)
 
 
+def ended_findings(client: Client, prefix: str, entities: Collection[str]) -> Iterator[Finding]:
+    """Yields a finding about each topic that a repartition has ended and that still exists."""
+    parts = entities_of(client.admin(), prefix)
+    for entity in entities:
+        names = list(dict(parts.get(entity, ())))
+        for name in names[:-1]:
+            yield warn(
+                f"topic {name}",
+                f"has ended, and {entity} goes on in {names[-1]}; once Kafka removes the new topic's tombstones, "
+                "a reader of both topics takes deleted rows for existing ones",
+                "delete it once `changelog status` shows that the table is read and all consumers have changed over",
+            )
+
+
 def _compared(topic: Topic, state: TopicState | None, *, create: bool, lag_s: float | None) -> Iterator[Finding]:
     name = f"topic {topic.name}"
     if state is None:
