@@ -166,7 +166,7 @@ def _maintained(
     Raises ChangelogError (USAGE) if the target holds another view.
     """
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
-    from changelog.spark_jobs.maintaining.totals import refuse_columns  # noqa: PLC0415
+    from changelog.spark_jobs.maintaining.totals_columns import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
     from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
@@ -186,7 +186,7 @@ def _maintained(
     choice = Chosen(**{name: tuple(sorted(values)) for name, values in choice_of(arguments).items()})
     parts = {"changelog": config.name, "entity": view.entity, "columns": struct(columns), "choice": asdict(choice)}
     if view.totals is not None:
-        parts["totals"] = view.totals.model_dump()
+        parts["totals"] = view.totals.model_dump(exclude_none=True)
     if isinstance(where, Kafka):
         parts["topics"] = _topic_ids(where, view.entity)
     definition: dict[str, object] = msgspec.json.decode(msgspec.json.encode(parts))  # as it is stored

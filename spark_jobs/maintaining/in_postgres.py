@@ -20,6 +20,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
+from changelog.spark_jobs.maintaining import sessions, totals_columns
 from changelog.spark_jobs.maintaining import totals as totals_table
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
@@ -39,8 +40,9 @@ _SUFFIXES: Final = {
     "batch": "__batch",
     "parts": "__batch_parts",
     "changes": "__batch_sums",
+    "spans": "__batch_spans",
 }
-"""The suffix that each table adds to the view's name. The last three tables exist only while a batch is applied."""
+"""The suffix that each table adds to the view's name. The last four tables exist only while a batch is applied."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -134,18 +136,21 @@ class PostgresTarget:
     def create(self, columns: Sequence[Column], progress: str) -> None:
         """Creates the tables. Drops those that an earlier view left."""
         declared = _declared(ViewColumns(columns).declared())
-        totals = None if self._totals is None else _declared(totals_table.declared(self._totals, columns))
+        totals = None if self._totals is None else _declared(totals_columns.declared(self._totals, columns))
         with self._connection.transaction():
             for statement in (
                 "DROP TABLE IF EXISTS {rows}, {deleted}, {progress}, {totals}",
                 "CREATE TABLE {rows} ({declared}, PRIMARY KEY (_key))",
                 "CREATE TABLE {deleted} (key text PRIMARY KEY, position text NOT NULL, at timestamptz NOT NULL)",
-                "CREATE TABLE {progress} (record text NOT NULL)",
+                "CREATE TABLE {progress} (record text NOT NULL, newest timestamp)",
                 *([] if totals is None else ["CREATE TABLE {totals} ({totals_columns}, PRIMARY KEY (_key))"]),
                 *(f"COMMENT ON TABLE {{{name}}} IS {{mark}}" for name in self._lasting_names),
             ):
                 words = {"declared": declared, "totals_columns": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
                 self._connection.execute(self._sql(statement, **words))
+            if self._totals is not None and self._totals.session is not None:
+                for index in sessions.indexes(self._totals, self._names):
+                    self._connection.execute(index)
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
 
     def apply(self, batch: StateBatch) -> None:
@@ -178,11 +183,14 @@ class PostgresTarget:
         }
         truncating = () if batch.truncated is None else _TRUNCATING
         totals = self._totals
+        before, after = (totals_table.before, totals_table.after)
+        if totals is not None and totals.session is not None:
+            before, after = (sessions.before, sessions.after)
         statements = [
             *(self._sql(text) for text in _PREPARING),
-            *(totals_table.before(totals, batch.truncated, self._names) if totals else ()),
+            *(before(totals, batch.truncated, self._names) if totals else ()),
             *(self._sql(text, **words) for text in (*truncating, *_MERGING)),
-            *(totals_table.after(totals, self._names) if totals else ()),
+            *(after(totals, self._names) if totals else ()),
         ]
         for statement in statements:
             self._connection.execute(statement)
