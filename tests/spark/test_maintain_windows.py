@@ -93,9 +93,10 @@ def test_sessions_expire_and_late_rows_do_not_bring_them_back(spark: SparkSessio
         assert apply("b", 11) == [(10, 11, 2)]
         assert apply("c", 50) == [(10, 11, 2), (50, 50, 1)]
         assert apply("d", 60) == [(50, 50, 1), (60, 60, 1)]
-        assert apply("e", 9) == [(50, 50, 1), (60, 60, 1)]
-        assert apply("d", 60, op="delete") == [(50, 50, 1)]
-        assert apply("f", 11) == [(50, 50, 1)], "the newest time is remembered after its row is deleted"
+        assert apply("e", 49) == [(49, 50, 2), (60, 60, 1)]
+        assert apply("f", 9) == [(49, 50, 2), (60, 60, 1)]
+        assert apply("d", 60, op="delete") == [(49, 50, 2)]
+        assert apply("g", 11) == [(49, 50, 2)], "the newest time is remembered after its row is deleted"
 
 
 @pytest.mark.parametrize(
