@@ -1,4 +1,4 @@
-"""How far rows are: up to a checkpoint once the application has committed the offsets that belong to it."""
+"""Tests up to which checkpoint rows are complete: one for which the application has committed all offsets."""
 
 import time
 from collections.abc import Iterator, Mapping
