@@ -392,11 +392,11 @@ class KafkaTables:
             )
         elif _GLOBAL_THREAD in str(jpype.java.lang.Thread.currentThread().getName()):
             self._failure = ChangelogError(
-                Kind.CONNECTION, f"the thread of small tables failed: {text}", hint="start the command again"
+                Kind.CONNECTION, f"checkpoints cannot be followed any more: {text}", hint="start the command again"
             )
         elif "MissingSourceTopic" in text:
             self._failure = ChangelogError(
-                Kind.PRECONDITION, f"a topic is gone: {text}", hint="start the command again when the topics are there"
+                Kind.PRECONDITION, f"a topic is gone: {text}", hint="start the command again once the topic exists"
             )
         if self._failure is not None:
             _log.error("kafka streams ended", error=str(self._failure))
