@@ -1,4 +1,4 @@
-"""`changelog views serve`: serves the state of each row now, until it is interrupted."""
+"""`changelog views serve`: serves the present state of each row, until it is interrupted."""
 
 import argparse
 import os
