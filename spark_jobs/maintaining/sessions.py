@@ -30,11 +30,13 @@ _BEFORE: Final = (UTC, "CREATE TABLE {changes} AS " + _TIMES)
 
 _AFTER: Final = (
     "INSERT INTO {changes} " + _TIMES,
+    "ANALYZE {changes}",
     """CREATE TABLE {spans} AS
         SELECT {by_of_change}, least(min(change.low), min(_start)) AS low, greatest(max(change.high), max(_end)) AS high
         FROM (SELECT {by_names}, min(time) AS low, max(time) AS high FROM {changes} GROUP BY {by_names}) change
         LEFT JOIN {totals} was ON {is_same_group} AND _end >= change.low - {gap} AND _start <= change.high + {gap}
         GROUP BY {by_of_change}""",
+    "ANALYZE {spans}",
     """DELETE FROM {totals} was USING {spans} change
         WHERE {is_same_group} AND _end >= change.low AND _start <= change.high""",
     """INSERT INTO {totals}
