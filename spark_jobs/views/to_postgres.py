@@ -150,7 +150,7 @@ def refuse_taken(connection: Connection, table_name: ClaimedName, mark: str) -> 
 class Staging:
     """A table that tasks fill, and the table `parts` of the tasks that have copied their rows.
 
-    A task must know the `nonce` of its staging. So a task that is left of an earlier one can copy nothing.
+    A task must know the `nonce` of its staging. So a task that remains from an earlier run can copy nothing.
     """
 
     table: sql.Identifier
