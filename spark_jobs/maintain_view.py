@@ -10,7 +10,7 @@ count; all other changes are ignored as if they had never been made.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +22,9 @@ from changelog.connectors import failpoints
 from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from changelog.connectors.wiring.sinks import kafka_needed
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.schemas.avro import Column
 from changelog.schemas.spark import struct
 from changelog.spark_jobs.maintaining import target as targets
+from changelog.spark_jobs.maintaining.parts import ViewPart, parts_of
 from changelog.spark_jobs.maintaining.progress import ViewProgress, parse, refuse_other, with_topics
 from changelog.spark_jobs.maintaining.target import TARGETS, TargetSettings, ViewTarget
 from changelog.spark_jobs.runner.arguments import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
     from changelog.spark_jobs.reading.where import Kafka
+    from changelog.spark_jobs.views.transforms import Chosen
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="how long to remember the positions of deleted keys (%(default)s)",
     )
-    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it anew from the beginning")
+    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it again from the beginning")
     add_choice_options(parser)
 
 
@@ -95,12 +96,12 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
     """Returns the view to keep. Raises ChangelogError (USAGE) if it cannot be kept."""
     view = view_of(arguments.view, config)
     choice_of(arguments)
-    if view.nested:
-        hint = "keep a view of each entity, or rebuild the documents with rebuild_view"
-        raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has nested arrays", hint=hint)
-    if view.where is not None:
+    if any(part.where is not None for part in view.parts()):
         hint = "keep a view without it, and apply the condition when you read the view"
         raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has a `where`", hint=hint)
+    if view.nested and arguments.output != "postgres":
+        hint = "use --output postgres, keep a view of each entity, or rebuild the documents with rebuild_view"
+        raise ChangelogError(Kind.USAGE, f"--output {arguments.output} keeps no nested arrays", hint=hint)
     if view.totals is not None and arguments.output != "postgres":
         hint = "use --output postgres, or a view without totals"
         raise ChangelogError(Kind.USAGE, f"--output {arguments.output} keeps no totals", hint=hint)
@@ -119,14 +120,17 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     view = _view(arguments, config)
+    read_parts = _parts_reader(spark, arguments, config, view)
+    parts = read_parts()
     settings = TargetSettings(
         to=arguments.to,
         dsn=None if arguments.dsn is None else secret_of(arguments.dsn, Path(), os.environ),
         totals=view.totals,
+        arrays=parts[1:],
         reach=failpoints.parse(os.environ.get(failpoints.VARIABLE)),
     )
     with targets.opened(arguments.output, settings) as target, stopping_signal() as stopping:
-        maintained = _maintained(spark, arguments, config, view, target, settings)
+        maintained = _maintained(arguments, config, target, read_parts, parts, settings)
         every_s = None if arguments.available_now else arguments.every
         if isinstance(config.sink, FilesConfig):
             from changelog.spark_jobs.maintaining import follow_files  # noqa: PLC0415
@@ -153,12 +157,39 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     }
 
 
+def _parts_reader(
+    spark: "SparkSession", arguments: argparse.Namespace, config: Config, view: ViewConfig
+) -> Callable[[], Sequence[ViewPart]]:
+    """Returns a function that returns the view's parts, with the columns that the changelog has at that moment.
+
+    Raises ChangelogError (USAGE), as the function does, if the view's configuration does not fit the changelog.
+    """
+    from changelog.spark_jobs.maintaining.totals_columns import refuse_columns  # noqa: PLC0415
+    from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import where_of  # noqa: PLC0415
+    from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
+    from changelog.spark_jobs.views.transforms import schema_of  # noqa: PLC0415
+
+    where, entities = where_of(config), [*dict.fromkeys(view.entities())]
+    read_changelog(spark, where, entities=entities)  # refuses an unknown entity, with a better error
+
+    def read_parts() -> Sequence[ViewPart]:
+        parts = parts_of(arguments.view, view, plan.columns_of(spark, where, entities, None, None))
+        for part in parts:
+            schema_of(part.columns)  # refuses names that clash
+        if view.totals is not None:
+            refuse_columns(view.totals, parts[0].columns, f"[views.{arguments.view}] totals")
+        return parts
+
+    return read_parts
+
+
 def _maintained(
-    spark: "SparkSession",
     arguments: argparse.Namespace,
     config: Config,
-    view: ViewConfig,
     target: ViewTarget,
+    read_parts: Callable[[], Sequence[ViewPart]],
+    parts: Sequence[ViewPart],
     settings: TargetSettings,
 ) -> "MaintainedView":
     """Returns the view that the target holds. If it holds none, or with --rebuild, creates an empty view there.
@@ -166,56 +197,58 @@ def _maintained(
     Raises ChangelogError (USAGE) if the target holds another view.
     """
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
-    from changelog.spark_jobs.maintaining.totals_columns import refuse_columns  # noqa: PLC0415
-    from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
-    from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
-    from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
-    from changelog.spark_jobs.views.transforms import Chosen, schema_of  # noqa: PLC0415
+    from changelog.spark_jobs.views.transforms import Chosen  # noqa: PLC0415
 
-    where = where_of(config)
-    read_changelog(spark, where, entities=[view.entity])  # refuses an unknown entity, with a better error
-
-    def read_columns() -> Sequence[Column]:
-        columns = plan.columns_of(spark, where, [view.entity], None, None)[view.entity]
-        return columns if view.columns == plan.ALL else _chosen_columns(columns, arguments.view, view)
-
-    columns = read_columns()
-    schema_of(columns)  # refuses names that clash
-    if view.totals is not None:
-        refuse_columns(view.totals, columns, f"[views.{arguments.view}] totals")
     choice = Chosen(**{name: tuple(sorted(values)) for name, values in choice_of(arguments).items()})
-    parts = {"changelog": config.name, "entity": view.entity, "columns": struct(columns), "choice": asdict(choice)}
-    if view.totals is not None:
-        parts["totals"] = view.totals.model_dump(exclude_none=True)
-    if isinstance(where, Kafka):
-        parts["topics"] = _topic_ids(where, view.entity)
-    definition: dict[str, object] = msgspec.json.decode(msgspec.json.encode(parts))  # as it is stored
+    definition = _definition(config, parts, choice, settings)
     text = _stored(target, rebuilds=arguments.rebuild)
     progress = None if text is None else with_topics(parse(text, arguments.to), definition)
     if progress is None or arguments.rebuild:
         progress = ViewProgress(definition=definition)
-        target.create(columns, progress.to_json())
+        target.create(parts[0].columns, progress.to_json())
     refuse_other(progress, definition, arguments.to)
     return MaintainedView(
-        entity=view.entity,
-        columns=columns,
+        parts=parts,
         choice=choice,
         target=target,
         progress=progress,
-        read_columns=read_columns,
+        read_parts=read_parts,
         keep_deleted=timedelta(days=arguments.keep_deleted),
         reach=settings.reach,
     )
 
 
-def _topic_ids(where: "Kafka", entity: str) -> Mapping[str, str]:
-    """Returns the ids of an entity's topics. By these, a view is not continued with a topic that was created again."""
+def _definition(
+    config: Config, parts: Sequence[ViewPart], choice: "Chosen", settings: TargetSettings
+) -> dict[str, object]:
+    """Returns the definition of the view as it is stored."""
+    from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
+
+    view, *arrays = parts
+    definition: dict[str, object] = {
+        "changelog": config.name,
+        "entity": view.entity,
+        "columns": struct(view.columns),
+        "choice": asdict(choice),
+    }
+    if arrays:
+        definition["nested"] = [array.definition() for array in arrays]
+    if settings.totals is not None:
+        definition["totals"] = settings.totals.model_dump(exclude_none=True)
+    where = where_of(config)
+    if isinstance(where, Kafka):
+        definition["topics"] = _topic_ids(where, [part.entity for part in parts])
+    return dict(msgspec.json.decode(msgspec.json.encode(definition)))
+
+
+def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
+    """Returns the ids of entities' topics. By these, a view is not continued with a topic that was created again."""
     from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - its package may be missing
     from changelog.connectors.kafka.topic_ids import read_ids  # noqa: PLC0415
-    from changelog.spark_jobs.reading.kafka_offsets import entities  # noqa: PLC0415
+    from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
     admin = Client(bootstrap_servers=where.bootstrap_servers, options=where.options).admin()
-    names = {name for name, _ in entities(admin, where.prefix, [entity])[entity]}
+    names = {name for parts in kafka_offsets.entities(admin, where.prefix, entities).values() for name, _ in parts}
     ids = read_ids(admin, names)
     return {name: ids.get(name, "") for name in sorted(names)}
 
@@ -228,15 +261,6 @@ def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:
         if rebuilds and error.kind is Kind.PRECONDITION:
             return None
         raise
-
-
-def _chosen_columns(columns: Sequence[Column], name: str, view: ViewConfig) -> Sequence[Column]:
-    columns_by_name = {column.name: column for column in columns}
-    for column_name in view.columns:
-        if column_name not in columns_by_name:
-            message = f"[views.{name}] columns: {view.entity} has no column {column_name}"
-            raise ChangelogError(Kind.USAGE, message, hint=f"it has: {', '.join(columns_by_name)}")
-    return [columns_by_name[column_name] for column_name in view.columns]
 
 
 JOB = Job(name="maintain_view", description=__doc__ or "", add_arguments=_arguments, plan=_plan, run=_run)

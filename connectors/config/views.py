@@ -153,14 +153,16 @@ class ViewConfig(Section):
     serve: ServedConfig | None = None
     totals: TotalsConfig | None = None
 
-    def entities(self) -> Iterator[str]:
-        """Yields the entity of the documents, and then the entities of all arrays in them, outer arrays before inner
-        ones.
-        """
+    def parts(self) -> Iterator["ViewConfig | NestedConfig"]:
+        """Yields the view, and then all arrays in its documents, outer arrays before inner ones."""
         parts: list[ViewConfig | NestedConfig] = [self]
         for part in parts:
-            yield part.entity
+            yield part
             parts += part.nested.values()
+
+    def entities(self) -> Iterator[str]:
+        """Yields the entities of all `parts`."""
+        return (part.entity for part in self.parts())
 
 
 def streams_problems(serve: ServeConfig) -> Iterator[tuple[str, str]]:

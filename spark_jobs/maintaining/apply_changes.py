@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
@@ -12,9 +15,9 @@ from changelog.connectors.failpoints import Reach, nowhere
 from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
-from changelog.schemas.avro import Column
+from changelog.spark_jobs.maintaining.parts import Path, ViewPart
 from changelog.spark_jobs.maintaining.progress import REBUILD, ViewProgress
-from changelog.spark_jobs.maintaining.target import StateBatch, ViewTarget
+from changelog.spark_jobs.maintaining.target import ArrayStates, StateBatch, ViewTarget
 from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
 
 FORGET_EVERY: Final = timedelta(hours=1)
@@ -23,18 +26,18 @@ FORGET_EVERY: Final = timedelta(hours=1)
 
 @dataclass(slots=True, kw_only=True)
 class MaintainedView:
-    """A view of one entity in an open target, and its progress.
+    """A view in an open target, and its progress.
 
-    `read_columns` returns the view's columns as the changelog has them now. Markers of deletes are kept for
-    `keep_deleted`. `rows`, `deleted` and `batches` count what this run has applied.
+    `parts` has first the view's own rows, then the arrays of its documents. `read_parts` returns the parts with their
+    columns as the changelog has them now. Markers of deletes are kept for `keep_deleted`. `rows`, `deleted` and
+    `batches` count what this run has applied.
     """
 
-    entity: str
-    columns: Sequence[Column]
+    parts: Sequence[ViewPart]
     choice: Chosen
     target: ViewTarget
     progress: ViewProgress
-    read_columns: Callable[[], Sequence[Column]]
+    read_parts: Callable[[], Sequence[ViewPart]]
     keep_deleted: timedelta
     reach: Reach = nowhere
     rows: int = 0
@@ -42,62 +45,101 @@ class MaintainedView:
     batches: int = 0
     _forgotten_at: datetime | None = None
 
+    @property
+    def entities(self) -> Sequence[str]:
+        """The entities of all parts."""
+        return list(dict.fromkeys(part.entity for part in self.parts))
+
     def apply(self, rows: DataFrame, checkpoint: Mapping[str, Any]) -> None:
         """Applies a batch of the changelog's rows, which ends at `checkpoint`.
 
-        `rows` are those of the entity and of the reserved entity `schemas`. They may repeat rows of earlier batches.
+        `rows` are those of the entities and of the reserved entity `schemas`. They may repeat rows of earlier batches.
 
         Raises ChangelogError (PRECONDITION) if the view has other columns now. Nothing of the batch is applied then.
         """
-        is_change = (F.col("entity") == self.entity) & is_chosen(self.choice)
-        is_truncate = is_change & (F.col("key") == TRUNCATE_KEY) & (F.col("position") > self.progress.truncated)
-        is_version = (F.col("entity") == SCHEMAS) & (F.col("key") == self.entity)
+        newer = reduce(or_, (_is_newer(entity, self.progress.truncated) for entity in self.entities))
+        is_truncate = newer & is_chosen(self.choice) & (F.col("key") == TRUNCATE_KEY)
+        is_version = (F.col("entity") == SCHEMAS) & F.col("key").isin(*self.entities)
         marks = rows.where(is_truncate | is_version).select("entity", "position").collect()
         if any(mark["entity"] == SCHEMAS for mark in marks):
             self._refuse_altered()
-        truncated = max((mark["position"] for mark in marks if mark["entity"] == self.entity), default=None)
-        progress = replace(self.progress, checkpoint=checkpoint, truncated=truncated or self.progress.truncated)
-        is_newer = (F.col("key") != TRUNCATE_KEY) & (F.col("position") > progress.truncated)
-        self._apply(rows.where(is_change & is_newer), truncated, progress)
+        truncated: dict[str, str] = {}
+        for mark in marks:
+            if mark["entity"] != SCHEMAS:
+                truncated[mark["entity"]] = max(mark["position"], truncated.get(mark["entity"], ""))
+        progress = replace(self.progress, checkpoint=checkpoint, truncated={**self.progress.truncated, **truncated})
+        self._apply(rows.where(is_chosen(self.choice)), truncated, progress)
         self.progress = progress
         self.batches += 1
         self.reach("view:applied")
         self._forget()
 
-    def _apply(self, changes: DataFrame, truncated: str | None, progress: ViewProgress) -> None:
-        states = folded(changes, self.columns).persist()
+    def _apply(self, changes: DataFrame, truncated: Mapping[str, str], progress: ViewProgress) -> None:
+        states = {part.path: _states(part, changes, progress).persist() for part in self.parts}
         try:
-            is_delete = F.col("_op") == Op.DELETE.value
-            counts = {
-                row["deleted"]: row["count"] for row in states.groupBy(is_delete.alias("deleted")).count().collect()
-            }
-            self.target.apply(
-                StateBatch(
-                    columns=self.columns,
-                    states=states,
-                    has_deletes=True in counts,
-                    truncated=truncated,
-                    progress=progress.to_json(),
-                )
-            )
+            counts = {path: _counts(states_of_part) for path, states_of_part in states.items()}
+            self.target.apply(self._batch(states, counts, truncated, progress))
         finally:
-            states.unpersist()
-        self.rows += counts.get(False, 0)
-        self.deleted += counts.get(True, 0)
+            for states_of_part in states.values():
+                states_of_part.unpersist()
+        self.rows += sum(counts_of_part[False] for counts_of_part in counts.values())
+        self.deleted += sum(counts_of_part[True] for counts_of_part in counts.values())
+
+    def _batch(
+        self,
+        states: Mapping[Path, DataFrame],
+        counts: Mapping[Path, Mapping[bool, int]],
+        truncated: Mapping[str, str],
+        progress: ViewProgress,
+    ) -> StateBatch:
+        view, *arrays = self.parts
+        return StateBatch(
+            columns=view.columns,
+            states=states[view.path],
+            has_deletes=counts[view.path][True] > 0,
+            truncated=truncated.get(view.entity),
+            progress=progress.to_json(),
+            arrays={
+                part.path: ArrayStates(
+                    states=states[part.path],
+                    is_empty=not any(counts[part.path].values()),
+                    truncated=truncated.get(part.entity),
+                )
+                for part in arrays
+            },
+        )
 
     def _refuse_altered(self) -> None:
-        """Raises ChangelogError (PRECONDITION) if a new version of the entity's columns changes those of the view."""
-        old_types = {column.name: column.type for column in self.columns}
-        new_types = {column.name: column.type for column in self.read_columns()}
-        differing = [name for name in {**old_types, **new_types} if old_types.get(name) != new_types.get(name)]
-        if differing or list(old_types) != list(new_types):
-            names = ", ".join(differing) or "their order"
-            raise ChangelogError(
-                Kind.PRECONDITION, f"the columns of {self.entity} have changed ({names})", hint=REBUILD
-            )
+        """Raises ChangelogError (PRECONDITION) if a new version of an entity's columns changes those of the view."""
+        for old_part, new_part in zip(self.parts, self.read_parts(), strict=True):
+            old_types = {column.name: column.type for column in old_part.columns}
+            new_types = {column.name: column.type for column in new_part.columns}
+            differing = [name for name in {**old_types, **new_types} if old_types.get(name) != new_types.get(name)]
+            if differing or list(old_types) != list(new_types):
+                names = ", ".join(differing) or "their order"
+                raise ChangelogError(
+                    Kind.PRECONDITION, f"the columns of {old_part.entity} have changed ({names})", hint=REBUILD
+                )
 
     def _forget(self) -> None:
         now = datetime.now(UTC)
         if self._forgotten_at is None or now - self._forgotten_at > FORGET_EVERY:
             self.target.forget(now - self.keep_deleted)
             self._forgotten_at = now
+
+
+def _is_newer(entity: str, truncated: Mapping[str, str]) -> Expression:
+    """Returns the condition that selects the changes of an entity after its last truncate."""
+    return (F.col("entity") == entity) & (F.col("position") > truncated.get(entity, ""))
+
+
+def _states(part: ViewPart, changes: DataFrame, progress: ViewProgress) -> DataFrame:
+    is_change = _is_newer(part.entity, progress.truncated) & (F.col("key") != TRUNCATE_KEY)
+    return folded(changes.where(is_change), part.columns)
+
+
+def _counts(states: DataFrame) -> Mapping[bool, int]:
+    """Returns the number of deleted keys (True), and of all others (False)."""
+    is_deleted = (F.col("_op") == Op.DELETE.value).alias("deleted")
+    counts = {row["deleted"]: row["count"] for row in states.groupBy(is_deleted).count().collect()}
+    return {deleted: counts.get(deleted, 0) for deleted in (False, True)}

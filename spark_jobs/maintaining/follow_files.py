@@ -42,5 +42,5 @@ def _apply_new(spark: "SparkSession", where: Files, view: MaintainedView) -> Non
             refuse_dropped(spark, where, after, "the view goes up to")
         except ChangelogError as error:
             raise ChangelogError(Kind.GAP, error.message, hint=REBUILD) from error
-    rows = until(read_changelog(spark, where, entities=[view.entity, SCHEMAS], after=after), end)
+    rows = until(read_changelog(spark, where, entities=[*view.entities, SCHEMAS], after=after), end)
     view.apply(rows, {"position": str(end)})

@@ -1,4 +1,4 @@
-"""Follows the topics of an entity on Kafka, by structured streaming.
+"""Follows the topics of a view's entities on Kafka, by structured streaming.
 
 The target stores the next offsets together with the rows, and each query begins at these offsets. So Spark's checkpoint
 is not needed after its query has ended, and is deleted. If a table is restored from a copy, the next query begins where
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECK_EVERY_S: Final = 60.0
-"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages, and whether the
+"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages, and whether an
 entity has a new topic.
 """
 
@@ -45,7 +45,7 @@ def follow(
 ) -> None:
     """Applies the new changes, then ends; with `every_s`, begins a batch that often until `stopping` is set.
 
-    A batch has at most about `offsets_max` offsets. If the entity was repartitioned, a key's changes may be applied out
+    A batch has at most about `offsets_max` offsets. If an entity was repartitioned, a key's changes may be applied out
     of order. This does no harm, because a target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may
     have lost changes that the view lacks.
     """
@@ -81,7 +81,7 @@ def follow(
 
 def _unread(client: Client, where: Kafka, view: MaintainedView) -> dict[Part, OffsetSpan]:
     """Returns the spans of messages that the view lacks. Raises ChangelogError (GAP) if some of them may be gone."""
-    others = kafka_offsets.entities(client.admin(), where.prefix).keys() - {view.entity, SCHEMAS}
+    others = kafka_offsets.entities(client.admin(), where.prefix).keys() - {*view.entities, SCHEMAS}
     try:
         return kafka_offsets.unread(client, where.prefix, view.progress.checkpoint, skip=others)
     except ChangelogError as error:

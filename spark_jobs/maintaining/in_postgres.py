@@ -2,32 +2,38 @@
 applies it, together with the progress.
 
 Beside the view's table there are `<table>__deleted`, the markers of deleted keys, `<table>__progress`, and, if the view
-has totals, `<table>__totals`.
+has totals, `<table>__totals`. Each array of documents has a table of its rows, `<table>__<array>`, with markers of its
+own. Its rows are applied like those of the view.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
-from changelog.connectors.config import TotalsConfig
-from changelog.connectors.failpoints import Reach
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
-from changelog.spark_jobs.maintaining import sessions, totals_columns
+from changelog.spark_jobs.maintaining import documents, sessions, totals_columns
 from changelog.spark_jobs.maintaining import totals as totals_table
+from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns
 from changelog.spark_jobs.views.postgres_session import Connection, connected
 from changelog.spark_jobs.views.to_postgres import ClaimedName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Names = Mapping[str, sql.Identifier]
+"""The names of the tables of one part of a view, by the keys of `_SUFFIXES` or `_ARRAY_SUFFIXES`."""
 
 MARK: Final = "changelog maintained view"
 """The comment on tables that this job made. It differs from that on tables which `rebuild_view` replaces."""
@@ -43,6 +49,15 @@ _SUFFIXES: Final = {
     "spans": "__batch_spans",
 }
 """The suffix that each table adds to the view's name. The last four tables exist only while a batch is applied."""
+
+_ARRAY_SUFFIXES: Final = {
+    "rows": "",
+    "deleted": "__deleted",
+    "batch": "__batch",
+    "parts": "__batch_parts",
+    "values": "__batch_on",
+}
+"""The same for the tables of an array. Their names begin with `documents.table_of`."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -101,30 +116,38 @@ def opened(settings: TargetSettings) -> Iterator["PostgresTarget"]:
         table_name = to_postgres.claim(connection, table, MARK)
         for suffix in _SUFFIXES.values():
             to_postgres.refuse_taken(connection, replace(table_name, name=table_name.name + suffix), MARK)
-        yield PostgresTarget(connection, table_name, table.dsn, settings.totals, settings.reach)
+        paths = [array.path for array in settings.arrays]
+        documents.refuse_names(table_name, [*_SUFFIXES.values()], paths, [*_ARRAY_SUFFIXES.values()])
+        for array_name in (documents.table_of(table_name, path) for path in paths):
+            for suffix in _ARRAY_SUFFIXES.values():
+                suffixed_name = replace(array_name, name=array_name.name + suffix)
+                to_postgres.refuse_taken(connection, suffixed_name, documents.mark_of(table_name))
+        yield PostgresTarget(connection, table_name, settings)
 
 
 class PostgresTarget:
     """A table that this run has claimed."""
 
-    def __init__(
-        self, connection: Connection, table: ClaimedName, dsn: str, totals: TotalsConfig | None, reach: Reach
-    ) -> None:
-        self._connection, self._dsn, self._totals, self._reach = connection, dsn, totals, reach
+    def __init__(self, connection: Connection, table: ClaimedName, settings: TargetSettings) -> None:
+        assert settings.dsn is not None  # see `opened`
+        self._connection, self._dsn, self._reach = connection, settings.dsn, settings.reach
+        self._table, self._totals = table, settings.totals
         self._names = {name: table.named(suffix) for name, suffix in _SUFFIXES.items()}
-        self._lasting_names = ["rows", "deleted", "progress", *([] if totals is None else ["totals"])]
+        self._lasting_names = ["rows", "deleted", "progress", *([] if settings.totals is None else ["totals"])]
+        self._arrays = {array.path: _array_tables(table, array) for array in settings.arrays}
 
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no table.
 
         Raises ChangelogError (PRECONDITION) if only some of the tables exist.
         """
-        missing_names = []
-        for name in self._lasting_names:
-            text = self._names[name].as_string(self._connection)
-            if to_postgres.one(self._connection, "SELECT to_regclass(%s)", [text]) == (None,):
-                missing_names.append(text)
-        if len(missing_names) == len(self._lasting_names):
+        own_tables = [self._names[name] for name in self._lasting_names]
+        tables = [*own_tables, *(array.names[name] for array in self._arrays.values() for name in ("rows", "deleted"))]
+        texts = [table.as_string(self._connection) for table in tables]
+        missing_names = [
+            text for text in texts if to_postgres.one(self._connection, "SELECT to_regclass(%s)", [text]) == (None,)
+        ]
+        if len(missing_names) == len(texts):
             return None
         if missing_names:
             raise ChangelogError(
@@ -135,7 +158,7 @@ class PostgresTarget:
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
         """Creates the tables. Drops those that an earlier view left."""
-        declared = _declared(ViewColumns(columns).declared())
+        declared = _declared([*ViewColumns(columns).declared(), *documents.declared((), self._arrays)])
         totals = None if self._totals is None else _declared(totals_columns.declared(self._totals, columns))
         with self._connection.transaction():
             for statement in (
@@ -151,7 +174,26 @@ class PostgresTarget:
             if self._totals is not None and self._totals.session is not None:
                 for index in sessions.indexes(self._totals, self._names):
                     self._connection.execute(index)
+            self._create_arrays()
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
+
+    def _create_arrays(self) -> None:
+        """Creates the tables of arrays. Drops those that an earlier view left, also of other arrays."""
+        mark = documents.mark_of(self._table)
+        for table in to_postgres.tables_with(self._connection, self._table.schema, mark):
+            self._connection.execute(sql.SQL("DROP TABLE {}").format(table))
+        for path, array in self._arrays.items():
+            columns = [*ViewColumns(array.columns).declared(), *documents.declared(path, self._arrays)]
+            for statement in (
+                "CREATE TABLE {rows} ({declared}, PRIMARY KEY (_key))",
+                "CREATE TABLE {deleted} (key text PRIMARY KEY, position text NOT NULL, at timestamptz NOT NULL)",
+                "COMMENT ON TABLE {rows} IS {mark}",
+                "COMMENT ON TABLE {deleted} IS {mark}",
+            ):
+                words = {"declared": _declared(columns), "mark": sql.Literal(mark)}
+                self._connection.execute(sql.SQL(statement).format(**array.names, **words))
+        for index in documents.indexes(self._arrays, self._names):
+            self._connection.execute(index)
 
     def apply(self, batch: StateBatch) -> None:
         """Applies a batch.
@@ -159,44 +201,72 @@ class PostgresTarget:
         1. Tasks copy the states into a table of their own. A killed run leaves this table; the next one drops it.
         2. One transaction applies the states and stores the progress.
         """
-        shape = ViewColumns([*batch.columns, _BEGUN_COLUMN])
-        staging = to_postgres.create_to_fill(self._connection, self._names["batch"], self._names["parts"], shape, MARK)
-        to_postgres.fill(self._connection, batch.states, shape, self._dsn, staging)  # 1
+        self._stage(self._names, MARK, batch.columns, batch.states)  # 1
+        for path, array in self._arrays.items():
+            states = None if batch.arrays[path].is_empty else batch.arrays[path].states
+            self._stage(array.names, documents.mark_of(self._table), array.columns, states)
         self._reach("view:staged")
         with self._connection.transaction():  # 2
-            self._merge(batch)
+            for statement in self._merging(batch):
+                self._connection.execute(statement)
             self._connection.execute(self._sql("UPDATE {progress} SET record = %s"), [batch.progress])
-            self._connection.execute(self._sql("DROP TABLE {batch}, {parts}"))
+            for names in self._names_of_parts():
+                self._connection.execute(sql.SQL("DROP TABLE {batch}, {parts}").format(**names))
 
     def forget(self, before: datetime) -> None:
         """Removes the markers of deletes that were applied before this time."""
-        self._connection.execute(self._sql("DELETE FROM {deleted} WHERE at < %s"), [before])
+        for names in self._names_of_parts():
+            self._connection.execute(sql.SQL("DELETE FROM {deleted} WHERE at < %s").format(**names), [before])
 
-    def _merge(self, batch: StateBatch) -> None:
-        names = [name for name, _ in ViewColumns(batch.columns).declared()]
-        own_names = {column.name for column in batch.columns}
-        words = {
-            "delete": sql.Literal(Op.DELETE.value),
-            "truncated": sql.Literal(batch.truncated),
-            "names": sql.SQL(", ").join(map(sql.Identifier, names)),
-            "merged": sql.SQL(", ").join(_merged(name, is_own=name in own_names) for name in names),
-        }
-        truncating = () if batch.truncated is None else _TRUNCATING
+    def _names_of_parts(self) -> list[Names]:
+        return [self._names, *(array.names for array in self._arrays.values())]
+
+    def _stage(self, names: Names, mark: str, columns: Sequence[Column], states: "DataFrame | None") -> None:
+        shape = ViewColumns([*columns, _BEGUN_COLUMN])
+        staging = to_postgres.create_to_fill(self._connection, names["batch"], names["parts"], shape, mark)
+        if states is not None:
+            to_postgres.fill(self._connection, states, shape, self._dsn, staging)
+
+    def _merging(self, batch: StateBatch) -> Iterator[sql.Composed]:
+        """Yields the statements that apply a batch."""
         totals = self._totals
         before, after = (totals_table.before, totals_table.after)
         if totals is not None and totals.session is not None:
             before, after = (sessions.before, sessions.after)
-        statements = [
-            *(self._sql(text) for text in _PREPARING),
-            *(before(totals, batch.truncated, self._names) if totals else ()),
-            *(self._sql(text, **words) for text in (*truncating, *_MERGING)),
-            *(after(totals, self._names) if totals else ()),
-        ]
-        for statement in statements:
-            self._connection.execute(statement)
+        truncated = {path: array.truncated for path, array in batch.arrays.items()}
+        for names in self._names_of_parts():
+            yield from (sql.SQL(text).format(**names) for text in _PREPARING)
+        yield from before(totals, batch.truncated, self._names) if totals else ()
+        yield from documents.before(self._arrays, truncated)
+        yield from _merging(self._names, batch.columns, batch.truncated)
+        for path, array in self._arrays.items():
+            yield from _merging(array.names, array.columns, truncated[path])
+        yield from documents.after(self._arrays, self._names)
+        yield from after(totals, self._names) if totals else ()
 
     def _sql(self, text: str, **more: sql.Composable) -> sql.Composed:
         return sql.SQL(text).format(**self._names, **more)
+
+
+def _array_tables(table: ClaimedName, array: ViewPart) -> documents.ArrayTables:
+    name = documents.table_of(table, array.path)
+    return documents.ArrayTables(
+        array=array, names={table_name: name.named(suffix) for table_name, suffix in _ARRAY_SUFFIXES.items()}
+    )
+
+
+def _merging(names: Names, columns: Sequence[Column], truncated: str | None) -> Iterator[sql.Composed]:
+    """Yields the statements that apply the states in the table `batch` to the tables `rows` and `deleted`."""
+    column_names = [name for name, _ in ViewColumns(columns).declared()]
+    own_names = {column.name for column in columns}
+    words = {
+        "delete": sql.Literal(Op.DELETE.value),
+        "truncated": sql.Literal(truncated),
+        "names": sql.SQL(", ").join(map(sql.Identifier, column_names)),
+        "merged": sql.SQL(", ").join(_merged(name, is_own=name in own_names) for name in column_names),
+    }
+    truncating = () if truncated is None else _TRUNCATING
+    return (sql.SQL(text).format(**names, **words) for text in (*truncating, *_MERGING))
 
 
 def _declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:

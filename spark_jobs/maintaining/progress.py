@@ -14,21 +14,21 @@ FORMAT: Final = 1
 TOPICS: Final = "topics"
 """The member of a definition that has the topics with their ids, if the changelog is on Kafka."""
 
-REBUILD: Final = "run the job once with --rebuild: it builds the view anew from the beginning of the changelog"
+REBUILD: Final = "run the job once with --rebuild: it builds the view again from the beginning of the changelog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewProgress:
     """A view's definition, and the point up to which all changes have been applied.
 
-    `checkpoint` is that point: a position in a file log, or the next offsets of Kafka's topics. `truncated` is the
-    position of the last truncate, or empty: changes before it are ignored, in whatever order partitions are read.
+    `checkpoint` is that point: a position in a file log, or the next offsets of Kafka's topics. `truncated` has
+    the position of each entity's last truncate: changes before it are ignored, in whatever order partitions are read.
     """
 
     format: int = FORMAT
     definition: Mapping[str, object]
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
-    truncated: str = ""
+    truncated: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Returns the text that a target stores."""
@@ -68,17 +68,18 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
 
 
 def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
-    """Returns the progress with the topics of `definition`, if they are topics of the same entity and changelog.
+    """Returns the progress with the topics of `definition`, if they are topics of the same entities and changelog.
 
     So a view continues after a repartition, which adds a topic, and after the old topic is deleted. The progress is
     returned as it is if a topic has another id in `definition`, because it was deleted and created again; or if
-    `definition` has none of the earlier topics, because the old topic was deleted before a run knew the new one.
+    `definition` has none of an entity's earlier topics, because the old topic was deleted before a run knew the new
+    one.
     """
     before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
     if not isinstance(before, dict) or not isinstance(now, dict):
         return progress
-    is_other_entity = len({first_topic(name) for name in (*before, *now)}) > 1
     common = before.keys() & now.keys()
-    if is_other_entity or not common or any(before[name] != now[name] for name in common):
+    has_each_entity = {first_topic(name) for name in common} == {first_topic(name) for name in (*before, *now)}
+    if not has_each_entity or any(before[name] != now[name] for name in common):
         return progress
     return replace(progress, definition={**progress.definition, TOPICS: now})

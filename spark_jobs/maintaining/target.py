@@ -16,6 +16,7 @@ from changelog.connectors.extras import extra_needed
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
+from changelog.spark_jobs.maintaining.parts import Path, ViewPart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,13 +42,27 @@ applied."""
 class TargetSettings:
     """The options that say where a view is kept: `to` is --to, and `dsn` is the text to which --dsn refers.
 
-    Only the target `postgres` keeps `totals`.
+    Only the target `postgres` keeps `totals` and documents. `arrays` are the parts of documents apart from the view's
+    own rows, outer ones before inner ones.
     """
 
     to: str
     dsn: str | None = field(default=None, repr=False)
     totals: TotalsConfig | None = None
+    arrays: Sequence[ViewPart] = ()
     reach: Reach = nowhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayStates:
+    """New states of the rows of an array, in the form of those of `StateBatch`.
+
+    A batch often has no changes of most arrays. If `is_empty` is true, `states` has no rows, and need not be read.
+    """
+
+    states: "DataFrame"
+    is_empty: bool
+    truncated: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +72,7 @@ class StateBatch:
     `states` has at most one row for each key: the view's `columns`, then the columns of
     `changelog.envelope.states.fold.ABOUT`, then `_begun`. The DataFrame is cached. The row of a deleted key has the
     `_op` "delete". If the table was truncated, `truncated` is the position of the last truncate, and all `states` are
-    newer. `progress` is a text that the target stores.
+    newer. `progress` is a text that the target stores. `arrays` is empty unless `TargetSettings` has arrays.
     """
 
     columns: Sequence[Column]
@@ -65,6 +80,7 @@ class StateBatch:
     has_deletes: bool
     truncated: str | None
     progress: str
+    arrays: Mapping[Path, ArrayStates] = field(default_factory=dict)
 
 
 class ViewTarget(Protocol):

@@ -218,12 +218,16 @@ def _moment(value: datetime) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
+def _local_moment(value: datetime) -> str:
+    return value.replace(tzinfo=None).isoformat(timespec="microseconds")  # Arrow adds the zone of the session, UTC
+
+
 _PLAIN: Final[dict[Primitive, Render]] = {
     Primitive.FLOAT: lambda value: _float(float(str(np.float32(value)))),
     Primitive.DOUBLE: _float,
     Primitive.BYTES: lambda value: base64.b64encode(value).decode(),
     Primitive.DATE: str,
-    Primitive.TIMESTAMP: lambda value: value.isoformat(timespec="microseconds"),
+    Primitive.TIMESTAMP: _local_moment,
     Primitive.TIMESTAMP_TZ: _moment,
     Primitive.JSON: lambda value: msgspec.Raw(value.encode()),
 }

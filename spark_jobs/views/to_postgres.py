@@ -146,6 +146,16 @@ def refuse_taken(connection: Connection, table_name: ClaimedName, mark: str) -> 
         )
 
 
+def tables_with(connection: Connection, schema: str, comment: str) -> list[sql.Identifier]:
+    """Returns the names of the tables in a schema that have this comment."""
+    rows = connection.execute(
+        "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
+        " WHERE nspname = %s AND relkind = %s AND obj_description(c.oid, 'pg_class') = %s ORDER BY relname",
+        [schema, _TABLE, comment],
+    ).fetchall()
+    return [sql.Identifier(schema, name) for (name,) in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Staging:
     """A table that tasks fill, and the table `parts` of the tasks that have copied their rows.

@@ -2,9 +2,10 @@
 its changelog.
 
 Rounds are grouped in blocks, each with its own database and view. A round is a run of the job. The job is killed at a
-fail point, or at a random moment after it has applied a batch. In the middle of a block, a run builds the view anew.
-After each kill, the totals must be those of the view's rows. At the end of a block, one run of the job is not
-disturbed. Then the rows and totals of the view must equal the results of SQL on the source.
+fail point, or at a random moment after it has applied a batch. In the middle of a block, a run builds the view again.
+The view's documents have the rows of a second table. After each kill, totals and documents must be those of the view's
+rows. At the end of a block, one run of the job is not disturbed. Then rows, totals and documents of the view must equal
+the results of SQL on the source.
 """
 
 import os
@@ -57,6 +58,10 @@ listen = "127.0.0.1:0"
 [views.accounts]
 entity = "account"
 totals = {{ by = ["guest_id"], sums = ["amount", "quantity"] }}
+[views.accounts.nested.lines]
+entity = "line"
+on = {{ order_id = "id" }}
+columns = ["line_no", "version", "sku", "price", "open"]
 """
 
 ROWS = "SELECT id, guest_id, version, stamp, amount, quantity, note, changed_at FROM {table} ORDER BY id"
@@ -65,8 +70,21 @@ TOTALS = """SELECT guest_id, _count, count_amount, sum_amount, count_quantity, s
 GROUPS = """SELECT guest_id, count(*), count(amount), sum(amount), count(quantity), sum(quantity)
     FROM {table} GROUP BY guest_id ORDER BY guest_id"""
 
-TRUNCATE = """TRUNCATE account;
-    INSERT INTO account SELECT n, n % 97, nextval('versions'), '', n / 4.0, n % 5 FROM generate_series(0, 99) AS n"""
+TARGET_NAMES = {"table": "accounts", "lines": "accounts__lines"}
+
+DOCUMENTS = "SELECT id, lines FROM accounts ORDER BY id"
+JOINED = """SELECT id, coalesce((
+        SELECT jsonb_agg(jsonb_build_object(
+            'line_no', line_no, 'version', version, 'sku', sku, 'price', price, 'open', open
+        ) ORDER BY line_no) FROM {lines} WHERE order_id = account.id
+    ), '[]') FROM {table} account ORDER BY id"""
+
+TRUNCATES = (
+    """TRUNCATE account;
+    INSERT INTO account SELECT n, n % 97, nextval('versions'), '', n / 4.0, n % 5 FROM generate_series(0, 99) AS n""",
+    """TRUNCATE line;
+    INSERT INTO line SELECT n / 2, n % 2, nextval('versions'), '', 'sku', n / 7.0 FROM generate_series(0, 99) AS n""",
+)
 
 
 def campaign() -> Campaign:
@@ -131,6 +149,7 @@ class _Block:
             self._disturb()
             self._round(rebuilds=number == rounds // 2)
             self._compare(TOTALS, GROUPS, of_source=False)
+            self._compare(DOCUMENTS, JOINED, of_source=False)
         self._load.stop()
         end = last_write(self._source)
         self._service.until(
@@ -139,16 +158,18 @@ class _Block:
         self._service.stop()
         self._job.finish("--available-now")
         self._compare(TOTALS, GROUPS, of_source=True)
+        self._compare(DOCUMENTS, JOINED, of_source=True)
         self._compare(ROWS, ROWS, of_source=True)
         return {**self._figures, "writes": self._load.counts.committed, "runs": dict(self._runs)}
 
     def _disturb(self) -> None:
         chance = self._rng.random()
         if chance < 0.2:
-            _query(self._source, TRUNCATE)
+            _query(self._source, self._rng.choice(TRUNCATES))
             self._figures["truncates"] += 1
         elif chance < 0.5:
-            command = [sys.executable, "-m", "changelog", "rebuild", "--config", str(self._config), "account"]
+            command = [sys.executable, "-m", "changelog", "rebuild", "--config", str(self._config)]
+            command.append(self._rng.choice(("account", "line")))
             subprocess.run(
                 [*command, "--no-wait"], cwd=ROOT, env={**os.environ, **LEAN}, timeout=COMMAND_S, check=True,
                 stdout=subprocess.DEVNULL,
@@ -188,10 +209,11 @@ class _Block:
         return str(record)
 
     def _compare(self, statement: str, expected_statement: str, *, of_source: bool) -> None:
-        dsn, table = (self._source, "account") if of_source else (self._target, "accounts")
-        rows = _query(self._target, statement.format(table="accounts"))
-        expected = _query(dsn, expected_statement.format(table=table))
-        differing = sorted({*rows} ^ {*expected}, key=str)
+        dsn = self._source if of_source else self._target
+        names = {"table": "account", "lines": "line"} if of_source else TARGET_NAMES
+        rows = _query(self._target, statement.format(**TARGET_NAMES))
+        expected = _query(dsn, expected_statement.format(**names))
+        differing = sorted({*map(str, rows)} ^ {*map(str, expected)})
         assert rows == expected, f"{len(differing)} rows differ, for example {differing[:4]}"
         self._figures["rows"] += len(rows)
 

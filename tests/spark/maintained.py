@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from decimal import Decimal as Number
 from typing import Any
@@ -16,6 +16,7 @@ from changelog.envelope.position import Position
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Decimal
 from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.progress import ViewProgress
 from changelog.spark_jobs.maintaining.target import ViewTarget
 from changelog.spark_jobs.views.transforms import EVERYTHING
@@ -67,29 +68,32 @@ def check_totals(dsn: str, totals: TotalsConfig) -> None:
 
 
 def scattered(
-    records: Sequence[Record], chance: random.Random, shares: Sequence[float] = (0, 0.5, 1)
+    records: Sequence[Record],
+    chance: random.Random,
+    shares: Sequence[float] = (0, 0.5, 1),
+    entities: Collection[str] = ("order",),
 ) -> list[list[Record]]:
-    """Distributes the changes of `order` over batches, as if partitions were read at different speeds. Some batches are
-    applied again later. A row's partition changes each time the row is created. A batch has one of the `shares` of what
-    remains of a partition.
+    """Distributes the changes of these entities over batches, as if partitions were read at different speeds. Some
+    batches are applied again later. A row's partition changes each time the row is created. A batch has one of the
+    `shares` of what remains of a partition.
     """
     queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
-    live: dict[str, int] = {}
-    places: dict[tuple[Position, str], int] = {}
+    live: dict[str, dict[str, int]] = {entity: {} for entity in entities}
+    places: dict[tuple[Position, str, str], int] = {}
     for change in records:
-        key, op = change.place.key, change.envelope.provenance.source.op
-        if change.entity != "order":
+        entity, key, op = change.entity, change.place.key, change.envelope.provenance.source.op
+        if entity not in entities:
             continue
         if key == TRUNCATE_KEY:
-            live.clear()
+            live[entity].clear()
             queues[change.place.partition].append(change)
             continue
-        place = places.get((position_of(change), key))
+        place = places.get((position_of(change), entity, key))
         if place is None:
-            place = live[key] = live.get(key, chance.randrange(PARTITIONS))
-            places[position_of(change), key] = place
+            place = live[entity][key] = live[entity].get(key, chance.randrange(PARTITIONS))
+            places[position_of(change), entity, key] = place
             if op is Op.DELETE:
-                del live[key]
+                del live[entity][key]
         queues[place].append(change)
     batches: list[list[Record]] = []
     while any(queues):
@@ -105,14 +109,19 @@ def scattered(
 
 
 def maintained(target: ViewTarget, columns: Sequence[Column] = COLUMNS) -> MaintainedView:
+    """Creates an empty view of `order` in the target."""
+    return maintained_parts(target, [ViewPart(entity="order", columns=columns)])
+
+
+def maintained_parts(target: ViewTarget, parts: Sequence[ViewPart]) -> MaintainedView:
+    """Creates an empty view of these parts in the target."""
     progress = ViewProgress(definition={})
-    target.create(columns, progress.to_json())
+    target.create(parts[0].columns, progress.to_json())
     return MaintainedView(
-        entity="order",
-        columns=columns,
+        parts=parts,
         choice=EVERYTHING,
         target=target,
         progress=progress,
-        read_columns=lambda: columns,
+        read_parts=lambda: parts,
         keep_deleted=timedelta(days=7),
     )

@@ -34,12 +34,13 @@ class ViewedTopics(Topics):
     """A growing changelog on a broker, and the job that keeps a view of it in PostgreSQL."""
 
     dsn: str = ""
+    view: str = 'orders = { entity = "order" }'
 
     @property
     def arguments(self) -> list[str]:
         servers, prefix = self.settings.client.bootstrap_servers, self.settings.prefix
         sink = f'{{ kind = "kafka", bootstrap_servers = "{servers}", prefix = "{prefix}" }}'
-        file = config(self.folder, f'{sink}\nviews = {{ orders = {{ entity = "order" }} }}')
+        file = config(self.folder, f"{sink}\nviews = {{ {self.view} }}")
         return [
             "--config",
             str(file),
@@ -107,6 +108,9 @@ def test_a_table_equals_the_topic_although_a_run_is_killed_and_the_entity_repart
         ({"b.order": "1"}, {"b.order.G2": "2"}, False),  # no run has read the old topic to its end
         ({"b.order": "1"}, {"b.order": "3"}, False),
         ({"b.order": "1"}, {"b.guest": "1"}, False),
+        ({"b.order": "1", "b.guest": "2"}, {"b.order": "1", "b.guest": "2", "b.guest.G2": "3"}, True),
+        ({"b.order": "1", "b.guest": "2"}, {"b.order": "1", "b.guest.G2": "3"}, False),
+        ({"b.order": "1"}, {"b.order": "1", "b.guest": "2"}, False),
     ],
 )
 def test_a_view_continues_if_it_has_followed_one_of_the_topics(
@@ -135,7 +139,7 @@ def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(
     assert topics.run("--available-now") == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("maintain_view: history lost: ")
-    assert line.endswith("--rebuild: it builds the view anew from the beginning of the changelog")
+    assert line.endswith("--rebuild: it builds the view again from the beginning of the changelog")
 
 
 def _refuse_other_topics(topics: ViewedTopics, capsys: pytest.CaptureFixture[str]) -> None:

@@ -290,6 +290,8 @@ def test_a_refused_run_changes_nothing(
 def test_the_client_and_its_url_are_needed(
     config: Path, run: Run, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    change = record(Op.CREATE, '{"id":1,"doc":{}}', key="1")
+    grow(config.parent, [[announced(change), change]])
     without_url = [word for word in ARGUMENTS if word not in ("--dsn", "env:REDIS_URL")]
     assert "--output redis needs --dsn; --dsn env:NAME" in run(JOB, config, *without_url, code=2).lines[0]
     monkeypatch.delitem(sys.modules, in_redis.__name__)

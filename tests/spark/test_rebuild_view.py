@@ -5,7 +5,7 @@ is one line.
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -80,8 +80,8 @@ def position_of(record: Record) -> Position:
 def announced(first: Record, shape: Struct = SHAPE) -> Record:
     """Returns the record that announces the columns of the first change."""
     entity = Entity(
-        name="order",
-        table=("public", "orders"),
+        name=first.entity,
+        table=("public", f"{first.entity}s"),
         key=("id",),
         partition_by=("id",),
         partitions=1,
@@ -106,14 +106,14 @@ def folder(tmp_path: Path, workload: list[list[Record]]) -> Path:
     return tmp_path
 
 
-def grow(folder: Path, transactions: list[list[Record]]) -> None:
+def grow(folder: Path, transactions: list[list[Record]], entities: Sequence[str] = ("order", "guest")) -> None:
     with closing(FileSink(folder / "log")) as sink:
         recovered = sink.recover()
         flat_records = [record for records in transactions for record in records]
         sink.add([from_records(flat_records)])
         last = position_of(flat_records[-1])
         number = 1 if recovered is None else 2
-        state = checkpoint(number, settings={"order": {}, "guest": {}}, through=last.commit)
+        state = checkpoint(number, settings={entity: {} for entity in entities}, through=last.commit)
         sink.commit(replace(state, position=last))
 
 

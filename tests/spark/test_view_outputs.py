@@ -48,7 +48,9 @@ TYPES: dict[str, ColumnType] = {
     "doc": P.JSON,
     "list": Array(element=P.FLOAT),
     "map": Map(value=P.STRING),
-    'p"a`ir': Struct(fields=(("n", Decimal(precision=5, scale=2)), ("at", P.TIMESTAMP_TZ), ("doc", P.JSON))),
+    'p"a`ir': Struct(
+        fields=(("n", Decimal(precision=5, scale=2)), ("at", P.TIMESTAMP_TZ), ("local", P.TIMESTAMP), ("doc", P.JSON))
+    ),
     "note": P.STRING,
     "long": P.STRING,
 }
@@ -73,7 +75,12 @@ FULL = {
     "doc": {"n": 1e20, "e": "é"},
     "list": [0.1, None, "Infinity"],
     "map": {"a": "1", "b": None},
-    'p"a`ir': {"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "doc": [1, "x"]},
+    'p"a`ir': {
+        "n": "1.50",
+        "at": "2026-11-21T03:10:02.000000Z",
+        "local": "2026-11-21T03:10:02.000000",
+        "doc": [1, "x"],
+    },
     "note": "",
     "long": None,
 }
@@ -83,7 +90,8 @@ ORACLE = """SELECT id = 9007199254740993, flag, small = -1, single = 'NaN', doub
     uuid = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid, day = '0001-01-01'::date, time::text = '24:00:00',
     at = '2026-11-21 03:10:02.5'::timestamp, "at zone" = '9999-12-31 23:59:59.999999+00'::timestamptz,
     doc::text = '{"n": 1e+20, "e": "\\u00e9"}', list = '[0.1, null, "Infinity"]', map = '{"a": "1", "b": null}',
-    "p""a`ir" = '{"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "doc": [1, "x"]}', note = '', long IS NULL,
+    "p""a`ir" = '{"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "local": "2026-11-21T03:10:02.000000",
+        "doc": [1, "x"]}', note = '', long IS NULL,
     _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL,
     _context::text = '{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}' FROM orders WHERE _key = '1'"""
 """Compares the values of the view with those that the server should have. Each column of the result must be true."""

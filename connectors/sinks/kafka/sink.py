@@ -230,7 +230,7 @@ class KafkaSink:
         self._generations = generations
 
     def _present_generations(self) -> GenerationEntries:
-        """Returns the entities' generations for a checkpoint that was made anew after a gap.
+        """Returns the entities' generations for a checkpoint that was made again after a gap.
 
         If the present topic was lost, it may have been created again with another number of partitions.
         """

@@ -30,8 +30,8 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 GROUP = "group"
-"""The kind of `Remnant` for the consumer group, the only thing that reading the topics creates in Kafka. Tools see from the
-group's offsets how far the service has read.
+"""The kind of `Remnant` for the consumer group, the only thing that reading the topics creates in Kafka. Tools see from
+the group's offsets how far the service has read.
 """
 
 _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}

@@ -1,0 +1,237 @@
+"""Keeps documents of several entities in PostgreSQL: arrays of rows, in columns of the rows that they belong to.
+
+The rows of each array have tables of their own beside the view's. The transaction that applies a batch notes to which
+enclosing rows the batch's rows belong, once before it applies the batch and once after. Then it makes the arrays of
+these rows again, inner arrays before outer ones. So it does not matter why a row changed, and the work depends on the
+size of the batch, not on that of the tables.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from psycopg import sql
+
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.avro import Column
+from changelog.schemas.spark import DIGITS_MAX
+from changelog.schemas.types import ColumnType, Decimal, Primitive
+from changelog.spark_jobs.maintaining.parts import Path, ViewPart
+from changelog.spark_jobs.views.to_postgres import ClaimedName
+
+_NAME_BYTES_MAX: Final = 63
+_MEMBERS_AT_ONCE: Final = 50  # a function has at most 100 arguments
+
+_TOUCHED: Final = "_key IN (SELECT _key FROM {batch})"
+
+_SETTINGS: Final = (
+    "SET LOCAL enable_seqscan = off",  # tables that were just filled have no statistics
+    "SET LOCAL enable_hashjoin = off",
+    "SET LOCAL enable_mergejoin = off",
+    "SET LOCAL jit = off",
+    "SET LOCAL extra_float_digits = 1",
+)
+_RESETS: Final = tuple(f"RESET {statement.split()[2]}" for statement in _SETTINGS)
+"""Between these statements, rows are found by indexes, and floats are printed exactly."""
+
+_BEFORE: Final = "CREATE TABLE {values} AS SELECT {on} FROM {rows} WHERE {affected}"
+
+_NOTING: Final = ("INSERT INTO {values} SELECT {on} FROM {rows} WHERE " + _TOUCHED, "ANALYZE {values}")
+
+_DOCUMENTS: Final = """WITH belonging AS MATERIALIZED (
+        SELECT outside._key FROM (SELECT DISTINCT * FROM {values}) inside JOIN {outer} outside ON {belongs}
+        UNION SELECT _key FROM {outer_batch}
+    ), documents AS MATERIALIZED (
+        SELECT outside._key, coalesce((
+            SELECT jsonb_agg({element} ORDER BY inside._key COLLATE "C") FROM {rows} inside WHERE {belongs}
+        ), '[]') AS elements FROM belonging JOIN {outer} outside USING (_key)
+    )"""
+
+_UPDATE: Final = """UPDATE {outer} outside SET {member} = documents.elements FROM documents
+        WHERE outside._key = documents._key AND outside.{member}::text <> documents.elements::text"""
+
+_MAKING: Final = f"{_DOCUMENTS} {_UPDATE}"
+_MAKING_AND_NOTING: Final = f"""{_DOCUMENTS}, changed AS ({_UPDATE} RETURNING {{outer_on}})
+    INSERT INTO {{outer_values}} SELECT * FROM changed"""
+"""Make the arrays of the enclosing rows. If these rows are in an array themselves, it is noted where they belong."""
+
+_DROPPING: Final = "DROP TABLE {values}"
+
+_FLOAT: Final = """CASE WHEN abs({0}) < 1e16 AND {0} = trunc({0}) THEN to_jsonb(round({0}::text::numeric, 1))
+    ELSE to_jsonb({0}) END"""
+
+_JSON: Final[Mapping[ColumnType, str]] = {
+    Primitive.FLOAT: _FLOAT,
+    Primitive.DOUBLE: _FLOAT,
+    Primitive.BYTES: "translate(encode({0}, 'base64'), E'\\n', '')",
+    Primitive.TIMESTAMP: """to_char({0}, 'YYYY-MM-DD"T"HH24:MI:SS.US')""",
+    Primitive.TIMESTAMP_TZ: """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
+    Primitive.JSON: "{0}::jsonb",
+}
+"""Expressions for the values that are published, as in `changelog.spark_jobs.views.copy_rows.renderer`. Other values
+are those that PostgreSQL puts into JSON.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayTables:
+    """The tables for the rows of one array: `rows`, `deleted`, `batch` and `values`, by these names.
+
+    `values` exists only within the transaction that applies a batch. It has the columns `on` of the rows that the batch
+    may change, from before and after it.
+    """
+
+    array: ViewPart
+    names: Mapping[str, sql.Identifier]
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of `rows`, apart from arrays.
+
+        Documents show a value that is text in Spark as it was published. So such a value is stored as text, unless
+        PostgreSQL prints it in the same way.
+        """
+        return [replace(column, type=_stored_type(column.type)) for column in self.array.columns]
+
+
+Arrays = Mapping[Path, ArrayTables]
+"""The tables of all arrays of a view, those of outer arrays before inner ones."""
+
+
+def mark_of(table: ClaimedName) -> str:
+    """Returns the comment on the tables of the arrays of a view. No table of another view has it."""
+    return f"changelog maintained arrays of the view {table.name}."
+
+
+def table_of(table: ClaimedName, path: Path) -> ClaimedName:
+    """Returns the name of the table for the rows of an array."""
+    return replace(table, name="__".join((table.name, *path)))
+
+
+def refuse_names(
+    table: ClaimedName, own_suffixes: Sequence[str], paths: Sequence[Path], suffixes: Sequence[str]
+) -> None:
+    """Raises ChangelogError (USAGE) if two tables of a view would have the same name, or one has too long a name.
+
+    `own_suffixes` are those of the tables for the view's own rows, and `suffixes` those for the rows of each array.
+    """
+    taken_names = {table.name + suffix for suffix in own_suffixes}
+    for path in paths:
+        names = {table_of(table, path).name + suffix for suffix in suffixes}
+        array = ".".join(path)
+        for name in sorted(names):
+            if len(name.encode()) > _NAME_BYTES_MAX:
+                message = f"the array {array} needs the table {name}, whose name is longer than {_NAME_BYTES_MAX} bytes"
+                raise ChangelogError(Kind.USAGE, message, hint="use a shorter --to, or rename the array")
+            if name in taken_names:
+                message = f"the array {array} needs the table {name}, which the view uses otherwise"
+                raise ChangelogError(Kind.USAGE, message, hint="rename the array")
+        taken_names |= names
+
+
+def _stored_type(type_: ColumnType) -> ColumnType:
+    is_text = type_ is Primitive.TIME or (isinstance(type_, Decimal) and type_.precision > DIGITS_MAX)
+    return Primitive.STRING if is_text else type_
+
+
+def declared(path: Path, arrays: Arrays) -> list[tuple[str, str]]:
+    """Returns the names of the columns for the arrays of the rows at `path`, and their PostgreSQL types."""
+    return [(member, "jsonb NOT NULL DEFAULT '[]'") for member in _members(path, arrays)]
+
+
+def _members(path: Path, arrays: Arrays) -> list[str]:
+    return [inner_path[-1] for inner_path in arrays if inner_path[:-1] == path]
+
+
+def indexes(arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
+    """Yields the statements that create the indexes by which rows that belong together are found. `own_names` has the
+    tables for the view's own rows.
+    """
+    columns: set[tuple[Path, tuple[str, ...]]] = set()
+    for path, tables in arrays.items():
+        on = tables.array.on
+        columns |= {(path, tuple(on)), (path[:-1], tuple(dict.fromkeys(on.values())))}
+    for path, names in sorted(columns):
+        rows = arrays[path].names["rows"] if path else own_names["rows"]
+        yield sql.SQL("CREATE INDEX ON {} ({})").format(rows, _listed(names))
+
+
+def before(arrays: Arrays, truncated: Mapping[Path, str | None]) -> Iterator[sql.Composed]:
+    """Yields the statements that precede the application of a batch. `truncated` has the position of each array's last
+    truncate in the batch.
+    """
+    if not arrays:
+        return
+    yield from _formatted(_SETTINGS)
+    for path, tables in arrays.items():
+        affected = sql.SQL(_TOUCHED).format(**tables.names)
+        if truncated[path] is not None:
+            is_truncated = sql.SQL(' OR _position < {} COLLATE "C"').format(sql.Literal(truncated[path]))
+            affected = affected + is_truncated
+        yield from _formatted([_BEFORE], **tables.names, on=_listed(tables.array.on), affected=affected)
+    yield from _formatted(_RESETS)
+
+
+def after(arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
+    """Yields the statements that follow the application of a batch: they make arrays again, inner ones first."""
+    if not arrays:
+        return
+    yield from _formatted(_SETTINGS)
+    for path in reversed([*arrays]):
+        yield from _made(path, arrays, own_names)
+    yield from _formatted(_RESETS)
+
+
+def _made(path: Path, arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
+    """Yields the statements that make one array of the enclosing rows again."""
+    tables, outer = arrays[path], arrays.get(path[:-1])
+    outer_names = own_names if outer is None else outer.names
+    belongs = sql.SQL(" AND ").join(
+        sql.SQL("{} = {}").format(_column("inside", name), _column("outside", outer_name))
+        for name, outer_name in tables.array.on.items()
+    )
+    words = {
+        "on": _listed(tables.array.on),
+        "belongs": belongs,
+        "outer": outer_names["rows"],
+        "outer_batch": outer_names["batch"],
+        "member": sql.Identifier(path[-1]),
+        "element": _element(path, arrays),
+    }
+    making = _MAKING
+    if outer is not None:
+        making = _MAKING_AND_NOTING
+        words["outer_values"] = outer_names["values"]
+        words["outer_on"] = sql.SQL(", ").join(_column("outside", name) for name in outer.array.on)
+    yield from _formatted([*_NOTING, making, _DROPPING], **tables.names, **words)
+
+
+def _element(path: Path, arrays: Arrays) -> sql.Composed:
+    """Returns the expression of an array's element, for a row `inside`."""
+    tables = arrays[path]
+    types = {column.name: column.type for column in tables.columns}
+    values = {name: _value(_column("inside", name), types[name]) for name in tables.array.shown}
+    values |= {member: _column("inside", member) for member in _members(path, arrays)}
+    members = [sql.SQL("{}, {}").format(sql.Literal(name), value) for name, value in values.items()]
+    objects = [
+        sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(members[start : start + _MEMBERS_AT_ONCE]))
+        for start in range(0, len(members), _MEMBERS_AT_ONCE)
+    ]
+    return sql.SQL(" || ").join(objects)
+
+
+def _value(column: sql.Composed, type_: ColumnType) -> sql.Composed:
+    """Returns the expression of a column's value in JSON."""
+    return sql.SQL("{0}::text" if isinstance(type_, Decimal) else _JSON.get(type_, "{0}")).format(column)
+
+
+def _column(row: str, name: str) -> sql.Composed:
+    return sql.SQL("{}.{}").format(sql.SQL(row), sql.Identifier(name))
+
+
+def _listed(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _formatted(texts: Iterable[str], **words: sql.Composable) -> Iterator[sql.Composed]:
+    return (sql.SQL(text).format(**words) for text in texts)

@@ -1,0 +1,318 @@
+"""The job `maintain_view` keeps documents of several entities equal to those that `rebuild_view` makes, to those of SQL
+on the rows of all parts, and to those of plain Python.
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from changelog.connectors.config import ViewConfig
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.model import Op, Record
+from changelog.schemas.avro import Column
+from changelog.schemas.types import Array, ColumnType, Decimal, Primitive
+from changelog.spark_jobs import rebuild_view
+from changelog.spark_jobs.maintain_view import JOB
+from changelog.spark_jobs.maintaining import in_postgres
+from changelog.spark_jobs.maintaining.parts import parts_of
+from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings
+from tests.patience import until
+from tests.spark.documented import (
+    ENTITIES,
+    JOINED,
+    VIEW,
+    WITH_SESSIONS,
+    Guests,
+    announcements,
+    documents,
+    expected_documents,
+    guest_parts,
+    toml,
+)
+from tests.spark.maintained import maintained_parts, query, scattered
+from tests.spark.ran import Run
+from tests.spark.test_derive_deltas_kafka import settings_of, submitted
+from tests.spark.test_maintain_view_kafka import ViewedTopics
+from tests.spark.test_rebuild_view import announced, grow
+from tests.spark.test_view_outputs import FULL, SHAPE
+from tests.spark.test_views import frame
+from tests.unit.records import record
+
+CONFIG = """
+name = "booking"
+source = {{ kind = "postgres", dsn = "postgresql://nowhere" }}
+tables = {{ include = ["*"] }}
+sink = {{ path = "log" }}
+[views]
+guests = {view}
+ids = {{ entity = "guest", columns = ["id"] }}
+filtered = {{ entity = "guest", nested.sessions = {{ entity = "session", on = {{ id = "id" }}, where = "id < 6" }} }}
+same = {{ entity = "order", nested.rows = {{ entity = "order", on = {{ id = "id" }} }} }}
+"""
+
+
+@pytest.fixture
+def dsn(database: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("VIEWS_DSN", database)
+    return database
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "changelog.toml"
+    file.write_text(CONFIG.format(view=toml(VIEW)), "utf-8")
+    return file
+
+
+def output(view: str, to: str) -> list[str]:
+    return ["--view", view, "--output", "postgres", "--dsn", "env:VIEWS_DSN", "--to", to]
+
+
+MAINTAINED = [*output("guests", "guests"), "--available-now"]
+
+
+# The same documents as those of rebuild_view
+
+
+def test_documents_follow_a_file_log(config: Path, run: Run, dsn: str, seed: int) -> None:
+    workload = Guests(random.Random(seed))
+    transactions = [announcements(), *workload.transactions(60)]
+    for _ in range(2):
+        grow(config.parent, transactions, ENTITIES)
+        run(JOB, config, *MAINTAINED)
+        run(rebuild_view.JOB, config, *output("guests", "rebuilt"))
+        assert documents(dsn) == expected_documents(workload.rows)
+        assert _texts(dsn, "guests") == _texts(dsn, "rebuilt")
+        transactions = list(workload.transactions(8))
+    before = query(dsn, "SELECT xmin::text, * FROM guests ORDER BY _key")
+    assert run(JOB, config, *MAINTAINED).summary["batches"] == 0
+    assert query(dsn, "SELECT xmin::text, * FROM guests ORDER BY _key") == before
+    _refuse_another_view(config, run, dsn)
+
+
+def _texts(dsn: str, table: str) -> list[tuple[Any, ...]]:
+    """Returns the rows of a view as they are printed, apart from the columns that describe its last change."""
+    columns = 'id, status, sessions::text, orders::text, "Same status"::text'
+    return query(dsn, f"SELECT _key, _position, {columns} FROM {table} ORDER BY _key")
+
+
+def _refuse_another_view(config: Path, run: Run, dsn: str) -> None:
+    """Another shape of documents is refused. After a rebuild, the tables of the earlier arrays are gone."""
+    config.write_text(CONFIG.format(view=toml(WITH_SESSIONS)), "utf-8")
+    assert "guests is a view with other nested; use another --to" in run(JOB, config, *MAINTAINED, code=2).lines[0]
+    run(JOB, config, *MAINTAINED, "--rebuild")
+    tables = query(dsn, "SELECT relname FROM pg_class WHERE relname LIKE 'guests%' AND relkind = 'r' ORDER BY 1")
+    suffixes = ("", "__deleted", "__progress", "__sessions", "__sessions__deleted")
+    assert [name for (name,) in tables] == [f"guests{suffix}" for suffix in suffixes]
+    flat = [*output("ids", "guests__sessions"), "--available-now"]
+    assert "guests__sessions is a table that this job did not make" in run(JOB, config, *flat, code=2).lines[0]
+    query(dsn, "DROP TABLE guests__sessions__deleted")
+    assert '"guests__sessions__deleted" of the view is missing' in run(JOB, config, *MAINTAINED, code=3).lines[0]
+
+
+NUMBERS = (0.0, -0.0, 1.0, 0.1, 16777217.0, 1e15, 123456789012345678.0, 1e16, 1e-7, 1.5e300, 3.4e38, 5e-324)
+
+
+def test_values_are_those_of_rebuilt_documents(config: Path, run: Run, dsn: str) -> None:
+    rows: list[Mapping[str, Any]] = [FULL, {"id": 2, "doc": None}]
+    rows += [{"id": 3 + n, "single": number, "double": number} for n, number in enumerate(NUMBERS)]
+    rows += [
+        {"id": 50, "double": "NaN", "single": "-Infinity", "time": "03:10:02.50", "huge": "NaN", "blob": ""},
+        {"id": 51, "at": "0001-01-01T00:00:00.000000", "at zone": "2026-11-21T03:10:02.000000Z", "doc": "text"},
+        {"id": 52, "blob": "QUJD" * 100, "amount": "0.00", "doc": {"n": 1.0, "nested": [{}]}, "flag": False},
+    ]
+    records = [
+        record(Op.CREATE, json.dumps(row), key=str(row["id"]), commit=1, ordinal=2 * n) for n, row in enumerate(rows)
+    ]
+    grow(config.parent, [[announced(record(Op.CREATE, "{}", commit=0), SHAPE)], records])
+    run(JOB, config, *output("same", "maintained"), "--available-now")
+    run(rebuild_view.JOB, config, *output("same", "rebuilt"))
+    texts = [query(dsn, f"SELECT id, rows::text FROM {table} ORDER BY id") for table in ("maintained", "rebuilt")]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == len(rows)
+
+
+# Order, repetition and crashes
+
+
+class _CrashError(Exception):
+    pass
+
+
+def test_late_and_repeated_batches_and_crashes_do_no_harm(
+    spark: SparkSession, dsn: str, tmp_path: Path, seed: int
+) -> None:
+    """Each batch may crash once, before or after it is applied. Then the target is opened again."""
+    chance, workload = random.Random(seed), Guests(random.Random(seed + 1))
+    records = [change for transaction in workload.transactions(60) for change in transaction]
+    batches = scattered(records, chance, shares=(0.7, 1), entities=ENTITIES)
+    crashes = {0: FAIL_POINTS[0], 1: FAIL_POINTS[1]}
+
+    def reach(point: str) -> None:
+        if crashes.get(number) == point:
+            del crashes[number]
+            raise _CrashError
+
+    parts, number = guest_parts(), -1
+    settings = TargetSettings(to="guests", dsn=dsn, arrays=parts[1:], reach=reach)
+    with in_postgres.opened(settings) as target:
+        view = replace(maintained_parts(target, parts), reach=reach)
+    while number + 1 < len(batches):
+        number += 1
+        (tmp_path / str(number)).mkdir()
+        rows = frame(spark, tmp_path / str(number), batches[number])
+        for _ in range(2 if number in crashes else 1):
+            with in_postgres.opened(settings) as target:
+                try:
+                    replace(view, target=target).apply(rows, {})
+                except _CrashError:
+                    continue
+        assert documents(dsn) == query(dsn, JOINED)
+    assert documents(dsn) == expected_documents(workload.rows)
+
+
+def _change(entity: str, op: Op, key: int, commit: int, unavailable: Sequence[str] = (), **values: Any) -> Record:
+    state = None if op is Op.DELETE else json.dumps({"id": key, **values})
+    return record(op, state, entity=entity, key=str(key), commit=commit, unavailable=tuple(unavailable))
+
+
+def test_a_row_belongs_to_the_rows_that_its_values_name(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    """Each step has a batch, and the sessions that guests 1 and 2 have after it."""
+    created = [_change("guest", Op.CREATE, 1, 2), _change("guest", Op.CREATE, 2, 2)]
+    moved = [_change("session", Op.UPDATE, 5, 4, guest_id=2), _change("session", Op.UPDATE, 6, 4, guest_id=None)]
+    steps: list[tuple[list[Record], dict[int, list[int]]]] = [
+        ([_change("session", Op.CREATE, 5, 1, guest_id=1), _change("session", Op.READ, 6, 1, guest_id=1)], {}),
+        (created, {1: [5, 6], 2: []}),
+        ([_change("session", Op.UPDATE, 5, 3, ["guest_id"], note="x")], {1: [5, 6], 2: []}),
+        (moved, {1: [], 2: [5]}),
+        ([_change("session", Op.UPDATE, 5, 3, guest_id=1)], {1: [], 2: [5]}),
+        ([_change("guest", Op.DELETE, 2, 5), _change("session", Op.DELETE, 6, 5)], {1: []}),
+        ([_change("guest", Op.CREATE, 2, 6), _change("guest", Op.UPDATE, 1, 6, status="a")], {1: [], 2: [5]}),
+        ([record(Op.TRUNCATE, entity="session", key=TRUNCATE_KEY, commit=8)], {1: [], 2: []}),
+        ([_change("session", Op.CREATE, 5, 7, guest_id=1)], {1: [], 2: []}),
+    ]
+    parts = guest_parts(WITH_SESSIONS)
+    with in_postgres.opened(TargetSettings(to="guests", dsn=dsn, arrays=parts[1:])) as target:
+        view = maintained_parts(target, parts)
+        for number, (batch, expected) in enumerate(steps):
+            (tmp_path / str(number)).mkdir()
+            view.apply(frame(spark, tmp_path / str(number), batch), {})
+            rows = query(dsn, "SELECT id, sessions FROM guests ORDER BY id")
+            sessions = {id_: [session["id"] for session in array] for id_, array in rows}
+            assert sessions == expected, f"step {number}"
+
+
+# Topics
+
+
+def test_documents_follow_topics_although_a_run_is_killed(
+    spark: SparkSession, broker: Broker, tmp_path: Path, own_name: str, seed: int, dsn: str
+) -> None:
+    workload, settings = Guests(random.Random(seed)), settings_of(broker, own_name)
+    lags = next(iter(settings.entities.values()))
+    settings = replace(settings, entities=dict.fromkeys(ENTITIES, TopicSettings(settings=lags.settings)))
+    topics = ViewedTopics(
+        folder=tmp_path,
+        settings=settings,
+        workload=workload,
+        records=[],
+        dsn=dsn,
+        view=f"guests = {toml(WITH_SESSIONS)}",
+    )
+    topics.grow(20, first=announcements())
+    in_batches = ("--view", "guests", "--to", "guests", "--available-now", "--offsets", str(len(topics.records) // 2))
+    killed = submitted("maintain_view", [*topics.arguments, *in_batches], crash_at=f"{FAIL_POINTS[0]}:2")
+    assert killed.returncode == -9, killed.stderr.decode()
+    topics.grow(5)
+    assert topics.run(*in_batches) == 0
+    sessions = [(row[0], row[3]) for row in expected_documents(workload.rows)]
+    assert query(dsn, 'SELECT _key, sessions FROM guests ORDER BY _key COLLATE "C"') == sessions
+
+
+# The work of a batch
+
+
+FILL = """
+INSERT INTO guests (_key, _position, id, status) SELECT n, '', n, n % 1000 FROM generate_series(1, 20000) n;
+INSERT INTO guests__sessions (_key, _position, id, guest_id)
+    SELECT n, '', n, n % 10000 FROM generate_series(1, 20000) n;
+INSERT INTO guests__orders (_key, _position, id, guest_id, status)
+    SELECT n, '', n, n % 10000, 'NEW' FROM generate_series(1, 20000) n;
+INSERT INTO guests__orders__items (_key, _position, note, order_id, status)
+    SELECT n, '', n, n % 10000, 'NEW' FROM generate_series(1, 20000) n;
+INSERT INTO "guests__Same status" (_key, _position, id, status)
+    SELECT n, '', n, n % 1000 FROM generate_series(1, 20000) n;
+"""
+
+UPDATED = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'guests'"
+READ = "SELECT coalesce(sum(seq_tup_read), 0)::int FROM pg_stat_user_tables WHERE relname LIKE 'guests%'"
+
+
+def test_the_work_of_a_batch_does_not_depend_on_the_size_of_the_tables(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    """The tables have no statistics, as if they had just been filled. Yet no statement reads all of their rows."""
+    parts = guest_parts()
+    batch = [
+        _change("session", Op.UPDATE, 5, 1, guest_id=7),
+        _change("item", Op.UPDATE, 8, 1, order_id=9, status="NEW"),
+        _change("guest", Op.UPDATE, 3, 1, status="4"),
+    ]
+    with in_postgres.opened(TargetSettings(to="guests", dsn=dsn, arrays=parts[1:])) as target:
+        view = maintained_parts(target, parts)
+        for (table,) in query(dsn, "SELECT quote_ident(tablename) FROM pg_tables WHERE tablename LIKE 'guests%'"):
+            query(dsn, f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        query(dsn, FILL)
+        view.apply(frame(spark, tmp_path, batch), {})
+    sessions = query(dsn, "SELECT id, jsonb_array_length(sessions) FROM guests WHERE id IN (5, 7) ORDER BY id")
+    assert sessions == [(5, 1), (7, 3)]
+    assert query(dsn, "SELECT jsonb_array_length(\"Same status\") FROM guests WHERE status = '4'") == [(21,)] * 21
+    until(lambda: query(dsn, UPDATED)[0][0] > 0, "the server counts no updates")
+    assert query(dsn, READ)[0][0] < 1000
+
+
+# What is refused
+
+
+TYPES: dict[str, ColumnType] = {
+    "id": Primitive.LONG,
+    "number": Primitive.INT,
+    "text": Primitive.STRING,
+    "ratio": Primitive.DOUBLE,
+    "time": Primitive.TIME,
+    "digits": Decimal(precision=39, scale=0),
+    "list": Array(element=Primitive.INT),
+}
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ({"on": {"ids": "id"}}, r"\[views.v.nested.rows\] on: session has no column ids; it has: id, number"),
+        ({"on": {"id": "ids"}}, r"\[views.v\] nested: guest has no column ids; it has: id, number"),
+        ({"on": {"id": "id"}, "columns": ["x"]}, r"\[views.v.nested.rows\] columns: session has no column x"),
+        ({"on": {"id": "text"}}, "on: session.id and guest.text have different types; name columns of the same type"),
+        ({"on": {"ratio": "ratio"}}, "on: values of ratio cannot be compared; use integers, decimal numbers"),
+        ({"on": {"time": "time"}}, "on: values of time cannot be compared"),
+        ({"on": {"digits": "digits"}}, "on: values of digits cannot be compared"),
+        ({"on": {"list": "list"}}, "on: values of list cannot be compared"),
+        (
+            {"on": {"id": "id"}, "nested": {"Text": {"entity": "guest", "on": {"id": "id"}}}},
+            r"\[views.v.nested.rows\] nested: another column or array of session has the name Text; rename the array",
+        ),
+    ],
+)
+def test_documents_that_a_view_cannot_have_are_refused(view: Mapping[str, Any], message: str) -> None:
+    columns = [Column(name=name, type=type_, nullable=True) for name, type_ in TYPES.items()]
+    config = ViewConfig.model_validate({"entity": "guest", "nested": {"rows": {"entity": "session", **view}}})
+    with pytest.raises(ChangelogError, match=message):
+        parts_of("v", config, {"guest": columns, "session": columns})
