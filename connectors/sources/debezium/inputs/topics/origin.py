@@ -30,8 +30,8 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 GROUP = "group"
-"""The kind of `Remnant` for the consumer group, which is all that the service creates in Kafka here. Tools see from the
-group's offsets how far the service has read.
+"""The kind of `Remnant` for the consumer group, the only thing that reading the topics creates in Kafka. Tools
+see from the group's offsets how far the service has read.
 """
 
 _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
@@ -175,7 +175,7 @@ class TopicsOrigin:
     def drop(self, kind: str) -> None:
         """See `ConfiguredInput.drop`."""
         if kind != GROUP:
-            raise ChangelogError(Kind.USAGE, f"the service creates no {kind} in Kafka, only a consumer group")
+            raise ChangelogError(Kind.USAGE, f"to read topics, the service creates no {kind}, only a consumer group")
         group, admin = self._settings.group, self._settings.client.admin()
         for future in admin.delete_consumer_groups([group]).values():
             try:
