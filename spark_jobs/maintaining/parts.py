@@ -82,7 +82,7 @@ def _part(path: Path, config: ViewConfig | NestedConfig, columns: Sequence[Colum
     missing_name = next((column_name for column_name in needed if column_name not in shown), None)
     if missing_name is not None:
         message = f"{where} nested: the view does not have the column {missing_name}, which an `on` names"
-        raise ChangelogError(Kind.USAGE, message, hint=f"add {missing_name} to the view's columns")
+        raise ChangelogError(Kind.USAGE, message, hint=f"add {missing_name} to its columns")
     return ViewPart(entity=config.entity, columns=[columns_by_name[column_name] for column_name in shown], shown=shown)
 
 

@@ -23,8 +23,10 @@ from changelog.schemas.types import Array, ColumnType, Decimal, Primitive
 from changelog.spark_jobs import rebuild_view
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining import in_postgres
+from changelog.spark_jobs.maintaining.documents import refuse_names
 from changelog.spark_jobs.maintaining.parts import parts_of
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings
+from changelog.spark_jobs.views.to_postgres import ClaimedName
 from tests.patience import until
 from tests.spark.documented import (
     ENTITIES,
@@ -40,7 +42,7 @@ from tests.spark.documented import (
 )
 from tests.spark.maintained import maintained_parts, query, scattered
 from tests.spark.ran import Run
-from tests.spark.test_derive_deltas_kafka import settings_of, submitted
+from tests.spark.test_derive_deltas_kafka import settings_of
 from tests.spark.test_maintain_view_kafka import ViewedTopics
 from tests.spark.test_rebuild_view import announced, grow
 from tests.spark.test_view_outputs import FULL, SHAPE
@@ -214,7 +216,7 @@ def test_a_row_belongs_to_the_rows_that_its_values_name(spark: SparkSession, dsn
 # Topics
 
 
-def test_documents_follow_topics_although_a_run_is_killed(
+def test_documents_follow_topics(
     spark: SparkSession, broker: Broker, tmp_path: Path, own_name: str, seed: int, dsn: str
 ) -> None:
     workload, settings = Guests(random.Random(seed)), settings_of(broker, own_name)
@@ -228,14 +230,12 @@ def test_documents_follow_topics_although_a_run_is_killed(
         dsn=dsn,
         view=f"guests = {toml(WITH_SESSIONS)}",
     )
-    topics.grow(20, first=announcements())
-    in_batches = ("--view", "guests", "--to", "guests", "--available-now", "--offsets", str(len(topics.records) // 2))
-    killed = submitted("maintain_view", [*topics.arguments, *in_batches], crash_at=f"{FAIL_POINTS[0]}:2")
-    assert killed.returncode == -9, killed.stderr.decode()
-    topics.grow(5)
-    assert topics.run(*in_batches) == 0
-    sessions = [(row[0], row[3]) for row in expected_documents(workload.rows)]
-    assert query(dsn, 'SELECT _key, sessions FROM guests ORDER BY _key COLLATE "C"') == sessions
+    in_batches = ("--view", "guests", "--to", "guests", "--available-now", "--offsets", "100")
+    for transactions, first in ((20, announcements()), (5, [])):
+        topics.grow(transactions, first=first)
+        assert topics.run(*in_batches) == 0
+        sessions = [(row[0], row[3]) for row in expected_documents(workload.rows)]
+        assert query(dsn, 'SELECT _key, sessions FROM guests ORDER BY _key COLLATE "C"') == sessions
 
 
 # The work of a batch
@@ -316,3 +316,35 @@ def test_documents_that_a_view_cannot_have_are_refused(view: Mapping[str, Any], 
     config = ViewConfig.model_validate({"entity": "guest", "nested": {"rows": {"entity": "session", **view}}})
     with pytest.raises(ChangelogError, match=message):
         parts_of("v", config, {"guest": columns, "session": columns})
+
+
+def test_an_on_of_a_column_that_the_view_lacks_is_refused() -> None:
+    columns = [Column(name=name, type=type_, nullable=True) for name, type_ in TYPES.items()]
+    rows = {"entity": "session", "on": {"id": "id"}}
+    config = ViewConfig.model_validate({"entity": "guest", "columns": ["text"], "nested": {"rows": rows}})
+    with pytest.raises(ChangelogError, match=r"the view does not have the column id, .*; add id to its columns"):
+        parts_of("v", config, {"guest": columns, "session": columns})
+
+
+def test_a_condition_of_an_array_is_refused(config: Path, run: Run, dsn: str) -> None:
+    arguments = [*output("filtered", "guests"), "--available-now"]
+    assert "the view filtered has a `where`; keep a view without it" in run(JOB, config, *arguments, code=2).lines[0]
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([("deleted",)], "the array deleted needs the table guests__deleted, which the view uses otherwise; rename"),
+        ([("a__b",), ("a",), ("a", "b")], "the array a.b needs the table guests__a__b, which the view uses otherwise"),
+        (
+            [("a" * 43,)],
+            "needs the table guests__a*__batch_parts, whose name is longer than 63 bytes; use a",
+        ),
+    ],
+)
+def test_arrays_whose_tables_cannot_have_their_names_are_refused(
+    paths: Sequence[tuple[str, ...]], message: str
+) -> None:
+    suffixes = ["", "__deleted", "__batch_parts"]
+    with pytest.raises(ChangelogError, match=message):
+        refuse_names(ClaimedName("public", "guests"), suffixes, paths, suffixes)
