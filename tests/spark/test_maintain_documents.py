@@ -230,10 +230,10 @@ def test_documents_follow_topics(
         dsn=dsn,
         view=f"guests = {toml(WITH_SESSIONS)}",
     )
-    in_batches = ("--view", "guests", "--to", "guests", "--available-now", "--offsets", "100")
+    arguments = ("--view", "guests", "--to", "guests", "--available-now")
     for transactions, first in ((20, announcements()), (5, [])):
         topics.grow(transactions, first=first)
-        assert topics.run(*in_batches) == 0
+        assert topics.run(*arguments) == 0
         sessions = [(row[0], row[3]) for row in expected_documents(workload.rows)]
         assert query(dsn, 'SELECT _key, sessions FROM guests ORDER BY _key COLLATE "C"') == sessions
 
