@@ -64,7 +64,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=ROWS, help="changes in each backlog")
     parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--profile", metavar="FILE", help="with --drain: file for cProfile's figures")
+    parser.add_argument("--profile", metavar="FILE", help="file for cProfile's figures, with the hidden --drain")
     parser.add_argument("--drain", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--dsn", help=argparse.SUPPRESS)
     parser.add_argument("--target", help=argparse.SUPPRESS)

@@ -32,7 +32,7 @@ COMMANDS = {
     "blame": "show who set each attribute of one key of an entity",
     "who": "show everything that one service, request or batch run wrote",
     "console": "serve pages that show what happened to a row, and who did it (extra `console`)",
-    "views": "serve the state of each row now over HTTP (extra `console`)",
+    "views": "serve the present state of each row over HTTP (extra `console`)",
     "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{self._meant(message)}; see `{self.prog} --help`\n")
 
     def _meant(self, message: str) -> str:
-        """Returns a suggestion for a misspelt command or option, to end the error with; empty if there is none."""
+        """Returns the end of an error: a suggestion for a misspelt command or option. Empty if there is none."""
         names: Sequence[str]
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             names = re.findall(r"[\w-]+", choice[2])

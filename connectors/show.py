@@ -151,9 +151,9 @@ class SnapshotBar:
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, windows: Mapping[str, Any]) -> None:
-        """Shows how far each table has been read. `windows` is the member of a checkpoint: the progress of each entity.
+        """Shows how far each table has been read, and removes the bars after all tables have been read.
 
-        Removes the bars after all tables have been read.
+        `windows` is the member `windows` of a checkpoint, which holds the progress of each entity.
         """
         if self._progress.disable:
             return
@@ -184,7 +184,7 @@ class RestorationBar:
     def update(self, left: int) -> None:
         """Shows that `left` is still to be restored. The full bar is the largest `left` so far.
 
-        Shows no bar as long as `left` was always 0.
+        Shows no bar until `left` is above 0 for the first time.
         """
         self._most = max(self._most, left)
         if self._progress.disable or not self._most:

@@ -179,7 +179,7 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
-    """Returns the day before which a file log is archived; None if all closed days are archived, and no other days."""
+    """Returns the first day that is not archived from a file log; None if that is the first day that is not closed."""
     return date.max if arguments.compact in (ALL, MINOR) else None
 
 

@@ -72,8 +72,10 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
 
 def _archived(spark: "SparkSession", changelog: "Where") -> Iterable[str] | None:
-    """Returns the entities of an archive, because each may be complete up to a position of its own. For any other
-    changelog, returns None: all its entities are complete up to the same position.
+    """Returns the names of an archive's entities; None for any other changelog.
+
+    Each entity of an archive may be complete up to a position of its own. All entities of any other changelog are
+    complete up to the same position.
     """
     from changelog.spark_jobs.reading.read_files import ASIDE, manifest_of  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Archive  # noqa: PLC0415

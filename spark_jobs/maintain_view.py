@@ -88,7 +88,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="how long to remember the positions of deleted keys (%(default)s)",
     )
-    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it anew from the beginning")
+    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it again from the beginning")
     add_choice_options(parser)
 
 
@@ -164,7 +164,7 @@ def _parts_reader(
 
     Raises ChangelogError (USAGE), as the function does, if the view's configuration does not fit the changelog.
     """
-    from changelog.spark_jobs.maintaining.totals import refuse_columns  # noqa: PLC0415
+    from changelog.spark_jobs.maintaining.totals_columns import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import where_of  # noqa: PLC0415
     from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark
@@ -234,7 +234,7 @@ def _definition(
     if arrays:
         definition["nested"] = [array.definition() for array in arrays]
     if settings.totals is not None:
-        definition["totals"] = settings.totals.model_dump()
+        definition["totals"] = settings.totals.model_dump(exclude_none=True)
     where = where_of(config)
     if isinstance(where, Kafka):
         definition["topics"] = _topic_ids(where, [part.entity for part in parts])

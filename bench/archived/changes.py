@@ -4,8 +4,8 @@ Change number c has the key `c * STEP % key_count`. So the changes go through al
 through all keys again in the same order. The first change of a key creates the row; all later changes update it.
 
 Every text has a fixed width: it is a template, into which numbers are written as digits. The *version* of a row is the
-number of its earlier changes. All random parts are hashes of the key and the version. So the row before a change, its
-`original`, can be computed without the previous change.
+number of its earlier changes. All random parts are hashes of the key and the version. So the `original` of a change
+(the row before it) can be computed without the previous change.
 """
 
 import re
@@ -52,7 +52,7 @@ _SLOT = re.compile(r"\{(\w+):(\d+)\}")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The size of the changelog: the number of its changes, and of the keys that they change."""
+    """The size of the changelog: how many changes it has, and how many different keys."""
 
     changes: int
     key_count: int
@@ -75,7 +75,9 @@ class World:
         return flat[(flat >= begin) & (flat < until)]
 
     def by_key(self, begin: int, until: int) -> Numbers:
-        """Returns the numbers from `begin` to before `until`, sorted by the keys of their changes, then by number."""
+        """Returns the numbers from `begin` up to, not including, `until`. They are sorted by the keys of their changes,
+        then by number.
+        """
         numbers = np.arange(begin, until, dtype=np.int64)
         return numbers[np.argsort(self.keys(numbers), kind="stable")]
 

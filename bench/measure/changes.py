@@ -46,7 +46,7 @@ _PROVENANCE = (
 
 
 def updates(rows: int, *, first: int = 0, at_us: int = _COMMITTED_AT_US, seed: int = 0) -> Iterator[pa.RecordBatch]:
-    """Yields batches of updates of bookings, sorted by position. The entity is called `order`.
+    """Yields batches of updates of bookings, sorted by position. A booking is a row of the entity `order`.
 
     The batches' schema is `changelog.envelope.columnar.batch.SCHEMA`. The same arguments yield the same batches. Each
     row is a transaction of its own. Transactions are numbered from `first`. The first one is committed at `at_us`

@@ -50,8 +50,9 @@ class Topic:
             time.sleep(0.1)
 
     def visible(self) -> int:
-        """Returns how many offsets are committed, including the offsets of the markers that end transactions. Reads no
-        message.
+        """Returns how many offsets are taken by committed messages and by the markers that end transactions.
+
+        Reads no message.
         """
         return sum(self.ends().values())
 

@@ -1,4 +1,4 @@
-"""Adds the options of commands that serve an application over HTTP: where to listen, and the token."""
+"""Adds the options of commands that serve HTTP: where to listen, and the token that clients must send."""
 
 import argparse
 from pathlib import Path
@@ -25,8 +25,8 @@ def add_listening_arguments(parser: argparse.ArgumentParser, section: str, port:
 
 
 def with_listening_options(settings: AnyWebConfig, arguments: argparse.Namespace) -> AnyWebConfig:
-    """Returns the section with the values of the options. Raises ChangelogError (USAGE) if there is no token in the
-    file that `--token-file` names.
+    """Returns the section, in which the options that were given replace its values. Raises ChangelogError (USAGE) if
+    the file that `--token-file` names cannot be read, or its token is too short.
     """
     options: dict[str, Any] = {
         **({} if arguments.host is None else {"host": arguments.host}),

@@ -26,9 +26,11 @@ from changelog.connectors.config.views import (
     NestedConfig,
     ServeConfig,
     ServedConfig,
+    SessionConfig,
     StreamsConfig,
     TotalsConfig,
     ViewConfig,
+    WindowConfig,
 )
 from changelog.connectors.config.web import WebConfig
 
@@ -50,6 +52,7 @@ __all__ = [
     "ServeConfig",
     "ServedConfig",
     "ServiceConfig",
+    "SessionConfig",
     "SignalsConfig",
     "SinkConfig",
     "StampConfig",
@@ -60,6 +63,7 @@ __all__ = [
     "TotalsConfig",
     "ViewConfig",
     "WebConfig",
+    "WindowConfig",
     "load",
     "raise_problems",
     "secret_of",

@@ -16,7 +16,7 @@ from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaCon
 from changelog.connectors.config.model import Config
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
-from changelog.connectors.config.views import served_problems, streams_problems
+from changelog.connectors.config.views import served_problems, streams_problems, totals_problems
 from changelog.connectors.config.web import web_problems
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -191,6 +191,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
     yield from ((("serve", key), text) for key, text in web_problems(config.serve))
     yield from ((("serve", "streams", key), text) for key, text in streams_problems(config.serve))
     yield from ((("views", name, "serve"), text) for name, text in served_problems(config.views))
+    yield from ((("views", *keys), text) for keys, text in totals_problems(config.views))
 
 
 def _entity_problems(config: Config, entity: EntityConfig) -> Iterator[tuple[str, str]]:

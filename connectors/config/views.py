@@ -20,6 +20,12 @@ OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]|[a-zA-Z0-9._-]+):([1-9][0-9]{0,4})")
 _PORT_MAX: Final = 65_535
 
+WINDOWS_MAX: Final = 1000
+"""A row can be in at most so many windows."""
+
+Seconds = Annotated[int, Field(ge=1, le=10 * 365 * 86_400)]
+KeepDays = Annotated[int, Field(ge=1, le=100_000)]
+
 
 def _address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
@@ -99,15 +105,42 @@ class ServedConfig(Section):
     max_lag_seconds: float | None = Field(default=None, gt=0)
 
 
+class WindowConfig(Section):
+    """`[views.X.totals.window]`: totals are kept for each window of the time that `column` has.
+
+    A window is `seconds` long, and one begins every `every_seconds`; by default, when the one before ends. So a row can
+    be in several windows. Windows that ended `keep_days` before the newest row are removed.
+    """
+
+    column: Text
+    seconds: Seconds
+    every_seconds: Seconds | None = None
+    keep_days: KeepDays | None = None
+
+
+class SessionConfig(Section):
+    """`[views.X.totals.session]`: totals are kept for each session.
+
+    A session has rows of one group; from each to the next, the time in `column` grows by at most `gap_seconds`.
+    Sessions that ended `keep_days` before the newest row are removed.
+    """
+
+    column: Text
+    gap_seconds: Seconds
+    keep_days: KeepDays | None = None
+
+
 class TotalsConfig(Section):
     """`[views.X.totals]`: the job `spark_jobs/maintain_view.py` also keeps counts and sums of the view's rows.
 
     Rows with the same values in the columns `by` are a group. Each group has the number of its rows, and for each
-    column in `sums` the sum of its values.
+    column in `sums` the sum of its values. With `window` or `session`, each group has them for each window or session.
     """
 
-    by: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32)]
+    by: Annotated[tuple[Text, ...], Field(max_length=31)] = ()
     sums: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    window: WindowConfig | None = None
+    session: SessionConfig | None = None
 
 
 class ViewConfig(Section):
@@ -151,3 +184,21 @@ def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]
             yield name, "a view with nested arrays cannot be served; serve a view of each entity, without `nested`"
         elif view.serve is not None and name in OWN_ADDRESSES:
             yield name, f"/{name} has another meaning; give the view another name"
+
+
+def totals_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yields each key of `[views.X.totals]` that does not fit the others, with a text that says what to do."""
+    for name, view in views.items():
+        totals = view.totals
+        if totals is None:
+            continue
+        window, session = totals.window, totals.session
+        if window is not None and session is not None:
+            yield (name, "totals", "session"), "cannot be combined with window; use another view for one of them"
+        elif session is not None and not totals.by:
+            yield (name, "totals", "by"), "is missing: the columns that say to whom a session belongs"
+        elif window is None and not totals.by:
+            yield (name, "totals", "by"), "is missing: the columns whose values make the groups"
+        elif window is not None and not 1 <= window.seconds / (window.every_seconds or window.seconds) <= WINDOWS_MAX:
+            text = f"should be at most `seconds`, and at least a part in {WINDOWS_MAX} of it"
+            yield (name, "totals", "window", "every_seconds"), text

@@ -21,8 +21,8 @@ class Palette:
     default stamp of an entity.
 
     A service gets its colour when a page first shows it, and keeps it. It gets the colour that the fewest services
-    have. Among equals, it gets the first one from the colour given by the hash of its name onwards; the last colour is
-    followed by the first.
+    have. If several colours qualify, the hash of the service's name gives the number of a colour. Counted from there
+    upwards, and then on from 0, the first qualifying colour is chosen.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:

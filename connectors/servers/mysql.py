@@ -283,7 +283,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _keep(data_dir: Path, template: Path) -> None:
-    """Makes a copy of `data_dir` the template, unless another process has just made one."""
+    """Copies `data_dir` to `template`. Discards the copy if another process has just made the template."""
     template.parent.mkdir(parents=True, exist_ok=True)
     own = template.with_name(f"{template.name}-{os.getpid()}")
     _copy(data_dir, own)

@@ -412,8 +412,8 @@ class Database(Protocol):
         shuts the previous writer out of the sink and returns where the changelog ends. Inside the block, the caller
         stores the yielded checkpoint and rows in one commit. Until that commit, every start finds the gap again.
 
-        The hold (`Hold`) is kept if `keep_hold` is set, the log is the same as before, and the hold still has log, but
-        only from a position after the changelog's end. In every other case a new hold replaces it.
+        With `keep_hold`, the hold (`Hold`) is kept if the log is the same as before and the hold still has log from a
+        position after the changelog's end. In every other case a new hold replaces it.
 
         Raises ChangelogError: IN_USE while another process reads the log; SETTINGS and PRECONDITION, like `open`.
         """

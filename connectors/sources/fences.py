@@ -10,8 +10,8 @@ not exist:
 
 1. In every process and until the fence ends, a `Scan` reads the effects of exactly the transactions in `Fence.shown`.
 2. If `Fence.missing` returns None, the changelog holds every transaction in `Fence.shown`.
-3. A `Scan` encodes rows with the same masks, row filters, left-out columns, types and text forms of values that
-   messages have.
+3. A `Scan` encodes a row in the same way as a message does: it applies the same masks and row filters, leaves out the
+   same columns, and writes values with the same types and in the same text form.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Defines an optional interface of a source, which reports what a migration's statements would do to published tables.
 
 In a *rehearsal*, the source runs the statements in a transaction that is rolled back, on the live database or on an
-empty copy of it. Only `changelog schemas plan` uses rehearsals. The service never imports them, so a source may lack
-them.
+empty copy of it. Only `changelog schemas plan` uses rehearsals. The service never imports this interface, so a source
+need not implement it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Answers what the state of a row is now, over HTTP: `changelog views serve`.
+"""Serves the present state of each row over HTTP: `changelog views serve`.
 
 A *view* shows the rows of one entity. An *engine* knows the last state of every key; `served` has its interface. The
 engine in `files/` reads a file log or an archive, and the engine in `streams/` reads Kafka. Everything else here is the

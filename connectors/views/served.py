@@ -37,7 +37,7 @@ class Completeness:
     """How far states are complete: they have every change up to `position`.
 
     `at_s` is the time when this was last known to be true, in seconds since 1970. Changes that were published later may
-    be missing. Both are None if they are unknown.
+    be missing. `position` and `at_s` are None if they are unknown.
     """
 
     position: Position | None
@@ -53,7 +53,7 @@ class ViewMoment(Protocol):
 
     @property
     def reached(self) -> Completeness:
-        """How far the rows are complete. If stale rows are allowed, this can become older while rows are read."""
+        """How far the rows are complete. If stale rows are allowed, it can become less while rows are read."""
 
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row."""
@@ -69,10 +69,11 @@ class ServedView(Protocol):
     """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
 
     def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> ViewMoment:
-        """Returns the rows as they are now. With a `key`, the caller reads only its row, so `reached` may be newer.
+        """Returns the rows as they are now.
 
-        With `allows_stale`, rows may come from an older copy, if the instance that has them does not answer.
-        Raises ChangelogError (PRECONDITION) if there is no changelog yet.
+        With a `key`, the caller must read only the row of this key. Then `reached` need not hold for other rows, so its
+        position may be higher. With `allows_stale`, rows may come from an older copy, if the instance that has them
+        does not answer. Raises ChangelogError (PRECONDITION) if there is no changelog yet.
         """
 
     def columns(self) -> Struct | None:
@@ -128,7 +129,7 @@ class SharedEngine(StateEngine, Protocol):
     """An engine that restores its rows when it starts. The rows can be spread over several instances."""
 
     def figures(self) -> Figures:
-        """Returns how far the rows are."""
+        """Returns how far the engine has restored its rows."""
 
     def answer(self, question: bytes, /) -> bytes:
         """Returns the answer to a question of another instance. Raises ChangelogError."""

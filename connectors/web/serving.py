@@ -57,8 +57,8 @@ def served(settings: WebConfig, surface: Surface, make_app: MakeApp) -> Iterator
     """Yields a server of the application that `make_app` returns. `surface` names the application in errors.
 
     Raises ChangelogError: USAGE if other machines could reach the application without giving a token or a client
-    certificate, or if the files for TLS cannot be used; PRECONDITION if the address cannot be listened at; and the
-    errors of `make_app`.
+    certificate, or if the files for TLS cannot be used; PRECONDITION if the server cannot listen at the address; and
+    the errors of `make_app`.
     """
     refuse_exposure(settings, surface)
     with contextlib.closing(_bound(settings, surface)) as listener:
@@ -88,7 +88,8 @@ def refuse_exposure(settings: WebConfig, surface: Surface) -> None:
 def _bound(settings: WebConfig, surface: Surface) -> socket.socket:
     """Returns a socket that listens at the configured address."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY). Otherwise they may wait 40 ms.
+    # asyncio sends small answers at once (TCP_NODELAY) only if the socket names its protocol. Otherwise, they may wait
+    # 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -190,7 +190,7 @@ def repartition(
         raise unknown_entity(log, entity, visible_checkpoint.settings)
     with closing(open_sink(config, sink, over_gap=False, reach=reach, stopping=lambda: False)) as opened_sink:
         checkpoint = opened_sink.recover()
-        assert checkpoint is not None  # the one that was visible, or a newer one
+        assert checkpoint is not None  # it is `visible_checkpoint`, or a newer one
         settings = sink_settings(config, sink)
         existing = topics.entities(settings.client.admin(), config.prefix)
         parts = [part for name in checkpoint.settings for part in existing.get(name, ())]

@@ -169,9 +169,9 @@ def _booleans(values: ColumnValues) -> list[Segment]:
 def _moments(
     type_: pa.DataType, blank: int, form: str, first: int, *, longer: int = 0, prefix: tuple[int, int] | None = None
 ) -> Callable[[ColumnValues], list[Segment]]:
-    """Returns the shortcut for dates or times whose text has the form `form`, in which 0 stands for any digit, followed
-    by up to `longer` more bytes.
+    """Returns the shortcut for dates or times of one form.
 
+    The text of such a value has the form `form`, in which 0 stands for any digit, and then up to `longer` more bytes.
     Values of another form, and those whose number (of days or microseconds) is below `first`, are encoded one by one.
     Arrow parses the texts, each with the prefix before it, as `type_`. In rows without a usual value, Arrow parses the
     placeholder at `blank`.

@@ -126,10 +126,9 @@ def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | 
 
 
 def moved_from(text: str | None) -> Place | None:
-    """Returns the place from which a record's row moved here, from the value of the record's column `moved`; None if
-    the row did not move here.
+    """Returns the place from which a row moved here; None if it did not move here.
 
-    Raises ChangelogError of kind *malformed* if `text` cannot be read.
+    `text` is the value of the record's column `moved`. Raises ChangelogError of kind *malformed* if it cannot be read.
     """
     return _place(_moves(text).moved_from)
 

@@ -194,8 +194,10 @@ class Rendering:
         *,
         is_after: bool = True,
     ) -> Any:
-        """Renders a state. If the state lacks a key column, the value comes from the key. If it lacks any other column,
-        the result has null, or in `after` a placeholder if the log did not send the value.
+        """Renders a state. If the state lacks a key column, the value comes from the key.
+
+        Any other column that the state lacks is null. In `after`, it has a placeholder if the log did not send the
+        value.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

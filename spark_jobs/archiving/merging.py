@@ -1,8 +1,8 @@
 """Decides which files of an archive are merged.
 
 Files should be merged soon, so that there are few, and yet each row should be rewritten only a few times. So a merge
-takes the newest files, and an older file only if it is not much larger than all newer files together. The remaining
-files are then larger the older they are, so their number grows only with the logarithm of the number of rows.
+takes the newest files, and an older file only if it is not much larger than all newer files together. As a result,
+older files are larger, and the number of files grows only with the logarithm of the number of rows.
 """
 
 from collections import defaultdict

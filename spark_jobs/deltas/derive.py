@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESET: Final = "reset"
-"""The kind of a delta that has the full state of its row. Reads have such deltas, and so do updates whose original is
-unknown.
+"""The kind of a delta that has the full state of its row. It is made from a `read`, and from an update whose original
+is unknown.
 """
 
 KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)

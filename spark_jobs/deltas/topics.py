@@ -103,10 +103,11 @@ class DeltaTopics:
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
     def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
-        """Returns whether topics with these offsets were deleted, and all of them had ended before and were read.
+        """Returns whether topics in `committed` were deleted, and each deleted topic had ended before.
 
-        An entity's topic ends when the entity is repartitioned, and may then be deleted. The job has read such a topic
-        to its end if it has ended the topic of its deltas. Raises ChangelogError (GAP) if it has not.
+        An entity's topic ends when the entity is repartitioned, and may then be deleted. The topic of its deltas gets
+        marks at its end once the job has read the ended topic completely. Raises ChangelogError (GAP) if an ended topic
+        was deleted and its topic of deltas lacks these marks, unless `lost` accepts this.
         """
         existing = self.client.admin().topics()
         deleted = committed.keys() - existing.keys()

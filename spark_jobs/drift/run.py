@@ -143,7 +143,8 @@ class _Compare:
                 progress.fence, progress.caught_up = self._fence(attempt, self.entities, deadline, progress)
                 if catch_up.unread(progress.caught_up.checkpoint, names) is None:
                     fences.enter_context(attempt.pop_all())
-                    break  # Otherwise, a repair was requested before the fence. A later fence shows its result.
+                    break
+                # A repair was requested before the fence was taken. A later fence shows its result, so try again.
         say(f"comparing {', '.join(names)} as of {progress.fence.place}")
         return self._under(progress.fence, progress.caught_up, None)
 

@@ -2,7 +2,7 @@
 
 The rows of each array have tables of their own beside the view's. The transaction that applies a batch notes to which
 enclosing rows the batch's rows belong, once before it applies the batch and once after. Then it makes the arrays of
-these rows anew, inner arrays before outer ones. So it does not matter why a row changed, and the work depends on the
+these rows again, inner arrays before outer ones. So it does not matter why a row changed, and the work depends on the
 size of the batch, not on that of the tables.
 """
 
@@ -173,7 +173,7 @@ def before(arrays: Arrays, truncated: Mapping[Path, str | None]) -> Iterator[sql
 
 
 def after(arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
-    """Yields the statements that follow the application of a batch: they make arrays anew, inner ones first."""
+    """Yields the statements that follow the application of a batch: they make arrays again, inner ones first."""
     if not arrays:
         return
     yield from _formatted(_SETTINGS)
@@ -183,7 +183,7 @@ def after(arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[s
 
 
 def _made(path: Path, arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
-    """Yields the statements that make one array of the enclosing rows anew."""
+    """Yields the statements that make one array of the enclosing rows again."""
     tables, outer = arrays[path], arrays.get(path[:-1])
     outer_names = own_names if outer is None else outer.names
     belongs = sql.SQL(" AND ").join(

@@ -19,7 +19,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
-from changelog.spark_jobs.maintaining import documents
+from changelog.spark_jobs.maintaining import documents, sessions, totals_columns
 from changelog.spark_jobs.maintaining import totals as totals_table
 from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.progress import REBUILD
@@ -46,8 +46,9 @@ _SUFFIXES: Final = {
     "batch": "__batch",
     "parts": "__batch_parts",
     "changes": "__batch_sums",
+    "spans": "__batch_spans",
 }
-"""The suffix that each table adds to the view's name. The last three tables exist only while a batch is applied."""
+"""The suffix that each table adds to the view's name. The last four tables exist only while a batch is applied."""
 
 _ARRAY_SUFFIXES: Final = {
     "rows": "",
@@ -158,18 +159,21 @@ class PostgresTarget:
     def create(self, columns: Sequence[Column], progress: str) -> None:
         """Creates the tables. Drops those that an earlier view left."""
         declared = _declared([*ViewColumns(columns).declared(), *documents.declared((), self._arrays)])
-        totals = None if self._totals is None else _declared(totals_table.declared(self._totals, columns))
+        totals = None if self._totals is None else _declared(totals_columns.declared(self._totals, columns))
         with self._connection.transaction():
             for statement in (
                 "DROP TABLE IF EXISTS {rows}, {deleted}, {progress}, {totals}",
                 "CREATE TABLE {rows} ({declared}, PRIMARY KEY (_key))",
                 "CREATE TABLE {deleted} (key text PRIMARY KEY, position text NOT NULL, at timestamptz NOT NULL)",
-                "CREATE TABLE {progress} (record text NOT NULL)",
+                "CREATE TABLE {progress} (record text NOT NULL, newest timestamp)",
                 *([] if totals is None else ["CREATE TABLE {totals} ({totals_columns}, PRIMARY KEY (_key))"]),
                 *(f"COMMENT ON TABLE {{{name}}} IS {{mark}}" for name in self._lasting_names),
             ):
                 words = {"declared": declared, "totals_columns": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
                 self._connection.execute(self._sql(statement, **words))
+            if self._totals is not None and self._totals.session is not None:
+                for index in sessions.indexes(self._totals, self._names):
+                    self._connection.execute(index)
             self._create_arrays()
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
 
@@ -226,16 +230,19 @@ class PostgresTarget:
     def _merging(self, batch: StateBatch) -> Iterator[sql.Composed]:
         """Yields the statements that apply a batch."""
         totals = self._totals
+        before, after = (totals_table.before, totals_table.after)
+        if totals is not None and totals.session is not None:
+            before, after = (sessions.before, sessions.after)
         truncated = {path: array.truncated for path, array in batch.arrays.items()}
         for names in self._names_of_parts():
             yield from (sql.SQL(text).format(**names) for text in _PREPARING)
-        yield from totals_table.before(totals, batch.truncated, self._names) if totals else ()
+        yield from before(totals, batch.truncated, self._names) if totals else ()
         yield from documents.before(self._arrays, truncated)
         yield from _merging(self._names, batch.columns, batch.truncated)
         for path, array in self._arrays.items():
             yield from _merging(array.names, array.columns, truncated[path])
         yield from documents.after(self._arrays, self._names)
-        yield from totals_table.after(totals, self._names) if totals else ()
+        yield from after(totals, self._names) if totals else ()
 
     def _sql(self, text: str, **more: sql.Composable) -> sql.Composed:
         return sql.SQL(text).format(**self._names, **more)

@@ -104,7 +104,7 @@ class RedisTarget:
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no view.
 
-        If an earlier run was killed while it removed the old rows of a view, to build the view anew, the rest of them
+        If an earlier run was killed while it removed the old rows of a view, to build the view again, the rest of them
         are removed now.
         """
         if self._client.type(self._progress) not in ("none", "hash"):
@@ -134,7 +134,7 @@ class RedisTarget:
         2. Tasks apply the states.
         3. The progress is stored.
 
-        Raises ChangelogError: IN_USE if another run has begun a batch, or built the view anew, since this run read or
+        Raises ChangelogError: IN_USE if another run has begun a batch, or built the view again, since this run read or
         stored the progress; CONNECTION if the server was restarted meanwhile, because the new process may lack some of
         the rows.
         """

@@ -14,7 +14,7 @@ FORMAT: Final = 1
 TOPICS: Final = "topics"
 """The member of a definition that has the topics with their ids, if the changelog is on Kafka."""
 
-REBUILD: Final = "run the job once with --rebuild: it builds the view anew from the beginning of the changelog"
+REBUILD: Final = "run the job once with --rebuild: it builds the view again from the beginning of the changelog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ def _last(path: Path, sequence: int) -> Position:
 
 
 def first_of_log(where: Files, manifest: Manifest) -> str | None:
-    """Returns the position up to which the oldest file of the log goes that is not archived; None if there is none."""
+    """Returns the last position in the oldest file of the log that is not archived; None if there is no such file."""
     sequence = manifest.log.last + 1
     return str(_last(where.path, sequence)) if log_file(where.path, sequence).exists() else None
 

@@ -1,8 +1,9 @@
-"""Writes a view as a table of Delta Lake. Each run is one commit. Its metadata has the view's definition and position.
+"""Writes a view as a table of Delta Lake, in one commit for each run.
 
-A commit replaces all rows at once, so readers see one complete view; earlier versions stay until VACUUM. If another
-program wrote the newest rows of a table, the table is never replaced. The history is read through Delta's Java classes,
-because Delta's SQL needs settings that a session may lack.
+The commit's metadata has the view's definition and position. A commit replaces all rows at once, so readers see one
+complete view; earlier versions stay until VACUUM. If another program wrote the newest rows of a table, the table is
+never replaced. The history is read through Delta's Java classes, because Delta's SQL needs settings that a session may
+lack.
 """
 
 import re
@@ -36,10 +37,10 @@ def newest(spark: SparkSession, path: str) -> View | None:
 
 
 def newest_metadata(spark: SparkSession, path: str, *, commits_max: int | None = None) -> str | None:
-    """Returns the metadata that the writer of the newest rows gave to its commit; None if there is no table.
+    """Returns the metadata of the newest commit that wrote rows; None if there is no table.
 
-    The result is empty if the writer gave none, or if the history no longer has its commit. Of the history, only the
-    newest `commits_max` commits are read. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
+    The result is empty if that commit has no metadata, or if the history no longer has the commit. Of the history, only
+    the newest `commits_max` commits are read. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
     """
     table = table_at(spark, path)
     if table is None:
@@ -73,7 +74,7 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
 
 def write(rows: DataFrame, view: View, path: str) -> View:
-    """Replaces the table's rows in one commit, whose metadata is `view`. Returns the view with its counts.
+    """Replaces the table's rows in one commit, whose metadata is `view`. Returns what `counts` returns.
 
     Raises ChangelogError (USAGE) for a column name that Delta Lake does not support by default.
     """
@@ -87,7 +88,7 @@ def refuse_names(names: Iterable[str]) -> None:
     """Raises ChangelogError (USAGE) for a column name that Delta Lake does not support by default."""
     for name in names:
         if _REFUSED_IN_NAMES.search(name):
-            hint = "list only the other columns in `columns` of [views.NAME], or use another --output"
+            hint = "set `columns` of [views.NAME] without this column, or use another --output"
             raise ChangelogError(Kind.USAGE, f"Delta Lake takes no column named {name!r}", hint=hint)
 
 
@@ -97,7 +98,7 @@ def same(present: View, view: View) -> bool:
 
 
 def counts(spark: SparkSession, view: View, path: str) -> View:
-    """Returns the view in the table, with its counts."""
+    """Returns `view` with the counts of the table's rows, and of the values that are out of range or unavailable."""
     return counted(read(spark, path), view)
 
 

@@ -160,7 +160,7 @@ def tables_with(connection: Connection, schema: str, comment: str) -> list[sql.I
 class Staging:
     """A table that tasks fill, and the table `parts` of the tasks that have copied their rows.
 
-    A task must know the `nonce` of its staging. So a task that is left of an earlier one can copy nothing.
+    A task must know the `nonce` of its staging. So a task that remains from an earlier run can copy nothing.
     """
 
     table: sql.Identifier

@@ -2,7 +2,7 @@
 its changelog.
 
 Rounds are grouped in blocks, each with its own database and view. A round is a run of the job. The job is killed at a
-fail point, or at a random moment after it has applied a batch. In the middle of a block, a run builds the view anew.
+fail point, or at a random moment after it has applied a batch. In the middle of a block, a run builds the view again.
 The view's documents have the rows of a second table. After each kill, totals and documents must be those of the view's
 rows. At the end of a block, one run of the job is not disturbed. Then rows, totals and documents of the view must equal
 the results of SQL on the source.

@@ -139,7 +139,7 @@ def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(
     assert topics.run("--available-now") == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("maintain_view: history lost: ")
-    assert line.endswith("--rebuild: it builds the view anew from the beginning of the changelog")
+    assert line.endswith("--rebuild: it builds the view again from the beginning of the changelog")
 
 
 def _refuse_other_topics(topics: ViewedTopics, capsys: pytest.CaptureFixture[str]) -> None:

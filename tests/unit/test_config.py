@@ -227,6 +227,33 @@ def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
         assert line.startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("totals", "problem"),
+    [
+        ("", "totals.by: is missing: the columns whose values make the groups"),
+        (
+            'session = { column = "at", gap_seconds = 9 }',
+            "totals.by: is missing: the columns that say to whom a session",
+        ),
+        (
+            'by = ["x"], window = { column = "at", seconds = 9 }, session = { column = "at", gap_seconds = 9 }',
+            "totals.session: cannot be combined with window; use another view for one of them",
+        ),
+        (
+            'window = { column = "at", seconds = 9, every_seconds = 10 }',
+            "totals.window.every_seconds: should be at most `seconds`, and at least a part in 1000 of it",
+        ),
+        ('window = { column = "at", seconds = 3600, every_seconds = 1 }', "totals.window.every_seconds: should be at"),
+        ('window = { column = "at", seconds = 0.5 }', "totals.window.seconds: should be a valid integer"),
+        ('by = ["x"], session = { gap_seconds = 9 }', "totals.session.column: is missing; add it"),
+    ],
+)
+def test_invalid_totals(kafka: Path, totals: str, problem: str) -> None:
+    kafka.write_text(f'{KAFKA}[views.x]\nentity = "order"\ntotals = {{ {totals} }}')
+    [line] = refusal(kafka, {})
+    assert line.startswith(f"{kafka}: views.x.{problem}")
+
+
 def test_the_timeout_of_a_transaction_covers_two_commits(kafka: Path) -> None:
     sink = 'kind = "kafka"\nbootstrap_servers = "a:1"\ncommit_seconds = 30\n'
     kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + sink + "transaction_timeout_seconds = 60")

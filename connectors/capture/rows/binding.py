@@ -15,8 +15,8 @@ from changelog.schemas.types import Struct
 class Field:
     """One published column.
 
-    `index` is its place in the tuple. `label` is its name in a JSON object, with quotes and colon: `"name":`. `json`
-    says that its values are JSON and not masked.
+    `index` is its place in the tuple. `label` is its name in a JSON object, with quotes and colon: `"name":`. `json` is
+    true if the column has a JSON type and is not masked.
     """
 
     index: int
@@ -35,11 +35,12 @@ class Binding:
     - `full`: whether the log has complete old rows of the table (because its replica identity is FULL).
     - `identity`: the places of the columns in the table's replica identity. An old tuple that is not a complete row has
       only the values of these columns.
-    - `lost`: an error message if the table's rows have no key; then `key` and `partition` are empty. Otherwise None.
+    - `lost`: the error message that says why the table's rows have no key; then `key` and `partition` are empty. None
+      if they have a key.
     - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
       SQL statement that makes the database log complete old rows; hints quote it.
-    - `crossing`: whether rows may move between partitions of the table. `leaves`: the replica identities of those
-      partitions that do not log complete old rows, each as the places of its columns.
+    - `crossing`: whether rows may move between partitions of the table. `leaves`: a set for each partition of the table
+      that does not log complete old rows; it has the places of the columns in the partition's replica identity.
     - `mask`: an id of the masks and their secret; None if nothing is masked.
     """
 

@@ -30,8 +30,8 @@ _NONE = pa.array([], pa.utf8())
 class ChunkRows:
     """The rows of a chunk: a part of a table that was read at once.
 
-    `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` leaves out
-    (`other_places`), each as the values that the server printed. `read_at` is when the rows were read, in microseconds
+    `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` does not encode (its
+    `other_places`), as the values that the server printed. `read_at` is when the rows were read, in microseconds
     since 1970.
     """
 
@@ -63,7 +63,7 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The number that each row had in the `columns` of `encode`; the rows are in the order of `keys`."""
+        """For each row, in the order of `keys`: its number in the `columns` from which `encode` made it."""
         return np.concatenate([self.texts.places, self.texts.other_places])
 
     @property
@@ -114,7 +114,8 @@ def combined(parts: Sequence[pa.RecordBatch], binding: Binding) -> pa.RecordBatc
 class KeyedRows:
     """The rows that a table has for the requested keys.
 
-    `ghosts` holds, by key, the changelog's last rows of those requested keys that the table may no longer have.
+    Some requested keys come from the changelog, and the table may no longer have them. For each of these, `ghosts`
+    holds the changelog's last row.
     """
 
     origin: Origin
@@ -140,8 +141,8 @@ class KeyedRows:
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
         """See `windows.WindowRows`. For a key that is in neither the table nor `ghosts`, no row is returned.
 
-        If the table does have a row with the key of a ghost, no row is returned for that key either, because the
-        changelog already has the row.
+        A key in `ghosts` yields at most a delete. If the table has the key after all, nothing is returned for it,
+        because the changelog already has the row.
         """
         ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
         ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)

@@ -23,19 +23,19 @@ the chunk was read. The rows are published at the first place after this end tha
 snapshot sees is in the log before this place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
-PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot, and the row, which lacks
-the change, would overwrite it. (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by
-position would lose updates here.)
+PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot. The row lacks the
+change, but would be published after it, and so overwrite it. (The idea of reading between marks is from DBLog,
+arXiv:2010.12597. DBLog compares positions in the log, which would lose updates here.)
 
 **Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
 looked up in the table, in chunks. For each ghost that the table lacks, a delete is published at the message of the
 chunk, but only if no transaction has touched the key since the search began (`_unmentioned`). If a transaction has
 touched the key, the key's last row came from the stream, and is not outdated.
 
-**The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
-keys began. A transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part
-of it is delivered, because its table joined the publication while the transaction ran. So if the snapshot of a chunk
-does not see such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the
+**The horizon.** `horizon` is the next unused transaction id at the moment when the recording of touched keys begins. A
+transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part of it is
+delivered, because its table joined the publication while the transaction ran. So if the snapshot of a chunk does not
+see such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the
 transaction arrives in the stream: in the second case, the stream lacks changes of the transaction.
 
 **Memory.** Touched keys are forgotten when every snapshot in use sees their transactions, because then every later
@@ -62,7 +62,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _TOUCHED_ROWS_MAX = 200_000
-"""If more touched keys than this are in memory, those whose transactions every snapshot sees are forgotten."""
+"""With more touched keys than this in memory, the keys of transactions that every snapshot sees are forgotten."""
 
 
 class Visibility(Protocol):
@@ -271,7 +271,7 @@ class Windows:
             task.withdraw(part)
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
-        """Returns a mask of the keys that were not touched by any transaction that the snapshot does not see."""
+        """Returns a mask that leaves out each key that was touched by a transaction which the snapshot does not see."""
         return _others(
             keys,
             [
@@ -433,7 +433,7 @@ class Windows:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The transactions that must end before the chunk that was last tried can be read."""
+        """The transactions that must end before the service can read the chunk that it tried last."""
         return self._waiting
 
     def progress(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`changelog views`: works with views, which show the state of each row now. Each of its verbs is a module."""
+"""`changelog views`: works with views, which show the present state of each row. Each of its verbs is a module."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`changelog views serve`: serves the state of each row now, until it is interrupted."""
+"""`changelog views serve`: serves the present state of each row, until it is interrupted."""
 
 import argparse
 import os
@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class _TerminatedError(BaseException):
-    """Raised at SIGTERM. Not an Exception, so that no handler of errors takes it for one."""
+    """Raised at SIGTERM. It does not derive from Exception, so no `except Exception` catches it."""
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

@@ -119,8 +119,8 @@ def _data(site: Site, entity: str | None, prefix: str, entities: Iterable[str]) 
 def find(site: Site, entity: str | None, prefix: str) -> Hits:
     """Returns the keys that begin with `prefix`; the key that changed last comes first.
 
-    Reads the changelog from its beginning for `BUDGET_S` seconds. If this is not enough, also reads the newest
-    `NEWEST_ROWS` changes, without changes in an archive, and skips the changes between the two.
+    Reads the changelog from its beginning for `BUDGET_S` seconds. If it has not reached the end by then, it
+    also reads the newest `NEWEST_ROWS` changes, but none from an archive. The changes in between are not searched.
     """
     deadline_s = time.monotonic() + BUDGET_S
     batches: list[pa.RecordBatch] = []

@@ -14,7 +14,7 @@ from changelog.connectors.terminal import safe
 SPELLED: Mapping[AlterationKind, str] = {
     AlterationKind.GONE: "- table {0.before}",
     AlterationKind.MOVED: "~ table {0.before} → {0.after}",
-    AlterationKind.REPLACED: "~ table {0.name} is another table",
+    AlterationKind.REPLACED: "~ table {0.name} is replaced by another table of that name",
     AlterationKind.ADDED: "+ column {0.name} {0.after}",
     AlterationKind.DROPPED: "- column {0.name} {0.before}",
     AlterationKind.RENAMED: "~ column {0.before} → {0.after}",
@@ -26,7 +26,7 @@ SPELLED: Mapping[AlterationKind, str] = {
     AlterationKind.PUBLISHED: "~ publication: {0.before} → {0.after}",
     AlterationKind.PARTITION_CAME: "+ partition {0.name}",
     AlterationKind.PARTITION_WENT: "- partition {0.name}",
-    AlterationKind.REWRITTEN: "! every row is rewritten, while the table is locked to all others",
+    AlterationKind.REWRITTEN: "! every row is rewritten; meanwhile no other session can read or write the table",
     AlterationKind.TRUNCATED: "! every row is removed by TRUNCATE",
 }
 
@@ -90,8 +90,8 @@ def _lines(trial: Tried) -> Iterator[str]:
 
 def _missing(trial: Tried) -> Iterator[str]:
     for definition in trial.lost:
-        instead = ", and has a substitute" if definition.stands_in else ""
-        yield f"note: the copy lacks {definition.what}{instead}: {definition.why}"
+        lacks = "has only a substitute for" if definition.stands_in else "lacks"
+        yield f"note: the copy {lacks} {definition.what}: {definition.why}"
 
 
 def _changes(plan: Planned) -> Iterator[tuple[int, str]]:
@@ -118,7 +118,7 @@ def _notes(plan: Planned) -> Iterator[str]:
     yield from plan.notes
     if plan.reads_again:
         columns = ", ".join(plan.reads_again)
-        action = "asks for the table to be read again" if plan.asks else "reads the table again"
+        action = "reports that the table should be read again" if plan.asks else "reads the table again"
         yield f"the service {action}, because the log does not say what older rows hold in {columns}"
     for unseen in plan.unseen:
         command = f"`changelog schemas accept {plan.entity} --read-again`"

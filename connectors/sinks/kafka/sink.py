@@ -37,7 +37,7 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
 """One call to Kafka is retried for as long as a transaction's timeout, but for at least PATIENCE_S and at most
-PATIENCE_S_MAX seconds, less than the 120 s after which `/live` reports a stuck service. Then the sink is recovered.
+PATIENCE_S_MAX seconds. Then the sink is recovered. `/live` reports a stuck service after 120 s, which is longer.
 """
 
 STOP_PATIENCE_S = 5.0
@@ -230,7 +230,7 @@ class KafkaSink:
         self._generations = generations
 
     def _present_generations(self) -> GenerationEntries:
-        """Returns the entities' generations for a checkpoint that was made anew after a gap.
+        """Returns the entities' generations for a checkpoint that was made again after a gap.
 
         If the present topic was lost, it may have been created again with another number of partitions.
         """
@@ -241,7 +241,10 @@ class KafkaSink:
         }
 
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Checks that the topics are those of the checkpoint; returns it, without the topics' ids unless `over_gap`."""
+        """Checks that the topics are those of the checkpoint. Returns the checkpoint without the topics' ids.
+
+        With `over_gap`, it only finds out which topics were created again, and returns the checkpoint as it is.
+        """
         settings = self._settings
         known_ids = {} if checkpoint is None else checkpoint.sink.get(_TOPICS, {})
         published = {name for name, _ in self._parts} or known_ids.keys()  # no parts before `prepare`

@@ -97,8 +97,8 @@ def sampled(
 ) -> Sampled:
     """Returns what the sampled `messages` (by topic) say about their tables.
 
-    `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has the tables
-    that the configuration names, each with its columns that the configuration names.
+    `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has tables that
+    the configuration names, and for each of them the columns that the configuration names.
     """
     samples: dict[tuple[str, str], _TableSample] = {}
     unreadable: dict[str, ChangelogError] = {}

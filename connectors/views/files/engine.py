@@ -54,7 +54,7 @@ class FileEngine:
         return FileView(self, entity)
 
     def close(self) -> None:
-        """See `StateEngine`: nothing runs."""
+        """See `StateEngine`: there is nothing to end."""
 
     def moment(self, entity: str) -> "FileMoment":
         """Returns the rows of an entity as the files have them now."""

@@ -44,12 +44,12 @@ _RANGE: Final = [
         ("to", "Only keys before this one."),
     )
 ] + [
-    {"name": "after", "in": "query", "schema": _TEXT, "description": "Only keys after this text of a key."},
+    {"name": "after", "in": "query", "schema": _TEXT, "description": "Only keys after this one, a canonical text."},
     {
         "name": "limit",
         "in": "query",
         "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT},
-        "description": "How many rows there are on a page at most.",
+        "description": "The most rows on a page.",
     },
 ]
 _HEADERS: Final[Document] = {
@@ -91,7 +91,7 @@ def openapi(views: Iterable[ShownView], *, needs_token: bool) -> Document:
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
-            "title": "The state of each row now",
+            "title": "The present state of each row",
             "version": own_version(),
             "description": "Rows of a database's tables, as its changelog has them.",
         },

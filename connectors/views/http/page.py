@@ -17,11 +17,11 @@ _PAGE: Final = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>{name}: the state of each row now</title>
+<title>{name}: the present state of each row</title>
 <link rel="stylesheet" href="/api.css">
 </head>
 <body>
-<h1>{name}: the state of each row now</h1>
+<h1>{name}: the present state of each row</h1>
 <p>Each answer is JSON. Its header <code>X-Position</code> says up to which position of the changelog it is complete,
 and <code>X-Staleness</code> how many seconds ago the changelog was last written. <a href="/openapi.json">The OpenAPI
 document</a> has all parameters.</p>

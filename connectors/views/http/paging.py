@@ -9,7 +9,7 @@ from changelog.connectors.views.served import StateRow
 from changelog.connectors.views.shown import ShownMoment
 
 PAGE_BYTES = 4 << 20
-"""A page ends with the row that brings the total size of the page's states to at least this many bytes."""
+"""A page ends as soon as the states of its rows have at least this many bytes together."""
 
 KEYS_MAX = 10_000
 """A page ends after this many keys, even if few of them have a row that the view shows."""

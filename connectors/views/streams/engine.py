@@ -111,13 +111,13 @@ class StreamsView:
 
 
 class Horizon:
-    """How far rows are complete that are being read: `reached` is lowered by each standby that answers."""
+    """How far the rows that are being read are complete. A standby that is less complete lowers `reached`."""
 
     def __init__(self, reached: Completeness) -> None:
         self.reached = reached
 
     def lower(self, reached: Completeness) -> None:
-        """Takes what a standby that has answered has reached."""
+        """Takes into account rows of a standby, which is complete up to `reached`."""
         self.reached = least([self.reached, reached])
 
 

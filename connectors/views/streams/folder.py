@@ -3,8 +3,9 @@
 Kafka Streams continues a store from the offset in its checkpoint. That gives wrong rows in two cases that it does not
 notice, so such stores are deleted, and restored from the topics:
 
-- The topic was deleted and created again, or was not followed for a while. The offset says nothing then.
-- The offset is older than tombstones are kept. A key that was deleted since may have no message any more.
+- The topic was deleted and created again, or was not followed for a while. Then the offset means nothing.
+- The offset is so old that tombstones after it may have been removed. Then a key that was deleted since may have no
+  message any more.
 
 The times of checkpoints do not say how old their offsets are, because Kafka Streams also writes a checkpoint again with
 the same offsets. So the folder has a time of its own: the stores have all messages that are before it.
@@ -29,7 +30,7 @@ _MARKER, _NEW_MARKER, _LOCK, _STORES = "changelog.json", "changelog.new", "lock"
 _LIBRARIES = "libraries"
 
 _MARGIN = 2.0
-"""How much younger than tombstones the offsets must be. The restoration takes time, and clocks differ."""
+"""Offsets must be this many times younger than the oldest tombstones. The restoration takes time, and clocks differ."""
 
 _DAY_S = 86_400
 
@@ -37,8 +38,10 @@ _log = structlog.get_logger("views")
 
 
 class _Marker(msgspec.Struct, kw_only=True):
-    """The content of `changelog.json`: to what the folder belongs, and the ids of the topics of its stores, in their
-    order. The stores have all messages before `complete_at_s`, in seconds since 1970, or are newer than that.
+    """The content of `changelog.json`: the application and the cluster that the folder belongs to, and the ids of the
+    topics of its stores, in the order of the stores.
+
+    The stores have all messages before `complete_at_s`, in seconds since 1970, or were created after that time.
     """
 
     format: int = 1
@@ -73,8 +76,8 @@ class Claim:
     def running(self, complete_at_s: float) -> None:
         """Notes a time before which the running tables have all messages.
 
-        The time is stored once every checkpoint was written after this call, because only then the stores on disk have
-        these messages, too. Raises ChangelogError (STORAGE).
+        A later call stores the time, once every checkpoint has been written after this call. Only then do the stores on
+        disk have these messages, too. Raises ChangelogError (STORAGE).
         """
         with _storing(self._path):
             if self._unstored is None:

@@ -166,11 +166,12 @@ class TablesProgress:
                 self._fail(error)
             except Exception as error:  # noqa: BLE001 - without this thread, nothing would be served any more
                 wait_s = AGAIN_S  # its text is not shown, because it could have values of rows
-                self._fail(ChangelogError(Kind.PRECONDITION, f"finding out how far rows are: {type(error).__name__}"))
+                text = f"finding out how far rows are complete: {type(error).__name__}"
+                self._fail(ChangelogError(Kind.PRECONDITION, text))
 
     def _fail(self, error: ChangelogError) -> None:
         if self.error is None:
-            _log.warning("how far the rows are is unknown", error=str(error))
+            _log.warning("cannot find out how far rows are complete", error=str(error))
         self.error = error
 
     def _advance(self) -> None:

@@ -35,7 +35,7 @@ CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
 
 AGAIN_S: Final = 5.0
-"""After a failure, a thread is replaced after this time, in seconds."""
+"""How long a thread that has failed waits before it is replaced, in seconds."""
 
 FETCH_BYTES: Final = 16 << 20
 """The most bytes that a consumer fetches at once."""
@@ -144,9 +144,10 @@ class KafkaTables:
             self._streams.start()
 
     def refuse_unready(self, table: str) -> None:
-        """Raises RestoringError if it is known, without reading the table, that it cannot be read now.
+        """Raises RestoringError if the state of Kafka Streams already says that the table cannot be read now.
 
-        Once all tables were restored, those that stay here can be read while others move to another instance.
+        After all tables have been restored once, partitions that stay here can be read while others move to another
+        instance.
         """
         with self._asking(table):
             state = str(self._streams.state().name())
@@ -157,7 +158,7 @@ class KafkaTables:
 
     @property
     def was_ready(self) -> bool:
-        """Whether all tables were restored once since the start."""
+        """Whether all tables have been restored at least once since the start."""
         self._threads.enter()
         self._was_ready |= str(self._streams.state().name()) == "RUNNING"
         return self._was_ready
@@ -193,7 +194,8 @@ class KafkaTables:
         self, table: str, partition: int, keys: Sequence[bytes], offset: int | None
     ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        a tombstone. The table has all messages before `offset`; if this is None, the table may also be a standby.
+        a tombstone. The table that is read has all messages before `offset`; if `offset` is None, it may be a standby.
+        Raises RestoringError if it does not have these messages after a moment.
         """
         with self._asking(table):
             store = self._store_with(table, partition, offset)
@@ -390,11 +392,11 @@ class KafkaTables:
             )
         elif _GLOBAL_THREAD in str(jpype.java.lang.Thread.currentThread().getName()):
             self._failure = ChangelogError(
-                Kind.CONNECTION, f"the thread of small tables failed: {text}", hint="start the command again"
+                Kind.CONNECTION, f"checkpoints cannot be followed any more: {text}", hint="start the command again"
             )
         elif "MissingSourceTopic" in text:
             self._failure = ChangelogError(
-                Kind.PRECONDITION, f"a topic is gone: {text}", hint="start the command again when the topics are there"
+                Kind.PRECONDITION, f"a topic is gone: {text}", hint="start the command again once the topic exists"
             )
         if self._failure is not None:
             _log.error("kafka streams ended", error=str(self._failure))

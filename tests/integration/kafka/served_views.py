@@ -98,7 +98,7 @@ def streams_section(folder: Path, rest: str = "") -> str:
 
 @contextmanager
 def served(config: Path) -> Iterator[ServedViews]:
-    """Yields the command with a configuration, which runs already."""
+    """Yields the running command with this configuration, and ends it afterwards."""
     views = ServedViews(config)
     try:
         views.start()

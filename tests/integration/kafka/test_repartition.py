@@ -277,7 +277,7 @@ def test_a_consumer_sees_each_change_once_in_order_when_an_entity_is_repartition
     monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", PATIENCE_S)
     with closing(Tail(new_site)) as tail:
         until(lambda: tail.versions == expected, "the tail lacks rows")
-        delete(client, topic_of(site))  # when all consumers have read it
+        delete(client, topic_of(site))  # every reader has read it to its end
         new_site.sql("UPDATE item SET version = 0 WHERE id = 1")
         publish(new_site)
         until(lambda: tail.versions["1"][-1] == 0, "the tail ended with the old topic")

@@ -121,7 +121,7 @@ def served_rows(api: Api, target: str, *, limit: int = 1000) -> Rows:
 def assert_equal(api: Api, changelog: Changelog) -> None:
     """Compares the rows of all views with those of the changelog, once the views have reached its end."""
     for name, expected in changelog.rows.items():
-        until(lambda name=name: api.get(f"/{name}?min_position={changelog.last}").status == 200, "it has not come")  # type: ignore[misc]
+        until(lambda name=name: api.get(f"/{name}?min_position={changelog.last}").status == 200, "rows lag")  # type: ignore[misc]
         rows = served_rows(api, f"/{name}", limit=3)
         assert rows == expected
         assert list(rows) == sorted(expected)
@@ -157,7 +157,7 @@ def changelog(broker: Broker, seed: int) -> Changelog:
 
 @pytest.fixture(scope="module")
 def views(changelog: Changelog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedViews]:
-    """The views of the changelog, which run. Tests may start them again."""
+    """The running views of the changelog. Tests may start them again."""
     with served(configure(tmp_path_factory.mktemp("views"), changelog.settings)) as views:
         yield views
 
@@ -196,7 +196,7 @@ def test_a_key_that_moves_between_partitions_has_its_newest_row(views: ServedVie
 
 
 def test_an_aborted_transaction_does_not_hold_views_up(views: ServedViews, changelog: Changelog) -> None:
-    with writing(changelog.settings) as sink:  # it sends rows, but does not commit them
+    with writing(changelog.settings) as sink:  # the sink sends rows, and is closed before it commits them
         sink.add([batch.from_records([record(Op.CREATE, "{}", commit=10**6, partition=n % 2) for n in range(50)])])
     changelog.add([record(Op.CREATE, '{"id":"after"}', key="after", entity="guest")])
     assert_equal(views.api, changelog)
@@ -204,7 +204,7 @@ def test_an_aborted_transaction_does_not_hold_views_up(views: ServedViews, chang
 
 def test_a_restart_continues_and_so_does_a_start_after_a_crash(views: ServedViews, changelog: Changelog) -> None:
     assert views.stop() == -signal.SIGTERM
-    [library] = (views.folder / "libraries").iterdir()  # RocksDB leaves none in the folder for temporary files
+    [library] = (views.folder / "libraries").iterdir()  # by default, RocksDB would leave a copy of it in /tmp each time
     assert library.name.startswith("librocksdbjni")
     changelog.more(20)
     views.log.write_text("", "utf-8")
@@ -216,7 +216,7 @@ def test_a_restart_continues_and_so_does_a_start_after_a_crash(views: ServedView
 
 
 def restored_messages(views: ServedViews) -> int:
-    """Returns how many messages were restored, by the log. The tables that are always in memory do not count."""
+    """Returns the number of restored messages in the log. The tables that are always in memory do not count."""
     lines = [json.loads(line) for line in views.log.read_text("utf-8").splitlines() if '"restored"' in line]
     return sum(line["messages"] for line in lines if line["table"] in ENTITIES)
 
@@ -238,7 +238,7 @@ def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
     shutil.rmtree(views.folder)
     shutil.move(tmp_path / "copy", views.folder)
     assert_equal(views.start(), changelog)
-    changes = sum(map(len, changelog.story.commits[-5:]))  # each has a message, and a delete has a tombstone, too
+    changes = sum(map(len, changelog.story.commits[-5:]))  # each has a message, and each delete also a tombstone
     assert 0 < restored_messages(views) <= 2 * changes
 
 

@@ -398,7 +398,7 @@ def test_names_that_avro_does_not_allow_are_escaped() -> None:
     assert after(Struct(fields=(("id", P.LONG),)), '{"id":42}') == {"id": 42}
 
 
-def test_a_context_with_half_a_character_is_read() -> None:
+def test_a_context_with_an_unpaired_surrogate_is_read() -> None:
     plain = record(Op.CREATE, '{"id":42}')
     provenance = plain.envelope.provenance
     stamped = replace(provenance, stamp=replace(provenance.stamp, context='{"a":"\\ud800"}'))

@@ -16,7 +16,10 @@ OLD = Position(1, 5, 0)
 
 
 def refusal(freshness: Freshness, *, age_s: float = 3.0) -> RefusalError | None:
-    """Returns the error for a copy that was complete up to `OLD` `age_s` seconds ago; None if it is not refused."""
+    """Returns the error for a copy that is complete up to `OLD`; None if it is not refused.
+
+    The copy was last known to be complete `age_s` seconds ago.
+    """
     moment = SimpleNamespace(reached=Completeness(position=OLD, at_s=time.time() - age_s))
     try:
         refuse_stale(cast(Any, moment), freshness)

@@ -57,7 +57,7 @@ def test_stores_of_a_topic_that_was_created_again_are_deleted(folder: Path) -> N
 
 
 def passed(folder: Path, seconds: float) -> None:
-    """Makes the time up to which the stores are complete so much older."""
+    """Makes the stores complete only up to a time that is this many seconds earlier."""
     marker = json.loads((folder / "changelog.json").read_text("utf-8"))
     marker["complete_at_s"] -= seconds
     (folder / "changelog.json").write_text(json.dumps(marker), "utf-8")
@@ -66,7 +66,7 @@ def passed(folder: Path, seconds: float) -> None:
 def test_stores_that_could_lack_tombstones_are_deleted(folder: Path) -> None:
     passed(folder, 40_000)
     assert kept(folder, OWNER) == (True, None)
-    passed(folder, 10_000)  # the start before did not make them newer
+    passed(folder, 10_000)  # the first start has not made the stores newer
     is_kept, reason = kept(folder, OWNER)
     assert not is_kept
     assert reason == "their offsets are 0.6 days old, and the topics keep tombstones for 1.0 days"

@@ -105,7 +105,7 @@ def instance() -> Iterator[Instance]:
 
 @pytest.fixture
 def reader(instance: Instance) -> Iterator[Partitions]:
-    """Reads partitions as an instance does that has no partitions itself."""
+    """The partitions, as an instance reads them that has none of its own."""
     with closing(seen_by(Tables({}, instance.address))) as reader:
         yield reader
 

@@ -1,4 +1,4 @@
-"""Where partitions are, according to Kafka Streams. No Java runs here."""
+"""Tests how an instance finds out where partitions are. An object in memory stands for Kafka Streams, without Java."""
 
 import time
 from collections.abc import Mapping

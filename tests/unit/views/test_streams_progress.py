@@ -1,4 +1,4 @@
-"""How far rows are: up to a checkpoint once the application has committed the offsets that belong to it."""
+"""Tests up to which checkpoint rows are complete: one for which the application has committed all offsets."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -174,7 +174,7 @@ def test_only_a_restoration_is_no_error(cluster: Cluster, followed: TablesProgre
     cluster.error = ChangelogError(Kind.PRECONDITION, "a topic is gone")
     until(lambda: shown() == "a topic is gone", "there is no error")
     cluster.error = KeyError("a value")
-    until(lambda: shown() == "finding out how far rows are: KeyError", "there is no error")
+    until(lambda: shown() == "finding out how far rows are complete: KeyError", "there is no error")
     cluster.error = None
     until(lambda: followed.error is None, "the error stays")
     cluster.error = restoring("order")

@@ -14,7 +14,7 @@ class ClosedError(Exception):
 
 
 class Store:
-    """A store in memory, which is closed while it is read: then it has no rows, and does not say so."""
+    """A store in memory that is closed while it is read. Then `range` yields nothing, instead of raising an error."""
 
     def __init__(self, count: int) -> None:
         self._pairs = [SimpleNamespace(key=b"%d" % number, value=Value()) for number in range(count)]

@@ -52,4 +52,5 @@ def present_numbers(entries: GenerationEntries) -> dict[str, int]:
 def has_all_rows(checkpoint: Checkpoint, entity: str) -> bool:
     """Returns whether the entity's table has been read completely since its present topic was begun."""
     progress = checkpoint.windows.get(entity, {})
-    return bool(progress.get("complete")) or "again" in progress  # again: it was complete before
+    # `again` is there only while a table that was complete is read once more
+    return bool(progress.get("complete")) or "again" in progress

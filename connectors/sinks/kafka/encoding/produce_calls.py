@@ -113,7 +113,7 @@ class ProduceCalls:
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
         remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # a decision names a position, but each reading of the table gives this row another one
+        if op == Op.READ:  # a decision is for one position, and each reading of the table gives the row a new position
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self.limit(message.topic)

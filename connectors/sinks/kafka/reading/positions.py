@@ -107,9 +107,9 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    Reads up to the end of the committed messages, as it was when the first message arrived: other sources may write to
-    the topic all the time. If `end` is given, reads the committed messages up to the offset `end`, and waits for them
-    if necessary.
+    Reads up to the place where the committed messages ended when the first message arrived. It does not read on from
+    there, because other sources may write to the topic all the time. If `end` is given, reads the committed messages up
+    to the offset `end`, and waits for them if necessary.
     """
     action = f"reading {topic}"
     checkpoints: dict[bytes, _Stored] = {}

@@ -1,4 +1,4 @@
-"""Checks that the topics are still those with which the checkpoint was stored.
+"""Checks that the topics are still the same ones as when the checkpoint was stored.
 
 A topic that was deleted and created again has another id, and has lost its messages. If the topics have rows that are
 newer than the checkpoint, an older checkpoint has overwritten a newer one. Resuming from the older checkpoint would
@@ -36,8 +36,9 @@ _BACK, _GROWTH = 4, 8
 class TopicIds:
     """The ids of a changelog's topics, which are read again every `CHECK_INTERVAL_S` seconds.
 
-    `ids` has the ids with which the checkpoint was stored and, for other topics, the ids that were read first. Every
-    method, and the constructor, raises ChangelogError (GAP) if a topic's id differs from its id in `ids`.
+    `ids` has each topic's id from the checkpoint. For a topic that the checkpoint does not name, `ids` has the id that
+    was read first. Every method, and the constructor, raises ChangelogError (GAP) if a topic's id differs from its id
+    in `ids`.
     """
 
     def __init__(
@@ -89,10 +90,10 @@ def refuse_older(
 
 
 def refuse_rows(client: Client, values: ValueCodec, prefix: str, name: str, parts: Collection[Part]) -> None:
-    """Raises ChangelogError (GAP) if one of `parts` holds a row of the source `name`, which has no checkpoint.
+    """Raises ChangelogError (GAP) if one of `parts` ends with a row of the source `name`.
 
-    Without a checkpoint, the source would start from the beginning, so new rows could have lower positions than that
-    row.
+    Call this if that source has no checkpoint. Without a checkpoint, the source would start from the beginning, so new
+    rows could have lower positions than that row.
     """
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)
@@ -155,8 +156,8 @@ def message_position(message: Message) -> Position | None:
 def is_foreign(message: Message, values: ValueCodec, name: str) -> bool:
     """Returns whether a row was published by a source other than `name`.
 
-    The other source must have published the row earlier, because two sources may not publish to one topic at the same
-    time (`positions.refuse_shared`). A value that cannot be decoded counts as a row of `name`.
+    Two sources may not publish to one topic at the same time (`positions.refuse_shared`), so such a row is from a
+    source that no longer publishes to the topic. A value that cannot be decoded counts as a row of `name`.
     """
     source = source_of(message)
     if source is not None:

@@ -13,15 +13,15 @@ restart reads them again. A *part* is a partition of a topic. Below, `t 5 (3)` i
 Here, transaction 5 is complete. Transaction 6 has two events and waits for the second.
 
 The events of a part stay in their order, because the progress of a part is one offset. The transactions of a connector
-have the same order in the topic of transactions and in every part. So when the END of a transaction comes, any events
-before those of the transaction belong to a transaction whose END is lost, or to no transaction. These events are
-published first.
+have the same order in the topic of transactions and in every part. So when the END of a transaction comes, a part can
+hold events before those of the transaction only if their own END is lost, or if they have no transaction. These events
+are published first.
 
 **A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
 transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may
-have dropped events, and after a crash, Debezium may repeat some events of a transaction. Nothing more of a transaction
-is expected if `WAIT_S` have passed without one of its events, and each part either has events of later transactions, or
-was read to its end.
+have dropped events, and after a crash, Debezium may repeat some events of a transaction. The service expects nothing
+more of a transaction if none of its events has arrived for `WAIT_S` seconds, and if each part has events of later
+transactions or was read to its end.
 
 **Memory is bounded.** A transaction with more than `bytes_max` of messages is an error. If all held events together
 have more than that, `ahead` returns the parts to pause. If no END is held, these are all parts except the one with the

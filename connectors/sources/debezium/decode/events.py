@@ -86,10 +86,10 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
-    `before` is None if the event has no old row, although an update or a delete has one in the database. `key` has the
-    values of the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and
-    then a create: `moves` is `to` for the delete, and `from` for the create. Then `other_key` is the key of the other
-    event, if a header of the message has it.
+    `before` is None if the event has no old row: the events of updates and deletes may lack it. `key` has the values of
+    the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and then a
+    create: `moves` is `to` for the delete, and `from` for the create. Then `other_key` is the key of the other event,
+    if a header of the message has it.
     """
 
     table: EventTable

@@ -24,9 +24,9 @@ Progress = Mapping[str, Any]
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message, and the progress of its part.
 
-    `after` is the progress of the part after the message. `steps`, at least 1, is how far the message moves the
-    source's own count of what it has read. `message` is None if there is nothing to publish: for example, the end of a
-    Kafka transaction takes an offset of its own. `where` says in words where the message is.
+    `after` is the progress of the part after the message. The source counts its way through the input in steps; `steps`
+    is the number of steps that the message takes, at least 1. `message` is None if there is nothing to publish: for
+    example, Kafka uses up an offset for the end of a transaction. `where` says in words where the message is.
     """
 
     part: str
@@ -44,9 +44,9 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Batch:
     """Messages in the order in which they arrived.
 
-    `more` says that further messages have arrived already, which may belong to the last transaction. `in_order` says
-    that the order of all messages is already fixed: the database gives it, or the service decided on it before a
-    restart. `behind` has the parts that may have further messages by now.
+    `more` says that further messages have arrived already; they may belong to the same transaction as the last message
+    of this batch. `in_order` says that the messages are in the order in which they are published: it is the database's
+    order, or the service chose it before a restart. `behind` has the parts that are not known to be read to their end.
     """
 
     placed: Sequence[Placed]
@@ -56,7 +56,8 @@ class Batch:
 
 
 Span = tuple[str, Any, Any]
-"""A part, and the progress in it before and after consecutive messages."""
+"""A run of consecutive messages of one part: the part, the progress before the first, and the progress after the last.
+"""
 
 
 class Input(Protocol):
@@ -81,7 +82,9 @@ class Input(Protocol):
         """Pauses these parts, whose events wait for the events of other parts. All other parts are read."""
 
     def settle(self) -> None:
-        """Waits until it is sure that the input continues where it was opened. Raises ChangelogError if it does not."""
+        """Waits until the input has begun to read where it was opened, for a limited time. Raises ChangelogError if the
+        input cannot read from there.
+        """
 
     def left(self, progress: Progress) -> int:
         """Returns how many steps lie between `progress` and the present end of the input. Raises ChangelogError.
@@ -101,7 +104,7 @@ class Input(Protocol):
 
 
 Declared = Mapping[tuple[str, str], tuple[str, ...]]
-"""The tables whose keys the configuration names, each with all of its columns that the configuration names."""
+"""Tables whose keys the configuration names. The value has all columns that the configuration names for the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

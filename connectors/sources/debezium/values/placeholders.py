@@ -35,7 +35,7 @@ class Placeholders:
         self._uuid = str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
 
     def values(self, schema: ConnectSchema) -> Sequence[Any]:
-        """Returns the values of this schema that mean that a value was not sent, as a decoder of Avro returns them."""
+        """Returns the placeholders in a column of this schema, as a decoder of Avro returns them."""
         match schema.type:
             case "string":
                 spelled = self._texts[0]
@@ -53,7 +53,7 @@ class Placeholders:
 
     @property
     def texts(self) -> Sequence[bytes]:
-        """The strings in JSON that mean that a value was not sent."""
+        """The placeholders that are strings in JSON."""
         return self.tokens(ConnectSchema(type="string"))
 
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:

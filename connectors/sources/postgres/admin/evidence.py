@@ -189,9 +189,9 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
     """Returns `before`, but with the present state of those partitions whose changes lost no row.
 
-    So `unlogged` yields no change of partitions that VACUUM FULL or CLUSTER has rewritten, or of new partitions whose
-    rows are all in the log. The rows of a partition show whether it was rewritten or truncated: only a rewritten
-    partition still has rows from before the earlier reading.
+    So `unlogged` does not report partitions that VACUUM FULL or CLUSTER has rewritten, or new partitions whose rows are
+    all in the log. The rows of a partition show whether it was rewritten or truncated: only a rewritten partition still
+    has rows from before the earlier reading.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():

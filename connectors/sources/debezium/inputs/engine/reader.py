@@ -101,7 +101,9 @@ class EngineInput:
         """See `Input`: does nothing, because Debezium sends each transaction as a whole."""
 
     def settle(self) -> None:
-        """See `Input`: waits for the connector's first answer, which may be that the database's log is gone."""
+        """See `Input`: waits for the connector's first answer, for at most `STARTED_S` seconds. The answer can be the
+        error that the database's log is gone.
+        """
         while not self._has_started and (left_s := self._started_at + STARTED_S - self._clock()) > 0:
             self._take(left_s)
 
@@ -116,7 +118,7 @@ class EngineInput:
 
 
 def _moves(message: SourceRecord | None) -> bool:
-    """Returns whether the message deletes a row whose key changed, and which the next message creates again."""
+    """Returns whether the message is the delete of a row whose key changed. The next message then creates the row."""
     return message is not None and any(name == NEW_KEY for name, _ in message.headers)
 
 

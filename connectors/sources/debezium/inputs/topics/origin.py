@@ -30,8 +30,8 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 GROUP = "group"
-"""The kind of the only thing that the service leaves in Kafka: the consumer group. Tools see from the group's offsets
-how far the service has read.
+"""The kind of `Remnant` for the consumer group, the only thing that reading the topics creates in Kafka. Tools see from
+the group's offsets how far the service has read.
 """
 
 _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
@@ -103,7 +103,8 @@ class TopicsOrigin:
         for pattern in self._settings.include:
             only = TopicsSettings(client=self._settings.client, include=(pattern,), group=self._settings.group)
             if not any(map(only.matches, topics.states)):
-                yield warn(name, f"no topic matches {pattern} yet", "it is read as soon as it exists")
+                hint = "a topic that matches later is read as soon as it exists"
+                yield warn(name, f"no topic matches {pattern} yet", hint)
         yield from self._boundaries(topics)
 
     def _boundaries(self, topics: InputTopics) -> Iterator[Finding]:
@@ -115,7 +116,7 @@ class TopicsOrigin:
             hint = "set provide.transaction.metadata = true in Debezium, or leave out [source.topics] transactions"
             yield warn(name, f"there is no topic {topic} yet, so transactions are published as they arrive", hint)
         elif topic is not None:
-            yield ok(name, f"are published as a whole; the topic {topic} tells where each begins and ends")
+            yield ok(name, f"each is published as a whole; the topic {topic} tells where it begins and ends")
 
     def _continues(self, topics: InputTopics, checkpoint: Checkpoint | None) -> Finding:
         name = "offsets"
@@ -157,7 +158,7 @@ class TopicsOrigin:
         if checkpoint is None:
             return facts
         reached = ", ".join(f"{part} at {offset}" for part, offset in checkpoint.source.get("progress", {}).items())
-        return [("", f"has the events before {reached or 'every offset'}"), *facts]
+        return [("", f"has the events before {reached}" if reached else "has no events yet"), *facts]
 
     def remnants(self) -> Sequence[Remnant]:
         """See `ConfiguredInput.remnants`."""
@@ -174,7 +175,7 @@ class TopicsOrigin:
     def drop(self, kind: str) -> None:
         """See `ConfiguredInput.drop`."""
         if kind != GROUP:
-            raise ChangelogError(Kind.USAGE, f"the service creates no {kind} beside its topics, only a group")
+            raise ChangelogError(Kind.USAGE, f"to read topics, the service creates no {kind}, only a consumer group")
         group, admin = self._settings.group, self._settings.client.admin()
         for future in admin.delete_consumer_groups([group]).values():
             try:

@@ -1,0 +1,123 @@
+"""Keeps counts and sums of the rows of a view in PostgreSQL, for each session of each group.
+
+The rows of a group are ordered by time. A new session begins where the time to the row before is longer than the gap:
+
+    time    |--x-x--x----------------x---x-------x---x---|
+    gap         ~~~~              ~~~~
+    session    [    ]               [                ]
+
+A change of a row can extend, split, join or end sessions, but no session that is more than a gap away from all the
+times that the row had before and after. So the transaction that applies a batch notes these times, extends their span
+to the ends of the sessions within a gap of it, and makes the sessions of this span again from the rows. Like that, it
+does not matter why a row changed, and a state that is applied again changes no session.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from psycopg import sql
+
+from changelog.connectors.config import SessionConfig, TotalsConfig
+from changelog.spark_jobs.maintaining.totals import UTC, Tables, affected, expiring, interval
+
+_INDEXES: Final = ("CREATE INDEX ON {rows} ({by}, {time_name})", "CREATE INDEX ON {totals} ({by}, _end)")
+"""A session's rows, and the sessions near a time, are found by these."""
+
+_TIMES: Final = """SELECT {by_values}, {time} AS time FROM {rows} AS was
+    WHERE ({affected}) AND {time} IS NOT NULL"""
+
+_BEFORE: Final = (UTC, "CREATE TABLE {changes} AS " + _TIMES)
+
+_AFTER: Final = (
+    "INSERT INTO {changes} " + _TIMES,
+    "ANALYZE {changes}",
+    """CREATE TABLE {spans} AS
+        SELECT {by_of_change}, least(min(change.low), min(_start)) AS low, greatest(max(change.high), max(_end)) AS high
+        FROM (SELECT {by_names}, min(time) AS low, max(time) AS high FROM {changes} GROUP BY {by_names}) change
+        LEFT JOIN {totals} was ON {is_same_group} AND _end >= change.low - {gap} AND _start <= change.high + {gap}
+        GROUP BY {by_of_change}""",
+    "ANALYZE {spans}",
+    """DELETE FROM {totals} was USING {spans} change
+        WHERE {is_same_group} AND _end >= change.low AND _start <= change.high""",
+    """INSERT INTO {totals}
+        SELECT encode(sha256(convert_to(jsonb_build_array({by_names}, min(time))::text, 'UTF8')), 'hex'),
+            {by_names}, min(time), max(time), count(*){sums}
+        FROM (
+            SELECT *, count(*) FILTER (WHERE begins) OVER (PARTITION BY {by_names} ORDER BY time, key) AS session
+            FROM (
+                SELECT {by_values}, {time} AS time, was._key AS key{values}, coalesce(
+                    {time} - lag({time}) OVER (PARTITION BY {by_of_change} ORDER BY {time}, was._key) > {gap}, TRUE
+                ) AS begins
+                FROM {rows} AS was JOIN {spans} change ON {is_same_group} AND {time} BETWEEN change.low AND change.high
+            ) AS event
+        ) AS event
+        GROUP BY {by_names}, session""",
+    "DROP TABLE {changes}, {spans}",
+)
+
+
+def indexes(totals: TotalsConfig, tables: Tables) -> Iterator[sql.Composed]:
+    """Yields the statements that create the indexes of a new view."""
+    yield from _statements(_INDEXES, totals, None, tables)
+
+
+def before(totals: TotalsConfig, truncated: str | None, tables: Tables) -> Iterator[sql.Composed]:
+    """Yields the statements that precede the application of a batch."""
+    yield from _statements(_BEFORE, totals, truncated, tables)
+
+
+def after(totals: TotalsConfig, tables: Tables) -> Iterator[sql.Composed]:
+    """Yields the statements that follow the application of a batch."""
+    yield from _statements(_AFTER, totals, None, tables)
+    session = _session(totals)
+    yield from expiring(session.column, session.keep_days, tables)
+
+
+def _session(totals: TotalsConfig) -> SessionConfig:
+    assert totals.session is not None  # in_postgres chooses
+    return totals.session
+
+
+def _statements(
+    texts: Sequence[str], totals: TotalsConfig, truncated: str | None, tables: Tables
+) -> Iterator[sql.Composed]:
+    session = _session(totals)
+    words = {
+        **_by_words(totals.by),
+        "values": _numbered(", was.{column} AS {value}", totals.sums),
+        "sums": _numbered(", count({value}), sum({value})", totals.sums),
+        "time": sql.Identifier("was", session.column),
+        "time_name": sql.Identifier(session.column),
+        "gap": interval(session.gap_seconds),
+        "affected": affected(truncated, tables),
+    }
+    for text in texts:
+        yield sql.SQL(text).format(**tables, **words)
+
+
+def _by_words(by: Sequence[str]) -> dict[str, sql.Composable]:
+    """Returns the lists of the columns `by`. Tables of one transaction have them under other names, so that they do not
+    clash with `time`, `low` and `high`.
+    """
+    names = [sql.Identifier(f"by_{number}") for number in range(len(by))]
+    same = [
+        sql.SQL("{} = {}").format(sql.Identifier("was", column), sql.Identifier("change", f"by_{number}"))
+        for number, column in enumerate(by)
+    ]
+    return {
+        "by": sql.SQL(", ").join(sql.Identifier(column) for column in by),
+        "by_values": sql.SQL(", ").join(
+            sql.SQL("{} AS {}").format(sql.Identifier("was", column), name)
+            for column, name in zip(by, names, strict=True)
+        ),
+        "by_names": sql.SQL(", ").join(names),
+        "by_of_change": sql.SQL(", ").join(sql.Identifier("change", f"by_{number}") for number in range(len(by))),
+        "is_same_group": sql.SQL(" AND ").join(same),
+    }
+
+
+def _numbered(text: str, columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL("").join(
+        sql.SQL(text).format(column=sql.Identifier(column), value=sql.Identifier(f"value_{number}"))
+        for number, column in enumerate(columns)
+    )
