@@ -170,14 +170,14 @@ class MysqlServer(ServerProcess):
         """Makes the data folder. The server's certificates are written last, so they mark a complete folder."""
         options = [*self._program(), *_INITIALISATION[self.flavour]]
         digest = hashlib.sha256(" ".join(_INITIALISATION[self.flavour]).encode()).hexdigest()
-        template = None if self._templates is None else self._templates / f"data-{digest[:12]}"
+        template = None if self._templates is None else self._templates / f"server-{digest[:12]}"
         if template is not None and template.exists():
             _copy(template, self.data_dir)
         else:
             self._make_tables(options)
+            write_certificates(self.data_dir)
             if template is not None:
                 _keep(self.data_dir, template)
-        write_certificates(self.data_dir)
         for path in (self.data_dir, *self.data_dir.rglob("*")):
             give_away(path)
 
@@ -278,19 +278,26 @@ def temporary_server(
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies a data folder. The files that InnoDB fills with zeros in advance take no room in the copy."""
-    subprocess.run(["cp", "--recursive", "--sparse=always", str(source), str(target)], check=True)
+    """Copies a data folder. The files that InnoDB fills with zeros in advance take no room in the copy. The target
+    exists only once the copy is complete.
+    """
+    own = target.with_name(f"{target.name}-{os.getpid()}")
+    subprocess.run(["cp", "--recursive", "--sparse=always", str(source), str(own)], check=True)
+    try:
+        own.rename(target)
+    except OSError:
+        shutil.rmtree(own)
+        raise
 
 
 def _keep(data_dir: Path, template: Path) -> None:
     """Copies `data_dir` to `template`. Discards the copy if another process has just made the template."""
     template.parent.mkdir(parents=True, exist_ok=True)
-    own = template.with_name(f"{template.name}-{os.getpid()}")
-    _copy(data_dir, own)
     try:
-        own.rename(template)
+        _copy(data_dir, template)
     except OSError:
-        shutil.rmtree(own)
+        if not template.exists():
+            raise
 
 
 def _last_error(output: str) -> str:

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from tests.campaigns._service import is_read
 from tests.patience import PATIENCE_S, rest
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+FileVersions = dict[Path, tuple[int, int, int, int]]
+"""Maps each file to its inode, its size in bytes, and the times of its last changes in nanoseconds."""
 
 HEAD = """
 name = {name}
@@ -102,11 +106,25 @@ class Site:
         """Returns the published messages, as `changelog tail --json` prints them."""
         if not (self.log / "log").is_dir():
             return []
-        return [
-            msgspec.json.decode(message_line(record))
-            for rows in read_log(self.log, entity=entity)
-            for record in batch.records(rows)
-        ]
+        return [msgspec.json.decode(line) for line in self._lines(entity)]
+
+    @cached_property
+    def _last_lines(self) -> dict[str | None, tuple[FileVersions, list[str]]]:
+        """For each entity, the lines that `_lines` returned, and the versions of the files that it read."""
+        return {}
+
+    def _lines(self, entity: str | None) -> list[str]:
+        """Returns the messages as lines of JSON. Reads the changelog again only if one of its files has changed,
+        because a test that waits for a message asks many times.
+        """
+        versions = _file_versions(self.log)
+        last_versions, lines = self._last_lines.get(entity, (None, []))
+        if versions is None or versions != last_versions:
+            batches = read_log(self.log, entity=entity)
+            lines = [message_line(record) for rows in batches for record in batch.records(rows)]
+        if versions is not None:
+            self._last_lines[entity] = (versions, lines)
+        return lines
 
     def state(self, entity: str) -> dict[str, Any]:
         """Returns the rows, by key, that result from the entity's messages."""
@@ -131,6 +149,19 @@ class Site:
     def is_read(self) -> bool:
         """Returns whether all tables are completely read."""
         return is_read(read_checkpoint(self.log))
+
+
+def _file_versions(folder: Path) -> FileVersions | None:
+    """Returns what changes when a file below `folder` is added, replaced, written or removed. Returns None if a file
+    disappears meanwhile.
+    """
+    try:
+        files = {path: path.stat() for path in folder.rglob("*")}
+    except FileNotFoundError:
+        return None
+    return {
+        path: (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns) for path, status in files.items()
+    }
 
 
 def _shown(line: str) -> list[str]:

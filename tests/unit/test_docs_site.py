@@ -12,6 +12,8 @@ import pytest
 
 from tests.servers import missing
 
+pytestmark = pytest.mark.xdist_group("site")  # one worker builds the site, once
+
 CHECKOUT = Path(__file__).parents[2]
 
 
