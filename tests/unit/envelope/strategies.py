@@ -93,7 +93,7 @@ def provenances(draw: st.DrawFn, op: Op) -> Provenance:
 def records(draw: st.DrawFn) -> Record:
     to, from_ = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
     return Record(
-        entity=draw(texts),
+        entity=draw(entities),
         place=draw(places),
         envelope=draw(envelopes()),
         moved_to=draw(places) if to else None,
@@ -103,4 +103,5 @@ def records(draw: st.DrawFn) -> Record:
 
 stamps = st.builds(Stamp, api_version=texts, service_name=texts, identifier=texts, context=st.none() | contexts)
 positions = st.builds(Position, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+entities = texts.map(lambda name: name.replace(".", "-"))  # names of entities have no dots
 places = st.builds(Place, key=texts, partition=st.integers(0, 2**31 - 1))
