@@ -23,7 +23,7 @@ from changelog.connectors.servers.postgres import PostgresServer, temporary_serv
 from changelog.connectors.servers.unprivileged import SHARE_VARIABLE
 from tests.campaigns._forked import Nursery
 from tests.campaigns._service import LEAN, Service
-from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
+from tests.servers import KEEPING_MESSAGES, SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
 from tests.servers.memory import folder_in_memory, remove
 from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as running_mysql_server
@@ -180,7 +180,7 @@ server_14, server_15, server_16, server_17 = map(postgres, (14, 15, 16, 17))
 @pytest.fixture(scope="session")
 def broker(starts_servers: None) -> Iterator[Broker]:
     """A broker of Apache Kafka, which runs until the session ends."""
-    with temporary_broker(kafka_lib()) as running:
+    with temporary_broker(kafka_lib(), settings=KEEPING_MESSAGES) as running:
         yield running
 
 

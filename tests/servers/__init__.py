@@ -57,6 +57,12 @@ SLEEPING = Path(__file__).parent / "sleeping"
 SETTINGS = {"fsync": "off"}
 """Settings without fsync, to save time. No test cuts the machine's power, and a killed server loses nothing."""
 
+KEEPING_MESSAGES = {"log.cleaner.backoff.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}
+"""Settings of a broker that neither compacts topics nor deletes old messages. Many tests publish changes of a fixed
+day, and read all of them. Kafka compares the times of messages with the present time, so it could remove these messages
+at once.
+"""
+
 
 def postgres_bin(version: int) -> Path:
     """Returns the folder of a PostgreSQL's programs: 18 from the wheel, 15 from Debian, others as downloaded by `make`.
