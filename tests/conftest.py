@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -109,6 +110,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Resets structlog, because commands configure it to write to the standard error of the test that runs them. That
+    is closed afterwards.
+    """
+    try:
+        return (yield)
+    finally:
+        structlog.reset_defaults()
 
 
 class UnrequestedServers:

@@ -3,12 +3,10 @@
 import json
 import os
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-import structlog
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from changelog.connectors import cli, config
@@ -32,13 +30,6 @@ CREATE TABLE sales.orders (id int PRIMARY KEY);
 CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
 CREATE TABLE event_2026 PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
 """
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

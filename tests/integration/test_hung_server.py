@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-import structlog
 from psycopg.conninfo import make_conninfo
 
 from changelog.connectors import config
@@ -71,13 +70,6 @@ NEW_TYPE = [
     "INSERT INTO guest VALUES (4, 'name', 'glad')",
 ]
 """After these statements, the stream must ask the catalogue for the type."""
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.sinks.files.sink import FileSink
@@ -28,7 +27,6 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-        structlog.reset_defaults()
 
 
 def modes(folder: Path) -> dict[str, str]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors import config, failpoints, gaps
 from changelog.connectors.servers.postgres import PostgresServer, temporary_server
@@ -23,13 +22,6 @@ ORDERS = """
 [entities.orders]
 table = "public.orders"
 """
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")

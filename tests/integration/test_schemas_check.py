@@ -7,14 +7,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.demo import booking
@@ -30,13 +28,6 @@ SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 AMOUNT = {"name": "amount", "type": ["null", "string"], "default": None}
 """A field that may be added or removed in any compatibility mode."""
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 class Repository:

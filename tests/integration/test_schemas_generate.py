@@ -3,26 +3,17 @@ have added to the file.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.demo import booking, postgres
 from tests.integration.site import Site
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

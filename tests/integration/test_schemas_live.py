@@ -1,14 +1,13 @@
 """Tests that `changelog schemas check --live` compares the schema files of entities with the tables as they are now."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import psycopg
 import pytest
-import structlog
 
 from tests.integration.site import Site
 
@@ -17,13 +16,6 @@ TABLES = (
     'CREATE TABLE guest ("first name" text PRIMARY KEY, email text)',
 )
 CONFIG = '[tables]\ninclude = ["public.*"]\n[entities.orders]\nkey = ["id"]\n'
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

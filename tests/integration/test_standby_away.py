@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors.patience import Patience
 from changelog.connectors.servers.postgres import PostgresServer, temporary_server
@@ -23,13 +22,6 @@ ENTITIES = """
 [entities.guest]
 table = "guest"
 """
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,10 @@
 """Tests that `changelog status` shows what it knows when something is wrong, and says what it could not find out."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from psycopg.conninfo import make_conninfo
 
 from changelog.connectors import cli
@@ -14,13 +12,6 @@ from changelog.connectors.servers.unprivileged import free_port
 from tests.integration.site import Site
 
 GUEST = "[entities.guest]\ntable = 'public.guest'"
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

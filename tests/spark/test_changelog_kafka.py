@@ -2,14 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import structlog
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
@@ -81,13 +80,6 @@ def load(dsn: str, folder: Path, suffix: str, sink: str) -> config.Config:
     head = f'name = "{name}"\n{source}\nservice = {{ listen = "127.0.0.1:0" }}\nsink = {{ {sink} }}\n'
     file.write_text(head + ENTITIES, "utf-8")
     return config.load(file, os.environ)
-
-
-@pytest.fixture(autouse=True)
-def reset_logging() -> Iterator[None]:
-    """Resets structlog after each test, because the commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors import cli, extras
 from changelog.connectors.commands import history, tail
@@ -41,13 +39,6 @@ STORY = [
     record(Op.UPDATE, '{"id":42,"status":"PAID"}', '{"id":42,"status":"NEW"}', commit=3, service="payments"),
     record(Op.DELETE, None, '{"id":42,"status":"PAID"}', commit=4),
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    """Resets the logs of this process. The command line sends them to a stream that exists only during a test."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

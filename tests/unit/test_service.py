@@ -10,7 +10,6 @@ import struct
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,12 +34,6 @@ source = { kind = "postgres", dsn = "dbname=app" }
 sink = { path = "log" }
 tables = { include = ["*"] }
 """
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 class Terminal(io.StringIO):

@@ -4,19 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.wiring import sources
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import SETTINGS
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

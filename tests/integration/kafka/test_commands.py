@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import structlog
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -120,12 +118,6 @@ class Site:
         finally:
             service.stop()
         service.check()
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_a_changelog_that_cannot_be_served_is_refused(
 
     def refused() -> str:
         assert cli.main(command) == 3
-        structlog.reset_defaults()
+        structlog.reset_defaults()  # so that events of the sink below are not among the lines of the next error
         error = capsys.readouterr().err
         assert len(error.splitlines()) == 1
         return error

@@ -11,7 +11,6 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-import structlog
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
@@ -72,12 +71,6 @@ def module_link(starts_servers: None) -> Iterator[Link]:
             broker.advertised = proxy.address
             with broker:
                 yield Link(broker, proxy)
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

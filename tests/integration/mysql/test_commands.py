@@ -2,12 +2,10 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.servers.mysql import MysqlServer
@@ -30,12 +28,6 @@ class InitSite(MysqlSite):
         text = self.config.read_text("utf-8").replace("127.0.0.1:9464", "127.0.0.1:0")
         text = text.replace('path = "data/changelog"', 'path = "log"\ncommit_seconds = 0.05')
         self.config.write_text(text, "utf-8")
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

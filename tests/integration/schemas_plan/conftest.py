@@ -1,19 +1,11 @@
 """Fixtures: a database with the sample tables, and an object that runs `changelog schemas plan` for it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from tests.integration.schemas_plan.planner import CONFIG, PUBLICATION, TABLES, Planner
 from tests.integration.site import Site
-
-
-@pytest.fixture(autouse=True)
-def own_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
-import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.commands import console as command
@@ -46,7 +45,6 @@ def config_file(folder: Path) -> Path:
 def run(capsys: pytest.CaptureFixture[str], config_file: Path, *words: str) -> tuple[int, str]:
     """Runs the command, which must refuse to serve. Returns its exit code and its error."""
     code = cli.main(["console", "--config", str(config_file), *words])
-    structlog.reset_defaults()
     return code, capsys.readouterr().err
 
 

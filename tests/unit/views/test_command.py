@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.views import streams
@@ -26,7 +25,6 @@ KAFKA = CONFIG.replace('sink = {{ path = "log" }}', 'sink = {{ kind = "kafka", b
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str]:
     """Runs the command, which must refuse to serve. Returns its exit code and its error, which is one line."""
     code = cli.main(["views", "serve", "--config", str(folder / "changelog.toml"), *words])
-    structlog.reset_defaults()
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
     return code, error.strip()

@@ -4,7 +4,6 @@ import io
 from collections.abc import Iterator
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from changelog.connectors.views import reporting
@@ -48,7 +47,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_gets_a_bar_and_no_log_lines() -> None:
     terminal, steps = Terminal(), course()
-    structlog.reset_defaults()
     with capture_logs() as events:
         report = Reporting(lambda: next(steps), terminal)
         until(lambda: not report._thread.is_alive(), "the report does not end")
@@ -59,7 +57,6 @@ def test_a_terminal_gets_a_bar_and_no_log_lines() -> None:
 
 def test_a_file_gets_log_lines_and_no_bar() -> None:
     file, steps = io.StringIO(), course()
-    structlog.reset_defaults()
     with capture_logs() as events:
         report = Reporting(lambda: next(steps), file)
         until(lambda: not report._thread.is_alive(), "the report does not end")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from changelog.connectors.views.streams.folder import Owner, claimed
@@ -28,7 +27,6 @@ def folder(tmp_path: Path) -> Path:
 
 def kept(folder: Path, owner: Owner) -> tuple[bool, str | None]:
     """Returns whether the stores are still there after the owner claimed the folder, and the reason if they are not."""
-    structlog.reset_defaults()
     with capture_logs() as events, claimed(folder, owner) as claim:
         is_kept = (claim.stores / "booking-views" / "0_0" / "rocksdb").exists()
     return is_kept, next((event["reason"] for event in events), None)
