@@ -17,12 +17,11 @@ from changelog.schemas.avro import Column
 from changelog.schemas.spark import DIGITS_MAX
 from changelog.schemas.types import ColumnType, Decimal, Primitive
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
+from changelog.spark_jobs.maintaining.totals import affected
 from changelog.spark_jobs.views.to_postgres import ClaimedName
 
 _NAME_BYTES_MAX: Final = 63
 _MEMBERS_AT_ONCE: Final = 50  # a function has at most 100 arguments
-
-_TOUCHED: Final = "_key IN (SELECT _key FROM {batch})"
 
 _SETTINGS: Final = (
     "SET LOCAL enable_seqscan = off",  # tables that were just filled have no statistics
@@ -34,9 +33,9 @@ _SETTINGS: Final = (
 _RESETS: Final = tuple(f"RESET {statement.split()[2]}" for statement in _SETTINGS)
 """Between these statements, rows are found by indexes, and floats are printed exactly."""
 
-_BEFORE: Final = "CREATE TABLE {values} AS SELECT {on} FROM {rows} WHERE {affected}"
+_BEFORE: Final = "CREATE TABLE {values} AS SELECT {on} FROM {rows} AS was WHERE {affected}"
 
-_NOTING: Final = ("INSERT INTO {values} SELECT {on} FROM {rows} WHERE " + _TOUCHED, "ANALYZE {values}")
+_NOTING: Final = ("INSERT INTO {values} SELECT {on} FROM {rows} AS was WHERE {affected}", "ANALYZE {values}")
 
 _DOCUMENTS: Final = """WITH belonging AS MATERIALIZED (
         SELECT outside._key FROM (SELECT DISTINCT * FROM {values}) inside JOIN {outer} outside ON {belongs}
@@ -164,11 +163,8 @@ def before(arrays: Arrays, truncated: Mapping[Path, str | None]) -> Iterator[sql
         return
     yield from _formatted(_SETTINGS)
     for path, tables in arrays.items():
-        affected = sql.SQL(_TOUCHED).format(**tables.names)
-        if truncated[path] is not None:
-            is_truncated = sql.SQL(' OR _position < {} COLLATE "C"').format(sql.Literal(truncated[path]))
-            affected = affected + is_truncated
-        yield from _formatted([_BEFORE], **tables.names, on=_listed(tables.array.on), affected=affected)
+        words = {"on": _listed(tables.array.on), "affected": affected(truncated[path], tables.names)}
+        yield from _formatted([_BEFORE], **tables.names, **words)
     yield from _formatted(_RESETS)
 
 
@@ -192,6 +188,7 @@ def _made(path: Path, arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -
     )
     words = {
         "on": _listed(tables.array.on),
+        "affected": affected(None, tables.names),
         "belongs": belongs,
         "outer": outer_names["rows"],
         "outer_batch": outer_names["batch"],

@@ -20,19 +20,7 @@ _NAME_BYTES_MAX: Final = 63
 _SUM_TYPES: Final = frozenset({Primitive.INT, Primitive.LONG})
 _TIME_TYPES: Final = frozenset({Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})
 
-_GROUP_TYPES: Final = frozenset(
-    {
-        Primitive.BOOLEAN,
-        Primitive.INT,
-        Primitive.LONG,
-        Primitive.STRING,
-        Primitive.UUID,
-        Primitive.DATE,
-        Primitive.TIME,
-        Primitive.TIMESTAMP,
-        Primitive.TIMESTAMP_TZ,
-    }
-)
+_NOT_GROUPED: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE, Primitive.BYTES, Primitive.JSON})
 
 
 def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -> None:
@@ -49,7 +37,7 @@ def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -
             hint = "sums of other types would not be exact, or do not exist"
             raise ChangelogError(Kind.USAGE, f"{path}.sums: {name} is {what}", hint=hint)
     for name in totals.by:
-        if types_by_name[name] not in _GROUP_TYPES and not isinstance(types_by_name[name], Decimal):
+        if not _is_grouped(types_by_name[name]):
             hint = "group by numbers without a floating point, booleans, text, UUIDs, dates and times"
             raise ChangelogError(Kind.USAGE, f"{path}.by: rows cannot be grouped by {name}", hint=hint)
     if time_column is not None and types_by_name[time_column] not in _TIME_TYPES:
@@ -60,6 +48,10 @@ def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -
     if len({*names}) < len(names):
         message = f"{path}: two columns of the totals have the same name"
         raise ChangelogError(Kind.USAGE, message, hint="each sum adds the columns count_NAME and sum_NAME")
+
+
+def _is_grouped(type_: ColumnType) -> bool:
+    return isinstance(type_, Decimal) or (isinstance(type_, Primitive) and type_ not in _NOT_GROUPED)
 
 
 def _is_summed(type_: ColumnType) -> bool:

@@ -125,3 +125,20 @@ def maintained_parts(target: ViewTarget, parts: Sequence[ViewPart]) -> Maintaine
         read_parts=lambda: parts,
         keep_deleted=timedelta(days=7),
     )
+
+
+class CrashError(Exception):
+    pass
+
+
+class CrashOnce:
+    """Raises an error when a fail point is reached for the `count`-th time."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name, self._remaining = name, count
+
+    def __call__(self, name: str) -> None:
+        if name == self._name:
+            self._remaining -= 1
+            if self._remaining == 0:
+                raise CrashError

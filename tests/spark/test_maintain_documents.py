@@ -40,7 +40,7 @@ from tests.spark.documented import (
     guest_parts,
     toml,
 )
-from tests.spark.maintained import maintained_parts, query, scattered
+from tests.spark.maintained import CrashError, maintained_parts, query, scattered
 from tests.spark.ran import Run
 from tests.spark.test_derive_deltas_kafka import settings_of
 from tests.spark.test_maintain_view_kafka import ViewedTopics
@@ -150,10 +150,6 @@ CLAIMS = """SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
     WHERE locktype = 'advisory' AND datname = current_database()"""
 
 
-class _CrashError(Exception):
-    pass
-
-
 def test_late_and_repeated_batches_and_crashes_do_no_harm(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
@@ -166,7 +162,7 @@ def test_late_and_repeated_batches_and_crashes_do_no_harm(
     def reach(point: str) -> None:
         if crashes.get(number) == point:
             del crashes[number]
-            raise _CrashError
+            raise CrashError
 
     parts, number = guest_parts(), -1
     settings = TargetSettings(to="guests", dsn=dsn, arrays=parts[1:], reach=reach)
@@ -181,7 +177,7 @@ def test_late_and_repeated_batches_and_crashes_do_no_harm(
             with in_postgres.opened(settings) as target:
                 try:
                     replace(view, target=target).apply(rows, {})
-                except _CrashError:
+                except CrashError:
                     continue
         assert documents(dsn) == query(dsn, JOINED)
     assert documents(dsn) == expected_documents(workload.rows)

@@ -35,7 +35,18 @@ from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns, copier
 from changelog.spark_jobs.views.transforms import Chosen
 from tests.servers import fetched
-from tests.spark.maintained import NAMES, SUMMED, TOTALS, check_totals, maintained, query, scattered, table
+from tests.spark.maintained import (
+    NAMES,
+    SUMMED,
+    TOTALS,
+    CrashError,
+    CrashOnce,
+    check_totals,
+    maintained,
+    query,
+    scattered,
+    table,
+)
 from tests.spark.ran import Run
 from tests.spark.test_rebuild_view import SHAPE, announced, flat, grow, position_of
 from tests.spark.test_views import COLUMNS, frame, replay, states_of, transactions
@@ -140,7 +151,7 @@ def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession,
     first, *others = scattered(records, random.Random(seed + 2), shares=(0.7,))
     batches = [first, flat(others), first]
     path = tmp_path / "delta"
-    crashes = _CrashOnce("view:staged", 1)
+    crashes = CrashOnce("view:staged", 1)
     with (
         in_delta_lake.opened(TargetSettings(to=str(path), reach=crashes)) as target,
         in_delta_lake.opened(TargetSettings(to=str(path))) as other_target,
@@ -153,7 +164,7 @@ def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession,
             rows = frame(spark, tmp_path / str(number), batch)
             try:
                 view.apply(rows, {"number": number})
-            except _CrashError:
+            except CrashError:
                 view.apply(rows, {"number": number})
         assert states_of(spark.read.format("delta").load(str(path))) == replay(records, END)
         progress = target.progress()
@@ -163,23 +174,6 @@ def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession,
             other_view.apply(rows, {})
         target.forget(datetime.now(UTC) + timedelta(seconds=1))
         assert spark.read.format("delta").load(f"{path}__deleted").isEmpty()
-
-
-class _CrashError(Exception):
-    pass
-
-
-class _CrashOnce:
-    """Raises an error when a fail point is reached for the `count`-th time."""
-
-    def __init__(self, name: str, count: int) -> None:
-        self._name, self._remaining = name, count
-
-    def __call__(self, name: str) -> None:
-        if name == self._name:
-            self._remaining -= 1
-            if self._remaining == 0:
-                raise _CrashError
 
 
 def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn: str, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from tests.patience import PATIENCE_S
 STORED = Path(__file__).parents[1] / "stored" / "kafka"
 NAME = "stay"
 SIGNAL = "f8c993e71622a3c1"
-LONGEST = str((1 << 63) - 1)
 PHOTOS = 300
 
 
@@ -62,10 +61,7 @@ def load(broker: Broker) -> None:
     topics: dict[str, dict[str, Any]] = json.loads((STORED / "topics.json").read_text("utf-8"))
     client = Client(bootstrap_servers=broker.bootstrap_servers)
     admin = client.admin()
-    new_topics = [
-        NewTopic(name, topic["partitions"], 1, config=_without_compaction(topic["settings"]))
-        for name, topic in topics.items()
-    ]
+    new_topics = [NewTopic(name, topic["partitions"], 1, config=topic["settings"]) for name, topic in topics.items()]
     for future in admin.create_topics(new_topics).values():
         future.result()
     ids = dict.fromkeys(topics, "")
@@ -82,13 +78,6 @@ def load(broker: Broker) -> None:
             producer.commit_transaction(PATIENCE_S)
         else:
             producer.abort_transaction(PATIENCE_S)
-
-
-def _without_compaction(settings: dict[str, str]) -> dict[str, str]:
-    """Returns the settings with compaction switched off. The messages are old, so Kafka could compact them during the
-    test.
-    """
-    return {name: text for name, text in settings.items() if name != "max.compaction.lag.ms"} | {"segment.ms": LONGEST}
 
 
 def _send(producer: Producer, messages: Iterator[Message], new_ids: dict[str, str]) -> str:
