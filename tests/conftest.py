@@ -9,6 +9,7 @@ import os
 import random
 import re
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,16 @@ from changelog.connectors.servers.postgres import PostgresServer, temporary_serv
 from changelog.connectors.servers.unprivileged import SHARE_VARIABLE
 from tests.campaigns._forked import Nursery
 from tests.campaigns._service import LEAN, Service
-from tests.servers import KEEPING_MESSAGES, SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
+from tests.servers import (
+    KEEPING_MESSAGES,
+    SERVICE_THREAD,
+    SETTINGS,
+    fetched,
+    fresh_database,
+    java_needed,
+    kafka_lib,
+    postgres_bin,
+)
 from tests.servers.memory import folder_in_memory, remove
 from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as running_mysql_server
@@ -115,12 +125,13 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
     """Resets structlog, because commands configure it to write to the standard error of the test that runs them. That
-    is closed afterwards.
+    is closed afterwards. A service that several tests share keeps its log until it ends.
     """
     try:
         return (yield)
     finally:
-        structlog.reset_defaults()
+        if all(thread.name != SERVICE_THREAD for thread in threading.enumerate()):
+            structlog.reset_defaults()
 
 
 class UnrequestedServers:

@@ -26,6 +26,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError
 from tests.campaigns._service import is_read
 from tests.patience import PATIENCE_S, rest
+from tests.servers import SERVICE_THREAD
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -182,7 +183,7 @@ class Running:
         self._error: ChangelogError | None = None
         self._output = io.StringIO()
         logs.configure(self._output, verbose=False)
-        self._thread = threading.Thread(target=self._run, name="service")
+        self._thread = threading.Thread(target=self._run, name=SERVICE_THREAD)
         self._thread.start()
 
     def _run(self) -> None:
