@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 
+import anyio
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
@@ -79,6 +80,14 @@ _TOO_MANY: _Refusal = (
     {"retry-after": "60"},
 )
 
+_STOPPING: _Refusal = (
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "The server is stopping; try again in a moment.",
+    {"retry-after": "2"},
+)
+"""The answer to a request that the server has cancelled, because it was not answered in time while the server stopped.
+"""
+
 _log = structlog.get_logger("web")
 
 
@@ -115,6 +124,10 @@ class Guard:
         began_s, answer = time.monotonic(), _Answer(send)
         try:
             await self._answer(HTTPConnection(scope), receive, answer)
+        except anyio.get_cancelled_exc_class():
+            if answer.status:
+                raise
+            await self._refused(_STOPPING, HTTPConnection(scope))(scope, receive, answer)
         except Exception as error:  # noqa: BLE001
             # This is a bug of ours. Its message and its traceback may hold row values, so neither is logged.
             _log.error("internal error", error=type(error).__name__, page=_page(scope))
@@ -131,10 +144,13 @@ class Guard:
             if refusal is None:
                 await self._app(request.scope, receive, send)
                 return
-            status, sentence, headers = refusal
-            response = self._refuse(request, status, sentence)
-            response.headers.update(headers)
-            await response(request.scope, receive, send)
+            await self._refused(refusal, request)(request.scope, receive, send)
+
+    def _refused(self, refusal: _Refusal, request: HTTPConnection) -> Response:
+        status, sentence, headers = refusal
+        response = self._refuse(request, status, sentence)
+        response.headers.update(headers)
+        return response
 
     def _refusal(self, request: HTTPConnection, places: ExitStack) -> _Refusal | None:
         """Returns why the request is refused, with headers for the answer; None if it may pass.

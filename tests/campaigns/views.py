@@ -1,12 +1,16 @@
 """Kills, stops and hangs instances of served views, while changes are written and readers read.
 
+The campaign `views_brokers` does the same with three brokers, which are killed too.
+
 Each answer is judged: its row is not older than its `X-Position`, it includes everything that was stored up to
 `X-Staleness` seconds before the request, and it has reached `min_position`. After the death of an instance, a reader
 who allows stale rows gets every key within two seconds. After each round, every view on every instance equals the rows
 that follow from the changes that were written.
 """
 
+import os
 import random
+import shutil
 import signal
 import tempfile
 import threading
@@ -14,15 +18,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.servers.kafka import Broker, temporary_broker
-from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.servers.kafka import Broker
+from changelog.connectors.servers.unprivileged import free_port, reachable, temporary_folder
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
@@ -43,13 +47,29 @@ from tests.servers import kafka_lib
 from tests.unit.records import record
 from tests.unit.views.running import Got
 
+KEEP = "CHANGELOG_KEEP"
+"""The environment variable that names a folder, to which the files of a failed piece are copied."""
+
 NAME = "app"
 PARTITIONS = 3
 KEYS = [f"key-{number}" for number in range(40)]
 SESSION_S = 6
+READERS = 32
 TOKEN = "the-token-of-instances"
 READABLE_S = 2.0
 FAULTS = ("kill", "kill", "stop", "hang", "rolling")
+KINDS = ("plain", "stale", "min", "min", "min")
+"""What readers ask for. Only an instance that owns a row answers `plain` and `min`."""
+
+REPLICATED = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.state.log.replication.factor": "3",
+}
+"""Settings of brokers that go on without one of three."""
+
 ORDER = entity("order", PARTITIONS)
 GUEST = replace(entity("guest", PARTITIONS), partition_by=("place",))
 
@@ -64,23 +84,46 @@ prefix = "{prefix}"
 {streams}"""
 
 
-def campaign(instances: int = 3, faults: Sequence[str] = FAULTS, readable_s: float = READABLE_S) -> Campaign:
-    """Each round injects one of `faults`. Ten rounds share a broker, the instances, the writer and the readers.
+def campaign(
+    instances: int = 3, faults: Sequence[str] = FAULTS, readable_s: float = READABLE_S, brokers: int = 1
+) -> Campaign:
+    """Each round injects one of `faults`. Ten rounds share the instances, the writer and the readers; all share the
+    brokers. The fault "broker" needs three `brokers`.
 
     After the death of an instance, a reader who allows stale rows gets each key within `readable_s`.
     """
 
     @contextmanager
     def site() -> Iterator[Callable[[Piece], Figures]]:
-        with temporary_broker(kafka_lib()) as broker:
+        with _running(brokers) as running:
 
             def run_piece(piece: Piece) -> Figures:
                 with tempfile.TemporaryDirectory(prefix="changelog-views-") as folder:
-                    return _Soak(broker, Path(folder), piece, instances, readable_s).run(piece.rounds, faults)
+                    try:
+                        return _Soak(running, Path(folder), piece, instances, readable_s).run(piece.rounds, faults)
+                    except BaseException:
+                        if keep_folder := os.environ.get(KEEP):
+                            shutil.copytree(folder, Path(keep_folder) / f"views-{piece.seed}", dirs_exist_ok=True)
+                        raise
 
             yield run_piece
 
     return Campaign(site=site, rounds=10)
+
+
+@contextmanager
+def _running(count: int) -> Iterator[Sequence[Broker]]:
+    """Runs one broker, or a cluster of three, in a temporary folder."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder("changelog-kafka-"))
+        jars = reachable(kafka_lib(), folder)
+        settings = REPLICATED if count > 1 else {}
+        brokers: list[Broker] = []
+        for number in range(count):
+            joins = brokers[-1] if brokers else None
+            broker = Broker(jars, folder / str(number), settings=settings, joins=joins)
+            brokers.append(stack.enter_context(broker))
+        yield brokers
 
 
 class _Writer(threading.Thread):
@@ -173,7 +216,7 @@ class _Reader(threading.Thread):
 
     def _read(self) -> None:
         rng = self._rng
-        name, key, kind = rng.choice(("order", "guest")), rng.choice(KEYS), rng.choice(("plain", "stale", "min"))
+        name, key, kind = rng.choice(("order", "guest")), rng.choice(KEYS), rng.choice(KINDS)
         min_position = self._seen if kind == "min" and self._seen else None
         parameters = {"stale": "?stale=allowed", "min": f"?min_position={min_position}"}
         sent_s = time.time()
@@ -200,13 +243,17 @@ def _answer(name: str, key: str, sent_s: float, got: Got) -> Answer:
 
 
 class _Soak:
-    def __init__(self, broker: Broker, folder: Path, piece: Piece, instances: int, readable_s: float) -> None:
+    def __init__(
+        self, brokers: Sequence[Broker], folder: Path, piece: Piece, instances: int, readable_s: float
+    ) -> None:
         self._rng, self._history, self._readable_s = random.Random(piece.seed), History(), readable_s
+        self._brokers = brokers
         prefix = f"views-{piece.seed}"
-        settings = KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=prefix)
+        client = Client(bootstrap_servers=",".join(broker.bootstrap_servers for broker in brokers))
+        settings = KafkaSettings(client=client, name=NAME, prefix=prefix)
         self._views = [_instance(folder / str(number), settings) for number in range(instances)]
         self._writer = _Writer(settings, self._history, random.Random(piece.seed))
-        self._readers = [_Reader(self._views, self._history, piece.seed + number) for number in range(2)]
+        self._readers = [_Reader(self._views, self._history, piece.seed + number) for number in range(READERS)]
         self._others = OtherInstances(TOKEN)
         self._faults: Counter[str] = Counter()
         self._unreadable_s: list[float] = []
@@ -252,6 +299,11 @@ class _Soak:
             victim.send(signal.SIGSTOP)
             time.sleep(2 * SESSION_S * self._rng.random())
             victim.send(signal.SIGCONT)
+        elif fault == "broker":
+            broker = self._rng.choice(self._brokers[1:])  # the first one is the only controller
+            broker.kill()
+            time.sleep(2 * SESSION_S * self._rng.random())
+            broker.start()
         else:
             for view in self._views:
                 assert view.stop() == -signal.SIGTERM

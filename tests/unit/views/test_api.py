@@ -5,12 +5,14 @@ import socket
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote, urlencode
 
 import pytest
 
-from changelog.connectors.views.http import paging
+from changelog.connectors.views.http import app, paging
 from changelog.connectors.views.serving import serving_views
+from changelog.connectors.web import serving
 from changelog.envelope.key import key_text
 from changelog.envelope.model import Op
 from tests.patience import PATIENCE_S, until
@@ -155,6 +157,33 @@ def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
         thread.join(PATIENCE_S)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b'"error":"the server is stopping","hint":"send the request again"' in answer
+
+
+def test_a_request_that_is_cut_off_when_the_server_ends_is_told_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, ends = threading.Event(), threading.Event()
+
+    def read_slowly(*_: object, **__: object) -> NoReturn:
+        reads.set()
+        ends.wait(PATIENCE_S)
+        raise AssertionError
+
+    monkeypatch.setattr(app, "row_answer", read_slowly)
+    monkeypatch.setattr(serving, "CLOSE_S", 0)
+    with serving_views(settings(folder)) as server:
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        with closing(socket.create_connection(server.socket.getsockname(), PATIENCE_S)) as connection:
+            connection.sendall(b"GET /order/42 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert reads.wait(PATIENCE_S)
+            server.server.should_exit = True
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        ends.set()
+        thread.join(PATIENCE_S)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 2\r\n" in answer
+    assert b'"error":"The server is stopping; try again in a moment."' in answer
 
 
 @pytest.mark.parametrize(
