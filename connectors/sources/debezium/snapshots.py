@@ -62,9 +62,9 @@ class Sweeping:
 class FirstSnapshot:
     """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
-    The argument `progress` is the value of the property `progress` in the last checkpoint. `opened_at` is a position
-    before all events that the source reads after it was opened. `fresh` says whether the connector begins without an
-    offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
+    The argument `progress` is the result of the property `progress`, as the last checkpoint stores it. `opened_at` is a
+    position before all events that the source reads after it was opened. `fresh` says whether the connector begins
+    without an offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
     """
 
     def __init__(self, progress: Mapping[str, str] | None, opened_at: str, properties: str, *, fresh: bool) -> None:

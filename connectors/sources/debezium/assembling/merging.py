@@ -34,7 +34,7 @@ Read = Event | Unreadable | None
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A message in its place, and its event."""
+    """A message with its place in the input, and its event."""
 
     placed: Placed
     event: Read

@@ -165,7 +165,7 @@ class Publication:
             return
         if state.absent and self.is_ours:
             message = f"database {state.database} has no table {', '.join(state.absent)} yet"
-            yield warn("publication", message, "start the service again once there is one, so that it is published")
+            yield warn("publication", message, "start the service again once the table exists, so that it is published")
         yield self._finding(state, steps)
 
     def exists(self) -> bool:
