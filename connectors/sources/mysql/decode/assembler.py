@@ -100,7 +100,7 @@ class Assembler:
     def feed(self, events: EventBlock) -> Assembled:
         """Returns the transactions that are complete now, and a part of a transaction only if the transaction is large.
 
-        While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are no
+        While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are not
         events. Errors of other kinds are stored in `stop` instead; after such an error, nothing more is returned.
         """
         if self.stop is not None:

@@ -82,7 +82,7 @@ class LogState:
         before all other rows, because the other rows have later positions.
         """
         self.leaves_epoch = False
-        """Whether the block must end, because a transaction whose rows have the epoch of another server has ended.
+        """Whether the block must end, because the transaction that has just ended has the epoch of another server.
 
         The commits of two servers cannot be compared, so a block has rows of one epoch only.
         """

@@ -44,7 +44,7 @@ class Headers:
 
     - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is before
       that of an earlier event. (This happens where the file passes 4 GiB, or where another file begins.)
-    - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends` is its `end_log_pos`.
+    - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends`: the `end_log_pos` in the header.
     """
 
     types: Octets

@@ -52,7 +52,7 @@ class RowsForm:
     """The meaning of all events with rows that begin with the same bytes. The rows begin at `offset`.
 
     `statements` collects the events; it is None if nobody publishes their rows. `is_stamp` says that the rows are
-    stamps: messages that say who makes the changes that follow in the transaction.
+    stamps. A stamp says who makes the changes after it in the transaction.
     """
 
     offset: int
