@@ -13,8 +13,8 @@ key's last row in the changelog is older than the beginning of the second snapsh
 *sweep*. After the second snapshot, the source opens again and makes the sweep before it reads further events. At that
 time, the changelog has all rows of both snapshots, and no event can change a key before the sweep deletes it.
 
-The source makes a sweep only after the snapshot with which a connector without an offset begins. That snapshot covers
-all tables, and no other events come before its end. There is no sweep if the connector's properties changed between the
+A connector that has no offset begins with a snapshot. Only this snapshot is followed by a sweep, because it covers all
+tables, and no other events come before its end. There is no sweep if the connector's properties changed between the
 two snapshots, because they may have read different rows. Nor is there one if several threads or several databases are
 read, because the marker `last` may then come before other rows of the snapshot.
 """

@@ -147,7 +147,7 @@ class _Code:
         self._define(self.schema, "")
 
     def compiled(self, result: str) -> Callable[[bytes, int], Any]:
-        """Compiles the function. What it returns is the value of the expression `result`."""
+        """Compiles the function. It returns the value of the expression `result`."""
         lines = [
             "def read(d, p):",
             *self._lines,

@@ -205,7 +205,7 @@ class Publication:
         missing = "; ".join(self._missing_rights(state))
         if missing:
             message = f"{what}, and role {state.role} may not change that: {missing}"
-            return fail("publication", message, f"as a role that may, run: {script}")
+            return fail("publication", message, f"run, as a role that may do so: {script}")
         return ok("publication", f"{what}; at its start, the service runs: {script}")
 
     def _missing_rights(self, state: _State) -> Iterator[str]:
