@@ -94,7 +94,7 @@ class ChangeSource(Protocol):
         """Lets the source and its server forget the log before `checkpoint`, which must already be durable."""
 
     def close(self) -> None:
-        """Closes the source's connections. Rows that were not stored are returned after the next `Database.open`."""
+        """Closes the source's connections. Rows that were not stored are returned again after the next `open`."""
 
     def activity(self) -> Activity:
         """Returns figures for metrics; see `Activity`."""
@@ -188,7 +188,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
+    """The object on the server that makes it keep its log for us, such as a replication slot of PostgreSQL.
 
     `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time.
 

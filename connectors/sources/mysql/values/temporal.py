@@ -31,7 +31,7 @@ def time(digits: int) -> Printer:
 
     The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
     from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. For a negative
-    time, the number without the offset, including its fraction, is negated.
+    time, the number minus the offset is negative, and its absolute value has these parts.
     """
     fraction_size = (digits + 1) // 2
 

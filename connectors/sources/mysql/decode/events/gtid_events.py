@@ -92,7 +92,7 @@ _LAST_KNOWN_FIELD = 11
 def tagged_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
     """Decodes a GTID_TAGGED, which MySQL writes from 8.3 on.
 
-    It has numbered fields in ascending order, some of which may be missing.
+    Its fields have numbers, in ascending order, and some fields may be missing.
 
     Fields with higher numbers than we know are skipped, unless the event says that they must not be ignored.
     """

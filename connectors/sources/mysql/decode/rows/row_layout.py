@@ -59,8 +59,8 @@ class RowLayout:
     def starts(self, body: bytes) -> list[int]:
         """Returns where each row of an event begins.
 
-        Returns no rows if they have to be read by `row_images`: they are malformed, or a column that is not nullable
-        has a null.
+        Returns no rows if `row_images` has to read them, because they are malformed, or because a column that is not
+        nullable has a null.
         """
         starts: list[int] = []
         try:

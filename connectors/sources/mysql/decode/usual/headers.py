@@ -101,7 +101,7 @@ def _is_whole(octets: Octets, begins: Ints, ends: Ints) -> Mask:
 
 
 def _is_before(ends: Ints) -> Mask:
-    """Returns a mask of the events whose offset is lower than the last offset that an earlier event has."""
+    """Returns a mask of the events whose offset is lower than that of the last earlier event with an offset."""
     last = np.maximum.accumulate(np.where(ends > 0, np.arange(len(ends)), 0))
     before = ends[np.concatenate([last[:1], last[:-1]])]
     mask: Mask = (ends > 0) & (ends < before)

@@ -234,7 +234,7 @@ def _collations(
 def _listed_collations(
     cursor: Cursor, fields: _Fields, columns: Sequence[int], default: _Field, single: _Field
 ) -> dict[int, int]:
-    """Reads either one collation for all `columns` with exceptions, or one for each column."""
+    """Reads the collations of `columns`: either a common one and the exceptions from it, or one for each column."""
     if not columns:
         return {}
     if default not in fields:
