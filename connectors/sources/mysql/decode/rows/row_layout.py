@@ -21,8 +21,8 @@ _ROWS_MAX = 8
 """`starts_in` finds rows only if there are at least _EVENTS_MIN events, with at most _ROWS_MAX rows each."""
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
-"""Takes the rows of an event, and calls the function with the place of each. Returns false if `row_images` has to
-read the rows.
+"""Takes the rows of an event and a function, which it calls with the place of each row. Returns false if `row_images`
+has to read the rows.
 """
 
 
