@@ -33,7 +33,7 @@ from changelog.schemas.types import Struct
 Recover = Callable[[], Checkpoint | None]
 """Shuts the previous writer out of the changelog, and returns the last checkpoint; None for a new changelog.
 
-A source calls it exactly once, after it has made sure that no other process reads the log under its name."""
+A source calls it exactly once, after it has made sure that no other process reads the log under our name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class ChangeSource(Protocol):
         """Lets the source and its server forget the log before `checkpoint`, which must already be durable."""
 
     def close(self) -> None:
-        """Closes the source's connections. Rows that were not stored are returned after the next `Database.open`."""
+        """Closes the source's connections. Rows that were not stored are returned again after the next `open`."""
 
     def activity(self) -> Activity:
         """Returns figures for metrics; see `Activity`."""
@@ -188,7 +188,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
+    """The object on the server that makes it keep its log for us, such as a replication slot of PostgreSQL.
 
     `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time.
 
@@ -304,7 +304,7 @@ class Database(Protocol):
     ) -> ChangeSource:
         """Opens the log at the end of the changelog, and begins to read tables that are not yet published.
 
-        First, it makes sure that no other process reads the log under its name; it raises IN_USE if one does. Second,
+        First, it makes sure that no other process reads the log under our name; it raises IN_USE if one does. Second,
         it calls `recover`, after which the previous writer of the changelog can no longer write to it. Third, it
         streams from the checkpoint that `recover` returned.
 
@@ -412,8 +412,8 @@ class Database(Protocol):
         shuts the previous writer out of the sink and returns where the changelog ends. Inside the block, the caller
         stores the yielded checkpoint and rows in one commit. Until that commit, every start finds the gap again.
 
-        With `keep_hold`, the hold (`Hold`) is kept if the log is the same as before and the hold still has log from a
-        position after the changelog's end. In every other case a new hold replaces it.
+        With `keep_hold`, the present hold (`Hold`) is kept if the log is the same as before, and the hold can be read
+        but begins after the changelog's end. In every other case a new hold replaces it.
 
         Raises ChangelogError: IN_USE while another process reads the log; SETTINGS and PRECONDITION, like `open`.
         """

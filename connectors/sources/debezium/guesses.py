@@ -52,7 +52,7 @@ class Guesses:
     def types(self, table: TableName) -> Mapping[str, str]:
         """Returns the types of a table's columns; none if its messages carry schemas.
 
-        A column in which there was no value yet counts as text.
+        A column that has had no value yet counts as text.
         """
         return {column: type_ or "string" for column, type_ in self._types.get(table, {}).items()}
 

@@ -13,8 +13,8 @@ key's last row in the changelog is older than the beginning of the second snapsh
 *sweep*. After the second snapshot, the source opens again and makes the sweep before it reads further events. At that
 time, the changelog has all rows of both snapshots, and no event can change a key before the sweep deletes it.
 
-The source makes a sweep only after the snapshot with which a connector without an offset begins. That snapshot covers
-all tables, and no other events come before its end. There is no sweep if the connector's properties changed between the
+A connector that has no offset begins with a snapshot. Only this snapshot is followed by a sweep, because it covers all
+tables, and no other events come before its end. There is no sweep if the connector's properties changed between the
 two snapshots, because they may have read different rows. Nor is there one if several threads or several databases are
 read, because the marker `last` may then come before other rows of the snapshot.
 """
@@ -62,9 +62,9 @@ class Sweeping:
 class FirstSnapshot:
     """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
-    The argument `progress` is the value of the property `progress` in the last checkpoint. `opened_at` is a position
-    before all events that the source reads after it was opened. `fresh` says whether the connector begins without an
-    offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
+    The argument `progress` is the result of the property `progress`, as the last checkpoint stores it. `opened_at` is a
+    position before all events that the source reads after it was opened. `fresh` says whether the connector begins
+    without an offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
     """
 
     def __init__(self, progress: Mapping[str, str] | None, opened_at: str, properties: str, *, fresh: bool) -> None:

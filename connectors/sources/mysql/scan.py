@@ -16,7 +16,7 @@ from changelog.connectors.sources.fences import KeyBounds, Pages
 from changelog.envelope.errors import ChangelogError, Kind
 
 GROUP_PAGES = 512
-"""Comparisons divide tables by pages. A row group counts as this many pages, and all its rows as rows of the first one.
+"""Comparisons divide tables by pages. A row group counts as this many pages, and all of its rows are in the first one.
 """
 
 

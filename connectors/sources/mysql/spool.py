@@ -16,7 +16,7 @@ from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 
 _PORTION_ROWS = 20_000
 _PORTION_BYTES = 8 << 20
-"""The most rows and bytes that are encoded at once, and become one row group. A larger row is encoded alone."""
+"""The most rows and bytes that are encoded at once. They become one row group. A larger row is encoded alone."""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="mysql", name="", database="")

@@ -180,7 +180,7 @@ def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
         f"app does not exist yet, and role {role} may not change that: it lacks CREATE on database {name}; "
         f"table public.a belongs to {owner}"
     )
-    assert (finding.hint or "").startswith('as a role that may, run: CREATE PUBLICATION "app"')
+    assert (finding.hint or "").startswith('run, as a role that may do so: CREATE PUBLICATION "app"')
     with pytest.raises(ChangelogError) as caught:
         publication_of_role.made(None, continues=False)
     assert caught.value.kind is Kind.ACCESS

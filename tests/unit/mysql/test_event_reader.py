@@ -122,7 +122,7 @@ COMPRESSED = compressed(b"SELECT 1")
         (EventType.GTID, bytes(25), "the transaction number 0 (byte 36"),
         (EventType.GTID, bytes(17) + b"\1" + bytes(7) + b"\1", "the unknown logical clock 1 (byte 44"),
         (EventType.GTID_TAGGED, packed(2), "the version 2 of a serialized event, not 1 (byte 19"),
-        (EventType.GTID_TAGGED, packed(1) + packed(4) + packed(0), "3 bytes of a tagged GTID that says 4"),
+        (EventType.GTID_TAGGED, packed(1) + packed(4) + packed(0), "a tagged GTID of 3 bytes whose size field says 4"),
         (EventType.GTID_TAGGED, packed(1) + packed(3) + packed(13), "an unknown field that must not be ignored"),
         (EventType.GTID_TAGGED, packed(1) + packed(3) + packed(0), "a tagged GTID without all necessary fields"),
         (EventType.PREVIOUS_GTIDS, bytes(7), "a set of GTIDs of only 7 bytes"),

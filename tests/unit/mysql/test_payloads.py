@@ -44,7 +44,7 @@ PAYLOAD = header(EventType.TRANSACTION_PAYLOAD)
         (packet(PAYLOAD, b"\1\1\1\2\1\0\3\1\1\0?"), "bytes that zstd cannot decompress"),
         (packet(PAYLOAD, b"\1\1\1\2\1\1\3\1\1\0?"), "compression is not known"),
         (packet(PAYLOAD, b"\1\1\1\2\1\0\0?"), "compression is not known"),
-        (packet(PAYLOAD, b"\1\1\2\2\1\0\3\1\1\0?"), "says another size"),
+        (packet(PAYLOAD, b"\1\1\2\2\1\0\3\1\1\0?"), "whose size field differs"),
         (packet(PAYLOAD, b"\1\2\1\1\0"), "extra bytes after a field"),
         (packet(PAYLOAD, b"\1\1\1"), "a field of 1 bytes where only 0 are left"),
     ],

@@ -113,7 +113,7 @@ def test_signs_that_are_the_same_with_and_without_years_are_read(signs: bytes) -
 
 @pytest.mark.parametrize("signs", [b"\1\1\x40", b"\1\1\x80", b"\1\2\0\0", b""])
 def test_signs_that_can_be_read_in_two_ways_are_refused(signs: bytes) -> None:
-    with pytest.raises(ChangelogError, match="does not say whether they count columns of the type YEAR"):
+    with pytest.raises(ChangelogError, match="does not show whether a YEAR column has one"):
         table_map(YEAR_AND_INT + signs, UNKNOWN).columns  # noqa: B018
 
 

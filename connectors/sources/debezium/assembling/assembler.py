@@ -342,8 +342,8 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
-        A delete that has any column outside the key has all columns that the table has now; columns that it lacks were
-        dropped. So it is returned unchanged.
+        If a delete has a column outside the key, it has all columns that the table has now; the columns that it lacks
+        were dropped. So such a delete is returned unchanged.
         """
         bound_table = self._tables.get(self._entities[event.table.name].name)
         if bound_table is None or len(event.table.columns) >= len(bound_table.columns):
@@ -403,8 +403,7 @@ class _Block:
         self.other_tables: Counter[str] = Counter()
         self._first_place = place
         self.ended_before: dict[int, Ended | None] = {}
-        """Maps the `commit` of each transaction that began in the block to the transaction that had ended last before
-        it.
+        """Maps the `commit` of each transaction that began in the block to the transaction that ended last before that.
         """
         self._first_ordinals: dict[int, int] = {}
 

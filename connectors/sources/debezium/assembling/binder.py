@@ -24,8 +24,8 @@ class Binder:
     def bind(self, entity: Entity, table: EventTable) -> Binding:
         """Returns the binding of a table to an entity.
 
-        An old row that is not complete has only the columns of the message's key. If the entity has another key, or is
-        partitioned by other columns, and an update has no old row, then the row's earlier key or partition is unknown.
+        An old row that is not complete has only the columns of the message's key, and an update may have no old row at
+        all. In that case, the row's earlier key or partition is unknown if it has columns outside the message's key.
         """
         binding = self._bindings.get((entity.name, table.number))
         if binding is not None:

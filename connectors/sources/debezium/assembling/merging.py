@@ -1,10 +1,10 @@
 """Merges the events of several partitions, so that events of one transaction are together. The module is pure.
 
 A part is a partition of a topic. Its events stay in their order. Debezium has a topic for each table, so the rows of
-one transaction arrive in several parts. Of the events that have arrived:
+one transaction arrive in several parts. The events that have arrived are put in this order:
 
-- the rest of the current transaction comes first, with its stamps before its rows;
-- then comes the transaction that was committed first.
+- first the rest of the current transaction, with its stamps before its rows;
+- then the transaction that was committed first.
 
 This order does not wait for transactions that have not arrived yet. So a transaction whose events arrive far apart is
 published in several places.
@@ -34,7 +34,7 @@ Read = Event | Unreadable | None
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A message in its place, and its event."""
+    """A message with its place in the input, and its event."""
 
     placed: Placed
     event: Read

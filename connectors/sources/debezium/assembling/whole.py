@@ -244,7 +244,7 @@ class WholeTransactions:
         return all(self._last(part) not in (name, "") for part in behind if part != self._boundaries)
 
     def _last(self, part: str) -> str:
-        """Returns the transaction of a part's last held event that has one; empty if there is none."""
+        """Returns the last transaction among the held events of a part; empty if these have no transaction."""
         queue = self._queues.get(part, ())
         return next((waiting.name for waiting in reversed(queue) if waiting.name), "")
 

@@ -65,7 +65,7 @@ class PublishedRow(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """The rows of one binding with the same origin and op, which all have an old row or all have none."""
+    """The rows of one binding that have the same origin and op. All of them have an old row, or none has."""
 
     origin: Origin
     binding: Binding
@@ -139,7 +139,7 @@ class RowEncoder:
 
 
 def _bindings(rows: Sequence[PublishedRow]) -> Collection[Binding]:
-    """Returns the bindings of the rows, in the order of their last rows."""
+    """Returns the bindings of the rows, each once, in the order of their first rows."""
     return {id(binding): binding for _, binding, _, _ in rows}.values()
 
 
@@ -243,7 +243,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A binding, and the binding for `json_columns`, in which the columns of the keys are further columns at the end.
+    """A binding, and its variant for `json_columns`, which has further columns for the keys at the end.
 
     A row consists of whole JSON values, but a key has JSON strings without their quotes. So the columns of the keys are
     added to the row a second time. `keys` has each key column's place in a row, and whether its values are strings.
@@ -349,7 +349,7 @@ def _in_order(parts: Sequence[tuple[pa.RecordBatch, Ints]]) -> tuple[pa.RecordBa
 
 
 def _unstamped(rows: Sequence[PublishedRow], live: Mask, meta: Meta) -> Counter[str]:
-    """Counts the changes without a stamp of the entities whose policy is to warn about them."""
+    """Counts the changes that lack a stamp, for the entities whose policy is to warn about such changes."""
     counts: Counter[str] = Counter()
     for place in np.flatnonzero(live & ~meta.stamped).tolist():
         row = rows[place]

@@ -28,7 +28,7 @@ class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record as it arrived.
 
     `key` and `value` are the bytes of the record, None for a null. If their schemas arrived separately, `key_schema`
-    and `value_schema` are these schemas in JSON; the JSON is `null` if there is no schema. They are None if `key` and
+    and `value_schema` are these schemas in JSON; the JSON is `null` if there is no schema. Both are None if `key` and
     `value` arrived as a converter wrote them. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
     """
 
@@ -87,9 +87,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
     `before` is None if the event has no old row: the events of updates and deletes may lack it. `key` has the values of
-    the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and then a
-    create: `moves` is `to` for the delete, and `from` for the create. Then `other_key` is the key of the other event,
-    if a header of the message has it.
+    the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete, whose
+    `moves` is `to`, and then a create, whose `moves` is `from`. In each of the two, `other_key` is the key of the other
+    one, if a header of the message has it.
     """
 
     table: EventTable

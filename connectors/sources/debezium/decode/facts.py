@@ -57,7 +57,7 @@ class TransactionBlock(msgspec.Struct, gc=False):
 
 
 def facts_of(source: SourceBlock, transaction: TransactionBlock | None, timestamp_ms: int) -> EventFacts:
-    """Returns the facts of an event. `timestamp_ms` is the time of its message; it counts if `source` has no time."""
+    """Returns the facts of an event. `timestamp_ms` is the time of its message, for a `source` without a time."""
     block_id = "" if transaction is None else transaction_id(transaction.id)
     order = 0 if transaction is None else transaction.total_order or 0
     return EventFacts(

@@ -41,7 +41,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
 
 def _is_plain(content: bytes) -> bool:
-    """Returns whether a content is certainly a JSON object without a schema."""
+    """Returns whether `content` is certainly a JSON object without a schema."""
     return content[:1] == b"{" and MEMBER not in content and content.isascii()
 
 

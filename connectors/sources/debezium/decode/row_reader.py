@@ -1,11 +1,11 @@
-"""Generates functions that read the rows of one table, from JSON or from the values that a decoder of Avro returns.
+"""Generates functions that read the rows of one table, from JSON or from the values that an Avro decoder returns.
 
 A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. A generated function then tests
 each token with one expression, without a call: most tokens are published as they are. All other tokens go through the
 column's converter, which defines the result (`values.tokens`). `RowsReader.from_members` does the same with the
 converters alone, and tests compare the two.
 
-For values from a decoder of Avro, a generated function prints the usual ones itself. `RowsReader.from_values` does the
+For values from an Avro decoder, a generated function prints the usual ones itself. `RowsReader.from_values` does the
 same with the converters alone.
 """
 
@@ -29,9 +29,9 @@ _PASSES: Final = {
     Primitive.LONG: "{t} if {t}.isdigit() and len({t}) < 19 else {c}({t})",
     Primitive.BOOLEAN: "{t} if {t} == b'true' or {t} == b'false' else {c}({t})",
 }
-"""For the types whose tokens are mostly published as they are: the expression of a token `t` with the converter `c`.
+"""For each type whose tokens are mostly published as they are: the expression that converts a token `t`.
 
-A string must have no escapes."""
+`c` is the column's converter. The expression is right only for strings without escapes."""
 
 _PRINTS: Final = {
     Primitive.STRING: "encode({t}) if type({t}) is str and {t} not in special else {c}({t})",
@@ -39,7 +39,7 @@ _PRINTS: Final = {
     Primitive.LONG: "b'%d' % {t} if type({t}) is int and -{limit} <= {t} < {limit} else {c}({t})",
     Primitive.BOOLEAN: "b'true' if {t} is True else b'false' if {t} is False else {c}({t})",
 }
-"""For the same types: the expression of a value `t` from a decoder of Avro, which is not null."""
+"""For the same types: the expression that prints a value `t`, which comes from an Avro decoder and is not null."""
 
 _LIMITS: Final = {"int8": 1 << 7, "int16": 1 << 15, "int32": 1 << 31, "int64": 1 << 63}
 
@@ -48,7 +48,7 @@ _NO_ESCAPE: Final = r" if b'\\' not in {t} and "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueReaders:
-    """The readers of a table's rows from values of a decoder of Avro. Each value is an argument.
+    """Functions that read a table's rows from the values of an Avro decoder. Each value is an argument.
 
     `row` takes the values of one row, and `change` those of the row before and of the row after a change. Both raise
     the errors of converters.
@@ -60,9 +60,10 @@ class ValueReaders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """The readers of a table: of one row, and of the rows before and after a change, which have mostly the same values.
+    """Functions that read a table's rows from JSON.
 
-    Both raise msgspec.ValidationError unless a row has exactly the columns of the table, and the errors of converters.
+    `row` reads one row, and `change` the rows before and after a change, which have mostly the same values. Both raise
+    msgspec.ValidationError unless a row has exactly the columns of the table, and the errors of converters.
     """
 
     row: Callable[[Raw | bytes], Row]
@@ -112,7 +113,7 @@ def compiled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueColumn:
-    """A column of values from a decoder of Avro, and their converter, which defines the result.
+    """A column whose values come from an Avro decoder, and the converter of the values, which defines the result.
 
     `type` is the base type in Kafka Connect. `passing` is the type of the column if one of `_PRINTS` prints its usual
     values, otherwise None. `in_cell` says that the values are cells of Cassandra, which are never null.

@@ -66,7 +66,7 @@ class RowsReader:
         )
 
     def read(self, row: Any) -> Row:
-        """Returns a row, which is JSON, or a dict or a tuple of values from a decoder of Avro.
+        """Reads `row`, which is JSON, or a dict or a tuple of values from an Avro decoder.
 
         Raises the error of `from_json`.
         """
@@ -120,7 +120,7 @@ class RowsReader:
         return tuple(row)
 
     def from_values(self, values: Mapping[str, Any]) -> Row:
-        """Returns the row with these values, as a decoder of Avro returns them. Raises the error of `from_json`."""
+        """Returns the row with these values, as an Avro decoder returns them. Raises the error of `from_json`."""
         try:
             return tuple([convert(values[name]) for name, convert in self._of_values])
         except UNFIT:

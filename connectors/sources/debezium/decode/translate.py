@@ -51,8 +51,10 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Translator:
-    """Translates messages. It remembers schemas between messages, but the result does not depend on earlier messages,
-    with one exception: a flat row's tombstone, which names no table, belongs to the table of the last row of its topic.
+    """Translates messages. It remembers schemas between messages, but the result does not depend on earlier messages.
+
+    There is one exception: the tombstone of a flat row names no table, so it belongs to the table of the last row of
+    its topic.
     """
 
     def __init__(self, settings: TranslationSettings) -> None:

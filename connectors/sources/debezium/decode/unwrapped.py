@@ -37,7 +37,8 @@ _values: Final = msgspec.json.Decoder()
 class FlatRow(msgspec.Struct):
     """A flat row: the members of the row, and what the transformation added, by name without prefix.
 
-    `members` is None if the message has no row. `fields` has the schemas of the row's columns, if the message has one.
+    `members` is None if the message has no row. `fields` has the schemas of the row's columns, if the message has a
+    schema.
     """
 
     members: dict[str, Any] | None

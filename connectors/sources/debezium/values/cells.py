@@ -45,7 +45,7 @@ def cell_converter(convert: Convert) -> Convert:
 
 
 def cell_value_converter(convert: ConvertValue) -> ConvertValue:
-    """Returns a function that converts cells from a decoder of Avro. `convert` converts the values in the cells."""
+    """Returns a function that converts cells from an Avro decoder. `convert` converts the values in the cells."""
 
     def convert_cell(cell: Any) -> Value:
         return UNCHANGED if cell is None or cell.get("set") is False else convert(cell.get("value"))

@@ -35,7 +35,7 @@ class Placeholders:
         self._uuid = str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
 
     def values(self, schema: ConnectSchema) -> Sequence[Any]:
-        """Returns the placeholders in a column of this schema, as a decoder of Avro returns them."""
+        """Returns the placeholders in a column of this schema, as an Avro decoder returns them."""
         match schema.type:
             case "string":
                 spelled = self._texts[0]

@@ -43,7 +43,7 @@ def boolean(value: Any) -> bytes:
 
 
 def integer(bits_: int) -> Render:
-    """Returns the printer of signed integers of so many bits."""
+    """Returns the printer of signed integers that have `bits_` bits."""
     limit = 1 << (bits_ - 1)
 
     def render(value: Any) -> bytes:

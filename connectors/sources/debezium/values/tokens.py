@@ -12,7 +12,7 @@ Convert = Callable[[bytes], Value]
 """Converts a token, which may be `null`. Raises ValueError, TypeError, KeyError, OverflowError or RecursionError."""
 
 ConvertValue = Callable[[Any], Value]
-"""Converts a value, as a decoder of Avro returns it. Raises the same errors."""
+"""Converts a value, as an Avro decoder returns it. Raises the same errors."""
 
 REMEMBERED: Final = 64
 """How many values of a column are remembered. Many columns have few values, or the same value in consecutive rows."""
@@ -44,7 +44,7 @@ def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Conver
 
 
 def value_converter(column: Semantics, unavailable: Collection[Any]) -> ConvertValue:
-    """Returns a function that converts a column's values, which come from a decoder of Avro.
+    """Returns a function that converts a column's values, which come from an Avro decoder.
 
     The values in `unavailable` mean that a value was not sent.
     """

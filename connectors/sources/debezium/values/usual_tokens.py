@@ -26,7 +26,7 @@ _INTEGER_DIGITS_MAX: Final = 19
 
 
 def zoned(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Publishes timestamps in UTC with six digits after the second as they are."""
+    """Returns timestamps unchanged if they are in UTC and have six digits after the second."""
 
     def convert(token: bytes) -> bytes:
         return token if _ZONED.fullmatch(token) else render(parse(token))

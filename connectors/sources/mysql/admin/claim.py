@@ -15,8 +15,8 @@ _PREFIX = "changelog:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The session that has the lock: its connection's id, and its user and host, which are empty if the server does not
-    list the session.
+    """The session that has the lock. `id` is the id of its connection. `user` and `host` are empty if the server does
+    not list the session.
     """
 
     id: int

@@ -61,9 +61,7 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """Maps the id of each collation to the name of its character set, with which the name of the collation
-        begins.
-        """
+        """Maps the id of each collation to the name of its character set. Names of collations begin with that name."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 
@@ -73,7 +71,7 @@ def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
 
 
 class CatalogDeclarations:
-    """Finds the declared types of columns whose types look alike in the log: a `uuid` of MariaDB and a `binary(16)`.
+    """Finds the declared types of columns whose types look alike in the log, such as MariaDB's `uuid` and `binary(16)`.
 
     The source queries the catalogue when the log describes such a column for the first time. It stores the answer in
     the checkpoint, so that the same rows are published in the same way after a restart.

@@ -72,9 +72,9 @@ class LogStart:
         """Returns where the stream continues the changelog that ends at `checkpoint`, or where a new changelog begins.
 
         Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if the
-        server has another flavour, or lacks transactions that the changelog has. With `accept`, such transactions are
-        no error: the changelog continues at the present end of the log. Tables that were already read completely are
-        not read again.
+        server has another flavour, or lacks transactions that the changelog has. With `accept`, it is no error if the
+        server lacks transactions: the changelog continues at the present end of the log. Tables that were already read
+        completely are not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)
         if checkpoint is None:

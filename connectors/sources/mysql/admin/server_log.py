@@ -47,7 +47,7 @@ class FilePosition:
 
 
 def snapshot_place(query: Query) -> FilePosition:
-    """Returns the place in MariaDB's log before which the snapshot of this session sees all transactions."""
+    """Returns the place up to which this session's snapshot sees the transactions in MariaDB's log."""
     status: dict[str, str] = dict(query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'", ()))
     return FilePosition(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))
 

@@ -77,7 +77,7 @@ class Assembler:
         self._tail = EMPTY
         self._decoded: Iterator[Item] = iter(())
         self.busy = False
-        """Whether `feed` has more to return from the events that it got. Then it must be called without events."""
+        """Whether `feed` has more to return from the events that it got. If so, it must be called without events."""
         self._end = through
         at_end = published is not None and published.commit == through - 1
         self._ordinal = published.ordinal // 2 + 1 if published is not None and at_end else 0
@@ -100,7 +100,7 @@ class Assembler:
     def feed(self, events: EventBlock) -> Assembled:
         """Returns the transactions that are complete now, and a part of a transaction only if the transaction is large.
 
-        While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are no
+        While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are not
         events. Errors of other kinds are stored in `stop` instead; after such an error, nothing more is returned.
         """
         if self.stop is not None:

@@ -82,7 +82,7 @@ class LogState:
         before all other rows, because the other rows have later positions.
         """
         self.leaves_epoch = False
-        """Whether the block must end, because a transaction whose rows have the epoch of another server has ended.
+        """Whether the block must end, because the transaction that has just ended has the epoch of another server.
 
         The commits of two servers cannot be compared, so a block has rows of one epoch only.
         """
@@ -144,7 +144,7 @@ class LogState:
 
     @property
     def here(self) -> int:
-        """The coordinate of the transaction whose GTID was read; after its end, a coordinate after the transaction."""
+        """The coordinate of the transaction that is being read; between two transactions, a coordinate between them."""
         if self.transaction is not None:
             return self.transaction.commit
         try:
@@ -248,8 +248,8 @@ class LogState:
     def end_block(self, stopped: Position | None) -> None:
         """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
 
-        If there is a stop, everything from the transaction at that position on is forgotten, because it will be
-        delivered once more.
+        After a stop, the transaction at that position and all later ones are forgotten, because they will be delivered
+        once more.
         """
         stop = None if stopped is None else self._coordinate(stopped)
         for entry in self._ended:

@@ -293,7 +293,7 @@ class TransactionReader:
         )
 
     def _messages(self, prefix: str, table_map: log.TableMap, event: log.RowsEvent) -> None:
-        """Passes the texts of inserted rows on, with the numbers of the rows, which the signatures of signals cover."""
+        """Passes on the texts of inserted rows, and the rows' numbers, because signatures of signals cover them."""
         for number, content in message_rows(table_map, event):
             if prefix == SIGNAL_PREFIX and not content:
                 self._run.message(FENCE_PREFIX, b"")

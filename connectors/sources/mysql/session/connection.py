@@ -100,7 +100,7 @@ class Connection:
             self._link._current_timeout = POLL_S
 
     def stream_packets(self, action: str) -> Packets:
-        """Waits until a packet has arrived, and returns all packets that have; see `PacketReader.packets`.
+        """Waits until a packet has arrived, and returns all packets that have arrived; see `PacketReader.packets`.
 
         `action` names the attempted action. The last packet may be an error of the server, which sends nothing after an
         error. Raises ChangelogError (CONNECTION) if the connection broke.

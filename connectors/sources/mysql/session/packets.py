@@ -15,7 +15,7 @@ ANSWER_S = 30.0
 """The seconds that a short query may take. A longer wait means that the server hangs."""
 
 POLL_S = 0.1
-"""The seconds between two checks of a waiting reader whether it should stop."""
+"""A waiting reader checks every `POLL_S` seconds whether it should stop."""
 
 HEADER_BYTES = 4
 """The size of a packet's header."""
@@ -39,7 +39,7 @@ class PacketPatience:
     stopping_s: float = 2.0
 
     def refusal(self, silent_s: float) -> str | None:
-        """Returns why a wait that has lasted `silent_s` seconds ends now; None if it goes on."""
+        """Returns why a wait that has lasted `silent_s` seconds ends now; None if it continues."""
         if self.stopping() and silent_s >= self.stopping_s:
             return "the service is stopping and no longer waits for an answer"
         if self.silence_s is not None and silent_s >= self.silence_s:

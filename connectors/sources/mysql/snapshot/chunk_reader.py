@@ -8,7 +8,7 @@ The service writes nothing to the server. A chunk is read in three steps:
 
 The rows are published once the stream has reached the end that step 3 finds and is between two transactions; see
 "Without messages" in `capture.tables.windows`. For step 1, MariaDB says exactly what a snapshot sees. MySQL cannot say
-it. Therefore, before the reader takes the snapshot, it queries which transactions were executed. The snapshot sees at
+this. So the reader first queries which transactions were executed, and then takes the snapshot. The snapshot sees at
 least these transactions.
 """
 

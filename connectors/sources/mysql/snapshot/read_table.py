@@ -73,7 +73,7 @@ def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTa
     """Returns how an entity's table is read now.
 
     Raises ChangelogError: ALTERED if there is no such table, PRECONDITION if the table lacks a column of the key, or if
-    rows cannot be found by a key column of its type.
+    a column of the key has a type by which rows cannot be found.
     """
     rows = catalog.rows(entity.table)
     if not rows:

@@ -2,7 +2,7 @@
 
 The source needs this form when it reads a table without the log. Some members differ from those that the log gives:
 
-- `labels` are missing, because queries already print labels.
+- `labels` are missing, because queries return the values of an ENUM or a SET as labels, not as numbers.
 - `unsigned` of a YEAR is false, although MariaDB's log sets it.
 - The `type` of a vector of MariaDB is `VECTOR`, although it is `VARCHAR` in MariaDB's log.
 """
@@ -21,8 +21,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class CatalogColumn(NamedTuple):
     """The fields of `information_schema.COLUMNS` that `FIELDS` names.
 
-    `column_type` is `json` for a `json` column of MariaDB, although its `data_type` is `longtext`. A number is None if
-    the type does not have it. `octet_length` is the maximum length of a value in bytes.
+    `column_type` is `json` for a `json` column of MariaDB, although its `data_type` is `longtext`. Each number is None
+    for a type to which it does not apply. `octet_length` is the maximum length of a value in bytes.
     """
 
     name: str
@@ -45,7 +45,7 @@ COLLATIONS: Mapping[Flavour, str] = {
     Flavour.MYSQL: "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     Flavour.MARIADB: ("SELECT FULL_COLLATION_NAME, ID FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"),
 }
-"""The queries for the names of the collations, as `CatalogColumn.collation` has them, and for their ids."""
+"""The queries that list the collations: their names, as in `CatalogColumn.collation`, and their ids."""
 
 _LABEL = re.compile(r"'(?:[^']|'')*'")
 _COMPRESSED = "COMPRESSED*/"

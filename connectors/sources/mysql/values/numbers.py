@@ -59,7 +59,7 @@ def floating(value: float, *, single: bool) -> bytes:
 
 
 def bits(count: int) -> Printer:
-    """Prints a BIT of `count` bits, stored as a big-endian number, as `count` digits 0 or 1."""
+    """Prints a BIT as `count` digits 0 or 1. The value is stored as a big-endian number."""
 
     def printed(raw: bytes | memoryview) -> bytes:
         check_size("BIT", raw, (count + 7) // 8)

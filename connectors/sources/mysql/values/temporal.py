@@ -31,7 +31,7 @@ def time(digits: int) -> Printer:
 
     The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
     from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. For a negative
-    time, the number without the offset, including its fraction, is negated.
+    time, the number minus the offset is negative, and its absolute value has these parts.
     """
     fraction_size = (digits + 1) // 2
 
@@ -120,13 +120,13 @@ def _instant(seconds: int, fraction: bytes) -> bytes:
 
 def _date(type_name: str, year: int, month: int, day: int) -> bytes:
     if year > 9999 or month > 12 or day > 31:
-        raise malformed(type_name, "is no date")
+        raise malformed(type_name, "is not a date")
     return b"%04d-%02d-%02d" % (year, month, day)
 
 
 def _clock(type_name: str, hours: int, minutes: int, seconds: int, hours_max: int) -> bytes:
     if hours > hours_max or minutes > 59 or seconds > 59:
-        raise malformed(type_name, "is no time")
+        raise malformed(type_name, "is not a time")
     return b"%02d:%02d:%02d" % (hours, minutes, seconds)
 
 

@@ -114,7 +114,7 @@ class ChunkReader:
                 large = rows.nbytes > 2 * CHUNK_BYTES_MAX
                 self._windows.read(nonce, rows)
                 self._reach("window:read")
-                _signal(signalling, nonce)  # while the lock is held, so the table is still as it was read
+                _signal(signalling, nonce)  # the lock is still held, so the table is as it was read
                 self._reach("window:marked")
             if large:
                 reader.close()

@@ -1,4 +1,4 @@
-"""Plans and starts the table reads of an opened source. Adds to `capture.table_reads` what is special to PostgreSQL.
+"""Plans and starts the table reads of an opened source. `capture.table_reads` does the part that all databases share.
 
 A chunk is a range of pages, or the rows of some keys.
 """

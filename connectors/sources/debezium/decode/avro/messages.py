@@ -1,7 +1,7 @@
 """Decodes messages in Avro, whose schemas are in a registry.
 
-A message begins with a zero byte and the id of its schema, which has four bytes. Converters of Apicurio may write an id
-of eight bytes. They may also put the id into a header: then the message begins with neither the zero byte nor the id.
+A message begins with a zero byte and the id of its schema in four bytes. Converters of Apicurio may write an id of
+eight bytes. They may also put the id into a header: then the message begins with neither the zero byte nor the id.
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
 

@@ -36,7 +36,7 @@ TOGETHER: Final = 4
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
 _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
-"""The members of the block `source` that have the time of the change. The first of them in the schema is published."""
+"""The members of the block `source` for the time of the change. The first of these that the schema has is published."""
 
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]
@@ -147,12 +147,12 @@ class _Code:
         self._define(self.schema, "")
 
     def compiled(self, result: str) -> Callable[[bytes, int], Any]:
-        """Compiles the function. What it returns is the value of the expression `result`."""
+        """Compiles the function. It returns the value of the expression `result`."""
         lines = [
             "def read(d, p):",
             *self._lines,
             "    if p != len(d):",
-            "        raise ValueError('it ends elsewhere')",
+            "        raise ValueError('the message has another length')",
             f"    return {result}",
         ]
         exec(compile("\n".join(lines), "<Avro reader>", "exec"), self._scope)
@@ -399,7 +399,7 @@ class _Code:
             if is_needed:
                 members.append(f"{name}={variable}")
         if time is not None:
-            self._add(f"if source_{time} is None:", "    raise ValueError('another time counts')")
+            self._add(f"if source_{time} is None:", "    raise ValueError('the published time is null')")
         self._add(f"source = SourceBlock({', '.join(members)})")
 
     def _check(self, member: str, schema: Any) -> None:

@@ -47,7 +47,7 @@ class EngineOrigin:
     def _launch(self) -> Launch:
         settings = self.settings
         launch = Launch(properties=settings.properties, jars=Path(), heap_mib=settings.heap_mib, log_level="WARNING")
-        launch.configuration()  # reports a mistake in it before missing jars
+        launch.configuration()  # reports a mistake in the configuration before missing jars
         folder = jars.find(settings.properties["connector.class"], settings.jars, self.environment)
         return replace(launch, jars=folder)
 

@@ -47,7 +47,9 @@ _PARAMETERS = {
 
 @contextmanager
 def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConnection]:
-    """Connects with Debezium's `properties`. The session ends with the block. `action` says, as a gerund, what it does.
+    """Connects with Debezium's `properties`. The session ends with the block.
+
+    `action` says for errors what the block does, for example "looking for publication x".
 
     Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if it cannot be reached now, and
     PRECONDITION for most other errors of the server.

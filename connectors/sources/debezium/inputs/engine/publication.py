@@ -165,7 +165,7 @@ class Publication:
             return
         if state.absent and self.is_ours:
             message = f"database {state.database} has no table {', '.join(state.absent)} yet"
-            yield warn("publication", message, "start the service again once there is one, so that it is published")
+            yield warn("publication", message, "start the service again once the table exists, so that it is published")
         yield self._finding(state, steps)
 
     def exists(self) -> bool:
@@ -205,7 +205,7 @@ class Publication:
         missing = "; ".join(self._missing_rights(state))
         if missing:
             message = f"{what}, and role {state.role} may not change that: {missing}"
-            return fail("publication", message, f"as a role that may, run: {script}")
+            return fail("publication", message, f"run, as a role that may do so: {script}")
         return ok("publication", f"{what}; at its start, the service runs: {script}")
 
     def _missing_rights(self, state: _State) -> Iterator[str]:

@@ -21,8 +21,7 @@ HISTORY = "history"
 """The member of `identity` that has the history of schemas."""
 
 STARTED_S = 20.0
-"""How many seconds after the start `settle` waits for the first answer of the connector, which may still be starting.
-"""
+"""`settle` waits for the connector's first answer until this many seconds after the start of the process."""
 
 MESSAGES_MAX = 8192
 
@@ -83,7 +82,7 @@ class EngineInput:
                 raise ChangelogError(
                     Kind.PRECONDITION,
                     f"Debezium has ended by itself: {received.message or 'its connector has nothing more to do'}",
-                    hint="set a snapshot.mode that goes on with the log, such as initial",
+                    hint="set a snapshot.mode that continues with the log, such as initial",
                 )
             case HistoryRecord():
                 self._history.append(received.content)

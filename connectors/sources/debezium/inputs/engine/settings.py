@@ -45,9 +45,9 @@ class EngineSettings:
 
 
 def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
-    """Returns a text that changes when a property changes that may decide which rows snapshots read.
+    """Returns a hash of the properties, except for secrets. If the hash changes, snapshots may read other rows.
 
-    The text is empty for connectors that may continue a snapshot. It is also empty if a snapshot's rows come from
+    The result is empty for connectors that may continue a snapshot. It is also empty if a snapshot's rows come from
     several threads or databases, because then no event marks the end of the entire snapshot.
     """
     several = properties.get("snapshot.max.threads", "1") != "1" or "," in properties.get("database.names", "")

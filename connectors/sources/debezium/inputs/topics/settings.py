@@ -23,7 +23,7 @@ class TopicsSettings:
     transactions: str | None = None
 
     def matches(self, topic: str) -> bool:
-        """Returns whether the topic is to be read. Topics of Kafka itself are not, unless they are named exactly."""
+        """Returns whether to read the topic. Kafka's own topics, which begin with `__`, must be named exactly."""
         if topic == self.transactions:
             return True
         if topic.startswith("__") and topic not in self.include:

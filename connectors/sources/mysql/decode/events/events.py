@@ -48,7 +48,7 @@ class FormatDescription:
 
 @dataclass(slots=True, kw_only=True)
 class MysqlGtid:
-    """A transaction of MySQL begins. `number` counts the transactions of `server_uuid` and `tag`, which may be empty.
+    """A transaction of MySQL begins. `number` counts the transactions of `server_uuid` and `tag`; `tag` may be empty.
 
     `original_commit_us` and `immediate_commit_us` say when it was committed by the server that first ran it, and by the
     server that sends it, in microseconds since 1970 UTC. `transaction_bytes` is its size in the log, with this event.
@@ -198,8 +198,8 @@ class XaPrepare:
 class TableMap:
     """Describes the rows of `table_id` up to the end of the statement.
 
-    The names are decoded together with the event, the columns only when a property needs them. So a table that nobody
-    publishes cannot stop the reader, even if it has columns of an unknown type. `body` has the encoded names and
+    The names are decoded together with the event, but the columns only when a property needs them. So a table that
+    nobody publishes cannot stop the reader, even if it has columns of an unknown type. `body` has the encoded names and
     columns. Each property raises ChangelogError (MALFORMED) if the columns cannot be decoded.
     """
 

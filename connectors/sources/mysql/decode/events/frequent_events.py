@@ -1,4 +1,4 @@
-"""Decodes the events that most of a log consists of, in the form in which servers usually write them.
+"""Decodes the most frequent types of events, if an event has the form in which servers usually write it.
 
 The other modules of this folder define what an event means. A function of `DECODERS` returns either exactly what those
 modules return, or None. After None, those modules decode the event, or say what is wrong with it. The functions here

@@ -92,7 +92,7 @@ _LAST_KNOWN_FIELD = 11
 def tagged_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
     """Decodes a GTID_TAGGED, which MySQL writes from 8.3 on.
 
-    It has numbered fields in ascending order, some of which may be missing.
+    Its fields have numbers, in ascending order, and some fields may be missing.
 
     Fields with higher numbers than we know are skipped, unless the event says that they must not be ignored.
     """
@@ -102,7 +102,7 @@ def tagged_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
         raise cursor.malformed(f"the version {version} of a serialized event, not 1", begin)
     size = packed(cursor)
     if size != cursor.end - begin:
-        raise cursor.malformed(f"{cursor.end - begin} bytes of a tagged GTID that says {size}", begin)
+        raise cursor.malformed(f"a tagged GTID of {cursor.end - begin} bytes whose size field says {size}", begin)
     if packed(cursor) > _LAST_KNOWN_FIELD + 1:
         raise cursor.malformed("a tagged GTID with an unknown field that must not be ignored", begin)
     numbers, texts = _serialized_fields(cursor)

@@ -26,7 +26,7 @@ def payload_events(cursor: Cursor) -> Iterator[bytes]:
     begin = cursor.at
     fields = _fields(cursor)
     if fields.get(_SIZE) != cursor.left:
-        raise cursor.malformed(f"a compressed transaction of {cursor.left} bytes that says another size", begin)
+        raise cursor.malformed(f"a compressed transaction of {cursor.left} bytes whose size field differs", begin)
     if fields.get(_ALGORITHM) != _ZSTD or _UNCOMPRESSED_SIZE not in fields:
         raise cursor.malformed("a transaction whose compression is not known", begin)
     stream = _Stream(cursor, fields[_UNCOMPRESSED_SIZE])

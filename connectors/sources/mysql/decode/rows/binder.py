@@ -12,7 +12,7 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The `relid` (a table's id) of every table, as the log has no such ids. The source finds out in another way if a new
+"""The `relid` (a table's id) of every table: the log has no such ids. The source finds out in another way if a new
 table takes the name of a published one.
 """
 

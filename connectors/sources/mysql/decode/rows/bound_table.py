@@ -74,7 +74,7 @@ class BoundTable:
         )
 
     def absent(self, before: Image | None, after: Image | None) -> list[str]:
-        """Returns the names of the needed columns whose values the log does not have for a row, although it should.
+        """Returns the names of the needed columns whose values the log should have for a row, but lacks.
 
         A new row may lack a column that the old row has: then the value did not change.
         """

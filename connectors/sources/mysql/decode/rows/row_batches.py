@@ -126,7 +126,7 @@ class RowBatch:
 def is_whole(table: BoundTable, event: RowsEvent) -> bool:
     """Whether the rows of an event can be converted together.
 
-    They must contain all columns of the table, and no value as a difference, and must not be too large.
+    The rows must contain all columns of the table, and must not be too large. No value may be stored as a difference.
     """
     if table.layout is None:
         return False

@@ -101,7 +101,7 @@ class _Reader:
         return tuple(image)
 
     def _columns_with_diffs(self, cursor: Cursor) -> Sequence[int]:
-        """Reads which columns have diffs: a bit for each JSON column of the table, present or not."""
+        """Reads which columns have diffs: a bit for each JSON column of the table, even if the row lacks the column."""
         begin = cursor.at
         options = cursor.length()
         if options & ~_PARTIAL_JSON:

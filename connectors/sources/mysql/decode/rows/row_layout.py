@@ -21,8 +21,8 @@ _ROWS_MAX = 8
 """`starts_in` finds rows only if there are at least _EVENTS_MIN events, with at most _ROWS_MAX rows each."""
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
-"""Takes the rows of an event, and calls the function with the place of each. Returns false if `row_images` has to
-read the rows.
+"""Takes the rows of an event and a function, which it calls with the place of each row. Returns false if `row_images`
+has to read the rows.
 """
 
 
@@ -59,8 +59,8 @@ class RowLayout:
     def starts(self, body: bytes) -> list[int]:
         """Returns where each row of an event begins.
 
-        Returns no rows if they have to be read by `row_images`: they are malformed, or a column that is not nullable
-        has a null.
+        Returns no rows if `row_images` has to read them, because they are malformed, or because a column that is not
+        nullable has a null.
         """
         starts: list[int] = []
         try:

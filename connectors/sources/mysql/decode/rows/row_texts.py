@@ -69,7 +69,7 @@ class RowTexts:
         self._count = 0
 
     def add_event(self, table: BoundTable, op: Op, event: RowsEvent) -> int:
-        """Adds the rows of an event, and returns their number. It is 0 if they are unusual, and must go through `add`.
+        """Adds the rows of an event, and returns their number. If they are unusual, returns 0: `add` must add them.
 
         Invalid values are found only when `take` is called.
         """
@@ -115,10 +115,10 @@ class RowTexts:
         self._count += 1
 
     def _print(self, table: BoundTable, side: _Side, image: Image, before: Image | None) -> None:
-        """Adds the texts of a row's values. A value that neither the row nor `before` has is not in the log.
+        """Adds the texts of a row's values.
 
-        Takes a value that the row lacks from `before`. If the row only has the differences of a JSON value, applies
-        them to the value in `before`.
+        Takes a value that the row lacks from `before`; if `before` lacks it, too, the value is not in the log. If the
+        row only has the differences of a JSON value, applies them to the value in `before`.
         """
         data, starts, lengths = self._data, side.starts, side.lengths
         for place, print_value in table.printers:

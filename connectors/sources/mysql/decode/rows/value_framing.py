@@ -12,9 +12,11 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """Either `size`, the fixed number of bytes of all values, or `prefix`, the size of the length before each value.
+    """How the values of a column are stored.
 
-    The other one is 0. The length is an unsigned little-endian number, and counts only the bytes after it.
+    If all values have the same number of bytes, `size` is that number, and `prefix` is 0. Otherwise, `prefix` is the
+    number of bytes of the length that comes before each value, and `size` is 0. The length is an unsigned
+    little-endian number, and counts only the bytes after it.
     """
 
     size: int = 0

@@ -1,7 +1,7 @@
 """Finds out what the statement of a QUERY event does to tables and transactions, without a parser of SQL.
 
-It reads only as much of a statement as it needs to know which tables the statement names. What it does not recognise,
-it reports as `Unsure`. The statements come from the server's log, so the server has executed them and their syntax is
+It reads only the part of a statement that shows which tables the statement names. If it does not recognise a statement,
+it reports `Unsure`. The statements come from the server's log, so the server has executed them and their syntax is
 valid.
 """
 

@@ -1,4 +1,4 @@
-"""Decodes many GTID events at once, in the form in which servers usually write them.
+"""Decodes many GTID events at once, if they have the form in which servers usually write them.
 
 `frequent_events` decodes single events of the same forms, and explains them.
 """
@@ -101,7 +101,7 @@ def _fields(window: Octets, form: np.dtype[np.void]) -> npt.NDArray[np.void]:
 
 
 def _codes(sources: npt.NDArray[np.void]) -> tuple[Ints, Sequence[bytes]]:
-    """Returns a code for each of some values, and the value of each code. Usually all values are the same."""
+    """Returns the code of each value, and the value of each code. Usually all values are the same."""
     size = sources.itemsize
     if (
         len(sources)

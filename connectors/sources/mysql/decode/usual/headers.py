@@ -44,7 +44,7 @@ class Headers:
 
     - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is before
       that of an earlier event. (This happens where the file passes 4 GiB, or where another file begins.)
-    - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends` is its `end_log_pos`.
+    - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends`: the `end_log_pos` in the header.
     """
 
     types: Octets
@@ -101,7 +101,7 @@ def _is_whole(octets: Octets, begins: Ints, ends: Ints) -> Mask:
 
 
 def _is_before(ends: Ints) -> Mask:
-    """Returns a mask of the events whose offset is lower than the last offset that an earlier event has."""
+    """Returns a mask of the events whose offset is lower than that of the last earlier event with an offset."""
     last = np.maximum.accumulate(np.where(ends > 0, np.arange(len(ends)), 0))
     before = ends[np.concatenate([last[:1], last[:-1]])]
     mask: Mask = (ends > 0) & (ends < before)

@@ -28,7 +28,7 @@ from changelog.envelope.stamp import parse
 
 _BEGIN = b"BEGIN"
 _QUERY_AT = HEADER_BYTES + 8
-"""The offset in a BEGIN from which on all sessions with the same settings write the same bytes."""
+"""After this offset in a BEGIN, all sessions with the same settings write the same bytes."""
 
 _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.ANNOTATE_ROWS: HEADER_BYTES}
 _COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
@@ -52,7 +52,7 @@ class RowsForm:
     """The meaning of all events with rows that begin with the same bytes. The rows begin at `offset`.
 
     `statements` collects the events; it is None if nobody publishes their rows. `is_stamp` says that the rows are
-    stamps: messages that say who makes the changes that follow in the transaction.
+    stamps. A stamp says who makes the changes after it in the transaction.
     """
 
     offset: int
@@ -61,7 +61,7 @@ class RowsForm:
 
 
 class BlockForms:
-    """The different beginnings of the events in a block's transactions of the usual shape.
+    """The different ways in which the events of a block's usual transactions begin.
 
     `queries` are the places of the events that may be a BEGIN, and `is_begin` says which of them are. `maps` are the
     places of the table maps, and `heads` has a code for each table map. The code identifies the table map and the head

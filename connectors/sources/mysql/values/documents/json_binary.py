@@ -90,8 +90,8 @@ class _Reader:
     """Reads the values of one document.
 
     In a valid document, no byte belongs to two values. Therefore the reader counts the bytes that it reads, and refuses
-    a document when they are more than the document has. Otherwise, a document in which many offsets name the same value
-    would become a huge text.
+    the document if it has read more bytes than the document has. Otherwise, a document in which many offsets name the
+    same value would become a huge text.
     """
 
     __slots__ = ("_data", "_unread")

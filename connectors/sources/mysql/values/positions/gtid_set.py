@@ -189,7 +189,7 @@ def _printed(bounds: Bounds) -> Iterable[str]:
 
 
 def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
-    """Returns whether an interval contains `number`. If one does, the number of bounds at or below it is odd."""
+    """Returns whether an interval contains `number`. If so, the number of bounds up to `number` is odd."""
     return bisect_right(bounds, number) % 2 == 1
 
 

@@ -200,7 +200,7 @@ def _unsigned(cursor: Cursor, shapes: Sequence[LoggedType], fields: _Fields, dia
     possible = [columns for columns in (with_years, without_years) if (len(columns) + 7) // 8 == size]
     signs = [_signs(cursor, fields, columns) for columns in possible]
     if not signs or any(other & set(without_years) != signs[0] & set(without_years) for other in signs):
-        raise cursor.malformed("signs of numbers, and does not say whether they count columns of the type YEAR")
+        raise cursor.malformed("sign bits of numeric columns, but does not show whether a YEAR column has one")
     return signs[0]
 
 
@@ -234,7 +234,7 @@ def _collations(
 def _listed_collations(
     cursor: Cursor, fields: _Fields, columns: Sequence[int], default: _Field, single: _Field
 ) -> dict[int, int]:
-    """Reads either one collation for all `columns` with exceptions, or one for each column."""
+    """Reads the collations of `columns`: either a common one and the exceptions from it, or one for each column."""
     if not columns:
         return {}
     if default not in fields:
