@@ -55,7 +55,8 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     sub_parser: "argparse.ArgumentParser | None" = None
-    """The parser of the command that the command line names. An error about a misspelt option suggests one of its own.
+    """The parser of the command that the command line names. An error about a misspelt option suggests an option of
+    this command.
     """
 
     def error(self, message: str) -> NoReturn:

@@ -72,7 +72,7 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
         raise malformed(remedies) from error
     if _is_misread(dsn, from_dsn):
         raise malformed(remedies)
-    # With this threshold psycopg prepares no statements, which the replication protocol does not have.
+    # With this threshold, psycopg prepares no statements: the replication protocol has no prepared statements.
     return {**_DEFAULTS, **from_dsn, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
 
 

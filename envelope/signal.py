@@ -83,7 +83,9 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a service wrote the message to mark the place for rows of a table. It is then not a signal."""
+    """Returns whether the message only marks the place at which a service publishes rows of a table. Such a message is
+    not a signal.
+    """
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 

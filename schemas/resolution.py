@@ -85,7 +85,7 @@ def meaning(type_: Type) -> str:
 
 
 class Resolution:
-    """One walk over two schemas. It compares each pair of named types only once, so it ends if types are recursive."""
+    """One walk over two schemas. It compares each pair of named types once, so it ends even if types are recursive."""
 
     def __init__(self, sides: SideNames, compared_pairs: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides
@@ -270,8 +270,8 @@ class Resolution:
                 rule=Rule.FIXED_SIZE,
                 path=path,
                 text=f"{self._sides.writer} has {sizes[0]} bytes, but {self._sides.reader} has {sizes[1]}",
-                for_reader=f"keep the size {sizes[0]}, or add a fixed with another name",
-                for_writer=f"keep the size {sizes[1]}, or add a field with a fixed with another name",
+                for_reader=f"keep the size {sizes[0]}, or add a fixed type with another name",
+                for_writer=f"keep the size {sizes[1]}, or add a field whose fixed type has another name",
             )
         yield from self._logical(reader, writer, path)
 

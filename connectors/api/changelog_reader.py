@@ -134,7 +134,7 @@ class ChangelogReader:
         return history_table(records)
 
     def blame(self, entity: str, key: Key, *, at: When | None = None) -> pa.Table:
-        """Returns an Arrow table that says, for each attribute of a row, who set it; as of `at`, or now.
+        """Returns an Arrow table with the attributes of a row as of `at`, or now, and who set each of them.
 
         An attribute is a column, or a value inside a json column. In the table, `path` is the attribute's JSON Pointer
         (RFC 6901), such as `/address/street`. `value` is the JSON text of its value. `before` is the JSON text of its

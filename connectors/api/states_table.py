@@ -18,7 +18,7 @@ from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 
 POSITION = b"changelog.position"
-"""The key in the table's metadata under which it says up to which position the table includes all changes."""
+"""The key in the table's metadata for the position up to which the table includes all changes."""
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:

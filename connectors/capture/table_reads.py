@@ -119,7 +119,7 @@ class TableReads:
             raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
 
     def record(self, state: Checkpointing) -> None:
-        """Stores the progress of the table reads in the checkpoint, if it or the plan changed since the last call."""
+        """Stores the progress of the table reads in the checkpoint, if the progress or the plan has changed."""
         recorded_changes, repairs, progress = self._recorded
         changes = self.windows.changes, len(state.replanned)
         if changes == recorded_changes and state.repairs is repairs and state.checkpoint.windows is progress:

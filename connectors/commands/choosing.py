@@ -82,7 +82,7 @@ def when(text: str) -> Moment:
 
 
 def text(word: str) -> str:
-    """Parses a key's value, a service or an identifier. Refuses text that is not UTF-8: no change contains any."""
+    """Parses a key's value, a service or an identifier. Refuses text that is not UTF-8: no change has such text."""
     if not word.isascii() and any("\ud800" <= character <= "\udfff" for character in word):
         raise argparse.ArgumentTypeError(f"{word!r} is not UTF-8")
     return word

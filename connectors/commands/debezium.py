@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     install = _verb(verbs, "install", "fetch a connector with all its jars, through Maven")
     _add_connector(install)
-    install.add_argument("--to", type=Path, metavar="DIR", help="the folder for the jars; default: the user's data")
+    to_help = "the folder for the jars; default: one in the user's data folder"
+    install.add_argument("--to", type=Path, metavar="DIR", help=to_help)
     pom = _verb(verbs, "pom", "print a pom.xml, with which Maven fetches the same jars on another machine")
     _add_connector(pom)
     _verb(verbs, "list", "list the connectors, their versions, and where they are installed")

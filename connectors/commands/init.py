@@ -62,7 +62,7 @@ dsn = "env:{variable}\""""
 
 DEBEZIUM = """\
 kind = "debezium"
-connector = {connector}         # Debezium's connector, whose events these are
+connector = {connector}         # the connector of Debezium that sent these events
 
 [source.topics]
 bootstrap_servers = {servers}

@@ -25,8 +25,9 @@ def add_listening_arguments(parser: argparse.ArgumentParser, section: str, port:
 
 
 def with_listening_options(settings: AnyWebConfig, arguments: argparse.Namespace) -> AnyWebConfig:
-    """Returns the section, in which the options that were given replace its values. Raises ChangelogError (USAGE) if
-    the file that `--token-file` names cannot be read, or its token is too short.
+    """Returns a copy of the section, in which each option that was given replaces the value of the section.
+
+    Raises ChangelogError (USAGE) if the file that `--token-file` names cannot be read, or its token is too short.
     """
     options: dict[str, Any] = {
         **({} if arguments.host is None else {"host": arguments.host}),

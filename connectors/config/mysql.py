@@ -23,7 +23,8 @@ class MysqlConfig(Section):
     """`[source]`: how to connect to a MySQL or MariaDB server, and limits.
 
     `server_id` is the id by which the server knows the service among its replicas; by default it is computed from
-    `name`. Comparisons copy tables to a folder in `fence_folder`; by default, in the usual folder for temporary files.
+    `name`. Comparisons copy tables to a folder in `fence_folder`, which is by default the usual folder for temporary
+    files.
     """
 
     kind: Literal["mysql"]

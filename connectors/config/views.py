@@ -1,5 +1,5 @@
-"""Defines the sections `[views.X]`: views of entities, which the job `spark_jobs/rebuild_view.py` builds, and
-`changelog views serve` serves.
+"""Defines the sections `[views.X]`, each of which describes a view of an entity. The job `spark_jobs/rebuild_view.py`
+builds views, and `changelog views serve` serves them.
 
 Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
 """
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]|[a-zA-Z0-9._-]+):([1-9
 _PORT_MAX: Final = 65_535
 
 WINDOWS_MAX: Final = 1000
-"""A row can be in at most so many windows."""
+"""A row can be in at most this many windows."""
 
 Seconds = Annotated[int, Field(ge=1, le=10 * 365 * 86_400)]
 KeepDays = Annotated[int, Field(ge=1, le=100_000)]
@@ -99,17 +99,17 @@ class ServeConfig(WebConfig):
 class ServedConfig(Section):
     """`[views.X.serve]`: `changelog views serve` serves this view.
 
-    `max_lag_seconds` is the most staleness that is accepted for a reader who does not say so.
+    `max_lag_seconds` is the largest staleness that a request accepts if it has no parameter `max_lag`.
     """
 
     max_lag_seconds: float | None = Field(default=None, gt=0)
 
 
 class WindowConfig(Section):
-    """`[views.X.totals.window]`: totals are kept for each window of the time that `column` has.
+    """`[views.X.totals.window]`: totals are kept for each window of the time in `column`.
 
-    A window is `seconds` long, and one begins every `every_seconds`; by default, when the one before ends. So a row can
-    be in several windows. Windows that ended `keep_days` before the newest row are removed.
+    A window is `seconds` long. A new window begins every `every_seconds`, so a row can be in several windows. By
+    default, a window begins when the one before ends. Windows that ended `keep_days` before the newest row are removed.
     """
 
     column: Text
@@ -121,7 +121,7 @@ class WindowConfig(Section):
 class SessionConfig(Section):
     """`[views.X.totals.session]`: totals are kept for each session.
 
-    A session has rows of one group; from each to the next, the time in `column` grows by at most `gap_seconds`.
+    A session has rows of one group. From each row to the next, the time in `column` grows by at most `gap_seconds`.
     Sessions that ended `keep_days` before the newest row are removed.
     """
 
@@ -134,7 +134,8 @@ class TotalsConfig(Section):
     """`[views.X.totals]`: the job `spark_jobs/maintain_view.py` also keeps counts and sums of the view's rows.
 
     Rows with the same values in the columns `by` are a group. Each group has the number of its rows, and for each
-    column in `sums` the sum of its values. With `window` or `session`, each group has them for each window or session.
+    column in `sums` the sum of its values. With `window` or `session`, it has these for each of its windows or
+    sessions.
     """
 
     by: Annotated[tuple[Text, ...], Field(max_length=31)] = ()
@@ -200,5 +201,5 @@ def totals_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[tuple[str
         elif window is None and not totals.by:
             yield (name, "totals", "by"), "is missing: the columns whose values make the groups"
         elif window is not None and not 1 <= window.seconds / (window.every_seconds or window.seconds) <= WINDOWS_MAX:
-            text = f"should be at most `seconds`, and at least a part in {WINDOWS_MAX} of it"
+            text = f"should be at most `seconds`, and at least `seconds` / {WINDOWS_MAX}"
             yield (name, "totals", "window", "every_seconds"), text

@@ -1,4 +1,4 @@
-"""Debezium's jars: for which connectors a complete set is known, and where the set is.
+"""Says for which connectors of Debezium a complete set of jars is known, and where the jars are.
 
 All jars of Debezium in a folder have the same version: jars of different versions fail with NoSuchMethodError. Each
 version here is the newest for which Maven Central has the connector and everything that the connector needs.

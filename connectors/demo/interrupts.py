@@ -1,4 +1,4 @@
-"""Handles signals during the demo, so that the demo, before its process ends, stops everything that it started."""
+"""Handles signals during the demo, so that an interrupted demo still stops everything that it started."""
 
 import signal
 from collections.abc import Iterator

@@ -60,9 +60,9 @@ def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
 
 
 def _last_life(records: Sequence[Record]) -> Sequence[Record]:
-    """Returns the record that ended the life before the last one, if there was one, and the records of the last life.
+    """Returns the records of the last life.
 
-    The former shows that the last life began without a row.
+    If there was an earlier life, the record that ended it comes first. It shows that the last life began without a row.
     """
     return records[max(life_begin(records) - 1, 0) :]
 

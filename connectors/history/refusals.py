@@ -14,7 +14,7 @@ from changelog.envelope.model import Record, position_of
 
 
 def no_change(log: Log, entity: str, key: str) -> ChangelogError:
-    """Returns the error for a key of which the changelog has no change.
+    """Returns the error for a key that has no change in the changelog.
 
     If the key has fewer or more values than the entity's key has columns, the error says so.
     """

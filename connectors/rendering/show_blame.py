@@ -22,7 +22,7 @@ from changelog.envelope.stamp import UNKNOWN_SERVICE
 UNAVAILABLE: Final = "unavailable: the database's log did not send it"
 
 _COLOURS: Final = ("blue", "magenta", "cyan", "yellow", "green", "red")
-"""The colours of services: the service that is named first has the first colour. After the last, they begin again."""
+"""The colours of services, in the order in which the services are named. After the last colour, the first follows."""
 
 _PATH_CHARS: Final = 32
 """A line has at most this many characters of a path."""

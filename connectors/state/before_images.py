@@ -80,7 +80,7 @@ class BeforeImages:
         self._watcher.folded(end, self._store.nbytes())
 
     def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
-        """Returns the rows of a piece, with the values filled in that they lack, as far as these are known.
+        """Returns the rows of a piece. Values that they lack are filled in, as far as these are known.
 
         `checkpoint` is the piece's checkpoint. The rows reach the store only if `add` is called.
         """

@@ -47,7 +47,7 @@ def known(row: StoredRow, usable: frozenset[str]) -> Known:
 
 
 def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
-    """Returns the row, with values that it lacks taken from `before`, the row before the change, if that row has them.
+    """Returns the row. Values that it lacks are taken from `before`, the row before the change, if that row has them.
 
     `columns` are the entity's columns, in order. Values that the log sent are not replaced. An update or a delete
     without an original gets one if at least one of its values is known.

@@ -23,7 +23,7 @@ from changelog.envelope.versions import Version
 
 WRITE_ROWS: Final = 20_000
 WRITE_BYTES: Final = 32 << 20
-"""About the most rows and bytes in one write to the store."""
+"""A write to the store has about this many rows or bytes at most."""
 
 _NOTHING = b""
 """The state of a marker. Until the end of the restore, a marker stands for a row that moved away."""
@@ -75,8 +75,8 @@ class _Restoring:
 
     A row is left out if the store has a newer row of its key. It is also left out if it is older than its entity's
     entry in `_floors`: the position of the last gap, truncate, or change of settings. When a row moves to another
-    partition, older rows of the partition that it left may be read after the move. So a marker with the position of the
-    move stays under its old key until the end.
+    partition, older rows from the partition that it left may be read after the move. So a marker with the position of
+    the move stays under its old key until the end.
     """
 
     _store: StateStore

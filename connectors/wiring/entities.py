@@ -122,7 +122,7 @@ def _absent(table: TableName, tables: dict[TableName, TableInfo], config: Config
     elsewhere = [table_text(other) for other in tables if other[1].lower() == table[1].lower()]
     if config.source.kind == "debezium" and not elsewhere:
         return (
-            f"there is no event of {table_text(table)} yet that can be read; let Debezium publish one, or add its key, "
+            f"there is no event of {table_text(table)} yet that can be read; let Debezium publish one, or add the key, "
             'as in key = ["id"]; if there are events, `changelog check` says why they cannot be read'
         )
     advice = f"did you mean {elsewhere[0]}?" if elsewhere else "create it, or correct the name"

@@ -19,8 +19,8 @@ result says that a writer is unknown, because the last known writer may not have
 - The `original` of an update or a move differs from the row that the earlier changes left, because changes were lost
   between them (a gap). Where the two differ, the writer is unknown since that change.
 - The database's log did not send a value (it is *unavailable*). Then the value from the earlier changes stays, with its
-  writer. If no earlier change has the value, its writer is unknown. The first update that does send the value counts as
-  its writer, because databases leave out only values that an update did not set.
+  writer. If no earlier change has the value, its writer is unknown until an update comes for which the log has the
+  value. This update counts as the writer, because databases leave out only values that an update did not set.
 
 The first change whose state has a column sets this column, even if the value is null. If a later state lacks the
 column, and its change does not name the column as unavailable, the row no longer has the column.
@@ -187,8 +187,8 @@ def _first_shown(name: str, token: bytes, writer: Writer, before: Missing | None
 
 
 def _column(name: str, token: bytes, before: _Column, writer: Writer) -> _Column:
-    """Returns a column after a change with this `writer`, in which its JSON is `token`. `before` is the column before
-    the change. Leaves that did not change keep their writers.
+    """Returns a column after a change by `writer`. `before` is the column before the change, and `token` is its JSON
+    after the change. Leaves that did not change keep their writers.
     """
     if token == before.token:
         return before

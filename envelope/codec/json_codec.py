@@ -276,8 +276,8 @@ def _position_text(source: Source) -> str:
 
 
 def _position(source: _Source) -> Position:
-    """Returns the position. Only events that an application published itself, which have an id, may lack a position.
-    Their position is `UNPLACED`.
+    """Returns the position. Only an event that an application published itself may lack a position. Such an event has
+    an id, and its position is `UNPLACED`.
     """
     return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 

@@ -1,1 +1,1 @@
-"""Processes many messages at once, as batches of Arrow columns: makes JSON and Avro, and reads JSON, by columns."""
+"""Processes many messages at once, as batches of Arrow columns: encodes them as JSON or Avro, and reads JSON."""

@@ -102,8 +102,8 @@ class ObjectScan:
     def step(self, label: bytes) -> Tokens:
         """Reads the next member of each object, if it begins with this label, `"name":`. Returns the values' tokens.
 
-        If an object's next member begins with another label, its token is absent, and the next step tries this member
-        again.
+        If an object's next member begins with another label, the token of this object is absent, and the next step
+        tries the member again.
         """
         at, quotes, buffer = self._at, self._quotes_at, self.buffer
         before = quotes[at]

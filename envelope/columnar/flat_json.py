@@ -1,7 +1,7 @@
 """Cuts a column of flat JSON objects into members, for all rows at once, without a Python object for each value.
 
-No value of a *flat* object is an object or an array. In a flat object without white space, `,"` appears between two
-members. It appears elsewhere only if a string ends in a comma. The parts between these marks are called *pieces*.
+A *flat* object has no value that is an object or an array. In a flat object without white space, `,"` appears between
+two members. It appears elsewhere only if a string ends in a comma. The parts between these marks are called *pieces*.
 Objects that are rows of one table have the same names in the same order. These names are their *form*. An object *fits*
 a form if it has as many pieces as the form has names, and each piece begins with its name. The caller has to check that
 the rest of each piece is one value.
@@ -116,7 +116,8 @@ class Form:
             values[number] = names + len(label)
             named &= values[number] < ends[number]
             for offset, mask, word in _words(label):
-                at = np.minimum(names + offset, len(windows) - 1)  # The minimum matters only where `named` is false.
+                # The minimum changes only indexes for which `named` is false already.
+                at = np.minimum(names + offset, len(windows) - 1)
                 named &= windows[at].view("<u8") & mask == word
         if not named.all():
             fits[fits] = named

@@ -1,4 +1,4 @@
-"""Encodes values as messages, by a schema of Kafka Connect: in JSON, where each message has the schema, or in Avro."""
+"""Encodes values of a Kafka Connect schema as messages: in Avro, or in JSON with the schema in each message."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -30,8 +30,8 @@ _AVRO: Final = {
 class ConnectSchema:
     """One schema. `type` is Connect's type as the JsonConverter writes it, such as `int64`.
 
-    `name` is the semantic type, if there is one, or the name of a struct. `fields` are those of a struct, in order, and
-    `items` is the type of an array's elements. A map has the types `keys` and `values`.
+    `name` is the semantic type, if there is one, or the name of a struct. A struct has `fields`, in order. `items` is
+    the type of an array's elements. A map has the types `keys` and `values`.
     """
 
     type: str

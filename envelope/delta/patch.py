@@ -132,7 +132,10 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
 
 
 def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
-    """Returns a patch that changes the elements that differ, or one that replaces the whole array if it is shorter."""
+    """Returns a patch that changes the elements that differ.
+
+    If a patch that replaces the whole array is shorter, returns that one.
+    """
     operations: list[Operation] = []
     for i1, i2, j1, j2 in _differences([text_of(value) for value in a], [text_of(value) for value in b]):
         paired = min(i2 - i1, j2 - j1)

@@ -71,8 +71,8 @@ def _of_pieces(original: bytes, current: bytes) -> bytes | None:
     """Returns the patch between two flat objects with the same columns; None if the texts may be something else.
 
     Both texts are cut at `,"`, which appears between two members. In flat JSON without white space, it appears
-    elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. Both texts
-    are equal before the first pair of pieces that differ. If both pieces of this pair are whole members of the same
+    elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. The texts
+    are equal up to the first pair of pieces that differ. If both pieces of this pair are whole members of the same
     column, then a new member begins after them in both texts. So the same reasoning applies to the next pair that
     differs.
     """

@@ -80,7 +80,7 @@ class FoldedState:
     """A key's last state, as far as it is known.
 
     `values` has the JSON tokens by column, `missing` the columns whose values are unavailable, and `json_null` those
-    whose null is JSON's. `has_reached_begin` is `BEGUN`.
+    whose null is JSON's. `has_reached_begin` is the value of `BEGUN_FIELD`.
     """
 
     values: dict[str, bytes]
@@ -172,9 +172,9 @@ def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tup
 
 
 def fold_key(changes: Iterable[KeyChange]) -> FoldedState:
-    """Returns the last state of a key. `changes` are those of the key, the newest first.
+    """Returns the last state of a key. `changes` has the changes of the key, the newest first.
 
-    Takes no more of the changes than it needs. Raises ChangelogError (MALFORMED) as `fold` does.
+    Reads only as many changes as it needs. Raises ChangelogError (MALFORMED) as `fold` does.
     """
     newest_first = iter(changes)
     state = _state(next(newest_first))

@@ -30,7 +30,7 @@ Finish = Callable[[Sequence[Any], Texts], tuple[pa.Array, Mask | None]]
 """Takes a column's decoded values and the rows' texts. Returns the column's array, and a mask of the rows that must be
 read one by one."""
 
-_UNSUPPORTED_IN_NAMES = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support such names of members
+_UNSUPPORTED_IN_NAMES = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support names with these characters
 _MINUS_NOUGHT = re.compile(r":\s*-0\s*[,}]")
 
 _DAY: Final = r"([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -132,8 +132,8 @@ def _as_they_are(to: pa.DataType) -> Finish:
 
 
 def _of_form(form: str, to: pa.DataType) -> Finish:
-    """Lets Arrow parse the strings that match `form`, because `fold` reads these in the same way. All other strings are
-    unusual.
+    """Lets Arrow parse the strings that match `form`, because Arrow and `fold` read these in the same way. All other
+    strings are unusual.
     """
 
     def finish(values: Sequence[str | None], _: Texts) -> tuple[pa.Array, Mask | None]:

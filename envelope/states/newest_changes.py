@@ -147,7 +147,7 @@ def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
     """Returns which provenances may name unavailable values or JSON nulls.
 
     A provenance that ends with the commit time names none. Nearly all provenances end in this way. If all provenances
-    of the batch do, none is searched.
+    of the batch end in this way, none is searched.
     """
     end = pc.binary_slice(provenance.cast(pa.binary()), start=-TAIL_BYTES, stop=len(COMMITTED_AT) - TAIL_BYTES)
     has_more = pc.not_equal(end, COMMITTED_AT)

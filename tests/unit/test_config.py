@@ -241,7 +241,7 @@ def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
         ),
         (
             'window = { column = "at", seconds = 9, every_seconds = 10 }',
-            "totals.window.every_seconds: should be at most `seconds`, and at least a part in 1000 of it",
+            "totals.window.every_seconds: should be at most `seconds`, and at least `seconds` / 1000",
         ),
         ('window = { column = "at", seconds = 3600, every_seconds = 1 }', "totals.window.every_seconds: should be at"),
         ('window = { column = "at", seconds = 0.5 }', "totals.window.seconds: should be a valid integer"),

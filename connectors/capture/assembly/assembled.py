@@ -56,7 +56,7 @@ class EncodedRows:
 
 
 Encode = Callable[[int, int, Spans], EncodedRows]
-"""Takes the numbers `first` and `end`, and spans; encodes the rows of a block from `first` up to, not including, `end`.
+"""Takes two row numbers, `first` and `end`, and spans. Encodes the rows `first` to `end` - 1 of a block.
 
 The rows of a block are numbered from 0. A span is a run of rows with the same transaction and stamp; the spans cover
 exactly the rows to encode. If a policy stops the changelog at a row, the result has the stop and the rows before that

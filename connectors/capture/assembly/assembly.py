@@ -281,7 +281,7 @@ class AssemblyRun:
     def describe(self, entity: Entity, table: TableColumns) -> None:
         """Records that the log describes an entity's table, and that its next rows have these columns."""
         self._assembled.described = self._opened().transaction.commit
-        self.set_columns(entity, table)  # even if they are not new: a table read may have set others since
+        self.set_columns(entity, table)  # even if these are not new: a table read may have set others
 
     def set_columns(self, entity: Entity, table: TableColumns) -> None:
         """Records that the next rows of an entity have these columns."""

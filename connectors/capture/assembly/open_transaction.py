@@ -16,7 +16,7 @@ class OpenTransaction(msgspec.Struct, gc=False):
     A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. `fallback` applies
     if there was no such message; a message with the stamp of a session sets it. `ordinal` is the number of the next row
     or message in the transaction. `published` is the last part of the position of the transaction's last published
-    record, or -1; rows up to there are dropped.
+    record, or -1; rows up to that record are dropped.
     """
 
     transaction: Transaction

@@ -2,8 +2,8 @@
 
 The rows of a block (a stretch of the log that is decoded at once) are divided into groups: the rows of one table with
 the same op (the kind of change). All values are in one buffer. Most rows of a group are encoded together
-(`json_columns`). Groups of few rows, and rows that `json_columns` cannot encode, such as large rows, are encoded one by
-one by `row_records`, whose output defines what is correct.
+(`json_columns`). `row_records` encodes the other rows one by one: groups of few rows, and rows that `json_columns`
+cannot encode, such as large rows. The output of `row_records` defines what is correct.
 """
 
 from collections import Counter

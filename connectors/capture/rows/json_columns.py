@@ -77,8 +77,8 @@ class JsonRows:
 class _Marks:
     """The constants of a template that become part of values, such as `true`: the start and length of each.
 
-    `fractions[n]` is the constant that fills up a fraction of a second from n bytes (with its point) to six digits;
-    `fractions_z[n]` is the same with a Z at its end.
+    If the fraction of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction
+    up to six digits. `fractions_z[n]` is the same with a Z at its end.
     """
 
     true: tuple[int, int]

@@ -39,8 +39,8 @@ _POSITION_LENGTH = len(str(Position(0, 0, 0)))
 _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
 _BEFORE_NAME, _BEFORE_TIME = b'","transaction":"', b'","committedAt":"'
 _TIME_LENGTH = len(_BEFORE_TIME) + len("2026-01-01T00:00:00.000000Z") + 1
-"""The JSON before a transaction's name, and between the name and the time of the commit. `_TIME_LENGTH` is the length
-from the end of the name through the closing quote of the time.
+"""`_BEFORE_NAME` is the JSON before a transaction's name, and `_BEFORE_TIME` the JSON between the name and the time of
+the commit. `_TIME_LENGTH` is the length of `_BEFORE_TIME`, the time, and the quote after the time.
 """
 _NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0)
 

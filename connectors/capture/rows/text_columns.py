@@ -46,7 +46,7 @@ class TextColumns:
         return cls(**{name: np.concatenate([getattr(first, name), getattr(second, name)], axis=1) for name in names})
 
     def part(self, begin: int, end: int) -> "TextColumns":
-        """Returns the rows from number `begin` up to, not including, `end`, without a copy."""
+        """Returns the rows with the numbers `begin` to `end` - 1, without a copy."""
         rows = slice(begin, end)
         unsent = None if self.unsent is None else self.unsent[:, rows]
         return TextColumns(

@@ -23,7 +23,7 @@ class Ghost:
     """A key that its table may lack, with its partition and the changelog's last row of this key.
 
     `position` is the text of the row's position, and `current` the row's state. `unavailable`, `json_null` and `mask`
-    are those of `source` in the row's provenance.
+    are members of `source` in the row's provenance.
     """
 
     key: str

@@ -24,7 +24,7 @@ snapshot sees is in the log before this place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
 PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot. The row lacks the
-change, but would be published after it, and so overwrite it. (The idea of reading between marks is from DBLog,
+change, but would be published after the change, and so overwrite it. (The idea of reading between marks is from DBLog,
 arXiv:2010.12597. DBLog compares positions in the log, which would lose updates here.)
 
 **Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
@@ -148,7 +148,7 @@ class TableTask(Task, Protocol):
 class Chunk:
     """A part of a task that was handed out: it is being read, or waits until its message arrives.
 
-    `generation` is that of the task when the `part` was handed out. `discarded` says that the table has
+    `generation` is the task's generation when `part` was handed out. `discarded` says that the table has
     changed since, so that the rows must not be published. `snapshot` and `rows` are None until they are known.
     """
 

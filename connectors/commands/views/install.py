@@ -11,7 +11,8 @@ from changelog.connectors.views.streams.jars import JARS, default_folder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog views install`."""
-    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder for the jars; default: the user's data")
+    to_help = "the folder for the jars; default: one in the user's data folder"
+    parser.add_argument("--to", type=Path, metavar="DIR", help=to_help)
 
 
 def execute(arguments: argparse.Namespace) -> int:

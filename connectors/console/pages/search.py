@@ -39,8 +39,8 @@ _COLUMNS = ("entity", "key", "op", "position", "committed_at", "api_version", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A key that a search found. `changes` counts its searched changes, and the other members describe the last of
-    these.
+    """A key that a search found. `changes` is the number of its changes that were searched. The other members describe
+    the last of these changes.
     """
 
     entity: str

@@ -164,9 +164,9 @@ def opened(file: Path, **options: Any) -> Iterator[Any]:
 class Recovery:
     """Where a log ends, and what has to be repaired there.
 
-    `sequence` is that of the newest whole file, 0 if there is none. `checkpoint` is the one to resume from, None for a
-    new log. `damage` is set if the newest file is damaged; that file is then ignored. `ahead` is set if the resume
-    record names a log file after `sequence`. That file is missing or not whole, so the resume record is ignored.
+    `sequence` belongs to the newest whole file; it is 0 if there is none. `checkpoint` is the one to resume from, None
+    for a new log. `damage` is set if the newest file is damaged; that file is then ignored. `ahead` is set if the
+    resume record names a log file after `sequence`. That file is missing or not whole, so the resume record is ignored.
     `marked` lists the log files with rows of `schemas` or `gaps` (see `MARKED`); None if an older version of this
     program wrote the checkpoint.
     """
@@ -285,7 +285,7 @@ def _hole(path: Path, first: int, last: int) -> ChangelogError:
 class Resume:
     """The resume record: the `checkpoint` of a commit without rows.
 
-    `sequence` is that of the newest log file at the time of the commit, 0 if there was none.
+    `sequence` belongs to the newest log file at the time of the commit; it is 0 if there was none.
     """
 
     sequence: int

@@ -40,9 +40,8 @@ class ArchiveFile:
     `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the lowest and the
     highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to the first offset that
     was read, and the offset after the last one. Partition 5 of the entity's second topic (see `changelog repartition`)
-    is written as `G2/5`. `keys` are the lowest and the highest key, in the order of their UTF-8 bytes, which is that of
-    Python's strings. Older versions of this program do not write `keys`, and a manifest that they write has lost the
-    `keys` of all files.
+    is written as `G2/5`. `keys` are the lowest and the highest key, in the order of their UTF-8 bytes. (Python's
+    strings have the same order.) Older versions of this program write manifests in which no file has `keys`.
     """
 
     path: str

@@ -38,7 +38,7 @@ class Selection:
     """The rows that a reader asked for; without `entities`, all rows but those of `schemas` (versions of columns).
 
     If `ordered` is False, archived rows come file by file, in the order in which the manifest lists the files. If
-    `trusts_key_ranges` is False, a file is searched for `key` even if the manifest's range of its keys lacks it.
+    `trusts_key_ranges` is False, a file is searched even if `key` is outside its range of keys in the manifest.
     """
 
     entities: Sequence[str] | None = None

@@ -19,7 +19,7 @@ class Generation:
 
     `last` is the position of the changelog's last row when the generation ended. The entity's rows up to this position
     are in this topic or in older ones, and all later rows are in newer ones. `last` is empty for the present
-    generation, and if the changelog had no rows.
+    generation, and for a generation that ended before the changelog had rows.
     """
 
     topic: str

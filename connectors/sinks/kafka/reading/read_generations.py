@@ -19,9 +19,9 @@ def read_generations(client: Client, prefix: str, name: str, configured: Mapping
     """Returns the generations in the visible checkpoint of the source `name`.
 
     `configured` has the configured number of partitions of each entity. The checkpoint is read only if a later
-    generation has a topic, or if one of these entities has no topic or another number of partitions. If there is no
-    checkpoint, or if it is lost (GAP), the generations of these entities are taken from the names of the topics that
-    exist.
+    generation has a topic, or if the topic of one of these entities is missing or has another number of partitions. If
+    there is no checkpoint, or if it is lost (GAP), the generations of these entities are taken from the names of the
+    topics that exist.
     """
     admin = client.admin()
     parts = topics.entities(admin, prefix)
@@ -64,7 +64,7 @@ def _later_entities(parts: Mapping[str, Sequence[Part]]) -> set[str]:
 
 
 def _existing(prefix: str, entity: str, parts: Sequence[Part]) -> Iterator[Generation]:
-    """Yields the generations of an entity whose topics have these partitions. A topic that is gone has 0 partitions."""
+    """Yields the generations of an entity. `parts` has the partitions of its topics; a missing topic has none."""
     counts = Counter(name for name, _ in parts)
     for number in range(1, generation_of(parts[-1][0]) + 1):
         name = topic_name(prefix, entity, number)

@@ -41,7 +41,7 @@ def ordered_ends(admin: Admin, parts: Iterable[Part]) -> dict[Part, int]:
     """Returns the ends of partitions that readers of committed messages see.
 
     Asks for the ends of the newest generation first. So if a row is before the end of its partition, all older rows of
-    its key are before the ends of the other partitions.
+    its key are before the ends of their partitions, too.
     """
     return {part: end for group in reversed(by_generation(parts)) for part, end in ends(admin, group).items()}
 
