@@ -1,4 +1,4 @@
-# Everything that make sets up is in .venv/ and .cache/. This needs Python 3.11 or newer, and no compiler.
+# Everything that make sets up is in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo kafka jars engine wheel jobs docs test quick servers soak verdicts lint format bench lock clean
@@ -156,8 +156,8 @@ clean:
 	rm -rf .venv .cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# .venv/.run is what the demo needs, .venv/.dev what a developer needs. Each is installed once, and once more after its
-# lock file has changed.
+# .venv/.run is what the demo needs, .venv/.dev what a developer needs. Each is installed once, and again after its lock
+# file has changed.
 
 .venv/bin/pip:
 	@test -n "$(PYTHON)" || { echo 'make: Python 3.11 or newer is missing; install it (Debian: apt-get install python3 python3-venv) or say make PYTHON=/path/to/python3' >&2; exit 2; }
@@ -176,7 +176,7 @@ clean:
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable stamps
 	@touch .venv/.run $@
 
-# Servers for tests and benchmarks. Each is fetched once, and once more after the file with its version has changed.
+# Servers for tests and benchmarks. Each is fetched once, and again after the file with its version has changed.
 
 .cache/kafka/.done: tests/servers/kafka/pom.xml
 	$(call copy-jars,kafka,$(@D)/lib)

@@ -1,4 +1,4 @@
-"""Measures the CPU time of Debezium in a Java process, and the CPU time that the Python program that runs it adds.
+"""Measures how much CPU time Debezium takes in a Java process, and how much its Python parent process adds.
 
 In each measurement, Debezium reads the snapshot of one table. Three programs (*sides*) receive its records in turn.
 *frames* reads frames (batches of records), as a source of the service does. *events* makes an event object of each

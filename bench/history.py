@@ -7,10 +7,9 @@ overlap); seven files of a day each; and the last day, a hundredth of the change
 Each round searches for another key and another request: once after the changelog's files were evicted from the page
 cache (`cold`), and then once more (`warm`).
 
-The *limit* is how long a process that has already started needs to read the bytes that any search must read. A search
-must read the footer of each file that can have a row. Statistics and Bloom filters then exclude some row groups. Of the
-other row groups, the search must read the column that is searched, and all columns if a row of the group really
-matches.
+The *limit* is the time in which a running process can read the bytes that any search must read. A search must read the
+footer of each file that can have a row. Statistics and Bloom filters then exclude some row groups. In each of the other
+row groups, the search must read the column that is searched, and all columns if a row of the group really matches.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Measures the engine of served views over Kafka: its first start, its later starts, and how long it takes for a row.
+"""Measures the engine of served views over Kafka: its first start, its later starts, and how long it takes to read a
+row.
 
 A topic of three partitions gets a million changes of 100,000 orders, of 1.1 kB each, through the sink of the service.
 Each start is a process of its own, and lasts until every row can be read:

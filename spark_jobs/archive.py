@@ -83,8 +83,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         const=CLOSED,
         choices=(CLOSED, ALL, MINOR, LEVELS),
         help="after archiving, merge the files of each closed day (closed), those of every day (all), the newest files "
-        "of every day (minor), or all closed days to files with disjoint ranges of keys (levels); for a file log, all "
-        "and minor also archive days that are not closed",
+        "of every day (minor), or all closed days into files with disjoint ranges of keys (levels); for a file log, "
+        "all and minor also archive days that are not closed",
     )
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="at the end, drop all days except today and the N days before"
@@ -179,7 +179,7 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
-    """Returns the first day that is not archived from a file log; None if that is the first day that is not closed."""
+    """Returns the day before which the days of a file log are archived; None for the first day that is not closed."""
     return date.max if arguments.compact in (ALL, MINOR) else None
 
 

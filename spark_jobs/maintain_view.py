@@ -242,7 +242,7 @@ def _definition(
 
 
 def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
-    """Returns the ids of entities' topics. By these, a view is not continued with a topic that was created again."""
+    """Returns the ids of entities' topics. By the ids, the job notices that a topic was created again."""
     from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - its package may be missing
     from changelog.connectors.kafka.topic_ids import read_ids  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415

@@ -137,8 +137,8 @@ class MysqlDebezium(_Debezium):
     def prepare(self) -> None:
         """See `Publisher`. Runs Debezium until it has described the table, published a row, and stored its offset.
 
-        Without a stored offset, Debezium would start at the end of the log. The row is not part of the backlog. A side
-        that was prepared before Debezium would also publish this row, and so one change more.
+        Without a stored offset, Debezium would start at the end of the log. The row is not part of the backlog. But a
+        side that was prepared before Debezium would publish it, too, so Debezium must be prepared first.
         """
         self._create_topic(self._workspace.name, 1)  # for changes of tables
         topic = self._create_topic(self.topic, self._workspace.partitions)

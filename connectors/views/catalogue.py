@@ -38,7 +38,8 @@ def catalogue(engine: StateEngine, views: Mapping[str, ViewConfig]) -> Catalogue
     """Returns the catalogue of a configuration's views.
 
     Raises ChangelogError (USAGE) if a condition cannot be evaluated here, if a view does not fit its entity, or if an
-    entity cannot be served under its own name. While the changelog has no entities, no view is compared with one.
+    entity cannot be served under its own name. While the changelog has no entities, the views are not compared with
+    their entities.
     """
     declared = {name: _declared(engine, name, view) for name, view in views.items() if view.serve is not None}
     entities = engine.entities()

@@ -27,7 +27,7 @@ class Pace:
         self._most: tuple[float, int] | None = None
 
     def seconds_left(self, left: int) -> float | None:
-        """Takes how much is left now. Returns in how many seconds nothing is left; None if that is unknown."""
+        """Takes how much is left now. Returns how many seconds the rest will take; None if that is unknown."""
         now_s = self._clock()
         if self._most is None or left >= self._most[1]:
             self._most = now_s, left

@@ -21,7 +21,8 @@ INSTANCES: Final = "/.instance/1"
 class StateRow:
     """A row of an entity as it is now.
 
-    `current` is a JSON object, as the changelog has it. It lacks the columns whose names are in `unavailable`, sorted.
+    `current` is a JSON object, as the changelog has it. `unavailable` has the sorted names of the columns that it
+    lacks.
     `position` and `committed_at` are those of the row's last change.
     """
 
@@ -53,7 +54,7 @@ class ViewMoment(Protocol):
 
     @property
     def reached(self) -> Completeness:
-        """How far the rows are complete. If stale rows are allowed, it can become less while rows are read."""
+        """How far the rows are complete. If stale rows are allowed, this can go back while rows are read."""
 
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row."""

@@ -1,4 +1,4 @@
-"""Compares the tables of a source with its changelog, both as of one snapshot of the database, which is the *fence*.
+"""Compares the tables of a source with its changelog, both as of one snapshot of the database. We call it the *fence*.
 
 Each side is read once, and most keys turn out to have the same row on both sides. Every other key is *judged*: its two
 rows are compared column by column. For some keys, the changelog does not show the state at the fence: a change of the
@@ -56,9 +56,10 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Counts of one entity: its rows on each side, its undecided keys, and, for each column, the keys in which the
-    column differs for a reason that is not drift. `changelog.spark_jobs.drift.row_diff` defines the two reasons,
-    *unknown* and *schema changed*.
+    """Counts of one entity: its rows on each side, and its undecided keys.
+
+    `unknown` and `schema_changed` count, for each column, the keys in which the column differs without being drift.
+    `changelog.spark_jobs.drift.row_diff` defines both words.
     """
 
     source_rows: int = 0
@@ -106,8 +107,8 @@ class Sides:
 
     `cut` says which of the changelog's rows are compared; None means all. `json` says whether a table has a json
     column. `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's
-    rows of some keys again, in full. `joined` says that `fetch` needs these rows joined to the keys, because the
-    source's rows have no locators (places in their table) by which they could be read again. `bounds` limit the keys.
+    rows of some keys again, in full. It finds the rows by their locators, which are their places in the table. If
+    `joined`, the source's rows have no locators, and `fetch` gets them joined to the keys. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -220,8 +221,8 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
 
 
 def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
-    """Adds the counts that are known only after keys were judged: undecided and pending keys, and columns whose
-    difference is not drift.
+    """Adds the counts that are known only after keys were judged: undecided and pending keys (see `JUDGED`), and
+    columns whose difference is not drift.
     """
     marks = F.concat(
         F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),

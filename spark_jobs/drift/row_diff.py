@@ -30,9 +30,10 @@ CHANGED: Final = "changed"
 SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
-"""Other states that a comparison of the two rows gives a key. SAME: the key is equal on both sides. GONE: it is on
-neither side. PENDING: the fence shows none of the key's changes in the changelog, so the key is judged by the original
-of its first change."""
+"""Other states of a key, after its two rows are compared. SAME: the key is equal on both sides. GONE: it is on neither
+side. PENDING: the fence shows none of the key's changes in the changelog, so the key is judged by the original of its
+first change.
+"""
 
 NULL: Final = b"null"
 

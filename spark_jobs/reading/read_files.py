@@ -36,7 +36,7 @@ def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position |
     """Returns the paths of the archive's files, then of the log's files that are not archived yet.
 
     If the newest file is incomplete, it is ignored. With `entities`, files of the archive are left out if they cannot
-    have rows of these entities. With `after`, all files are left out that end at or before this position. Raises
+    have rows of these entities. With `after`, files are left out if they end at or before this position. Raises
     ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
     """
     recovery = find_recovery(where.path)

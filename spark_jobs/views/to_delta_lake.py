@@ -39,8 +39,8 @@ def newest(spark: SparkSession, path: str) -> View | None:
 def newest_metadata(spark: SparkSession, path: str, *, commits_max: int | None = None) -> str | None:
     """Returns the metadata of the newest commit that wrote rows; None if there is no table.
 
-    The result is empty if that commit has no metadata, or if the history no longer has the commit. Of the history, only
-    the newest `commits_max` commits are read. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
+    The result is empty if that commit has no metadata, or if the history no longer has the commit. Only the newest
+    `commits_max` commits of the history are read. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
     """
     table = table_at(spark, path)
     if table is None:

@@ -124,7 +124,7 @@ def _day(name: str, text: str) -> date:
     except ValueError:
         day = None
     if day is None or day.isoformat() != text:
-        raise refusal(f"compares the date {name} with a text that is no day, such as 2026-11-21")
+        raise refusal(f"compares the date {name} with a text that is no day: write a day as in 2026-11-21")
     return day
 
 

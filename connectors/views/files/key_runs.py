@@ -51,7 +51,7 @@ class _Run(Sequence[bytes]):
         return self.places[begin : bisect_right(self, key, begin)]
 
     def keys_from(self, begin: bytes) -> Iterator[bytes]:
-        """Yields each key from `begin` on once. Jumps over the changes of a key instead of reading all of them."""
+        """Yields each key once, from `begin` on. Jumps over the changes of a key instead of reading all of them."""
         index = bisect_left(self, begin)
         while index < len(self):
             key = self[index]
@@ -71,8 +71,8 @@ class KeyRuns:
     """Where the changes of an entity's keys are. Immutable: `add` makes another object, which shares arrays with this
     one.
 
-    Each run has later places than those before it, and about twice as many changes as the next one. So there are few
-    runs, and each change was sorted only a few times.
+    Each run has later places than the runs before it. When `add` returns, each run has at least twice as many changes
+    as the next one. So there are few runs, and each change was sorted only a few times.
     """
 
     runs: tuple[_Run, ...] = ()

@@ -52,7 +52,7 @@ READERS = 4
 """How many requests may read the changelog at the same time; the others wait."""
 
 SHARED_READERS = 16
-"""The same if rows are spread over instances. There are more, because a request may wait for another instance."""
+"""The same limit if rows are spread over instances. It is higher, because a request may wait for another instance."""
 
 SURFACE = Surface(
     name="the API of views",

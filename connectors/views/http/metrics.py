@@ -45,18 +45,18 @@ class ViewMetrics:
         )
         self.seconds_left = Gauge(
             "changelog_view_restore_seconds_left",
-            "Estimated seconds until rows are restored, and processed up to the newest checkpoint.",
+            "Estimated seconds until rows are restored and processed up to the newest checkpoint.",
             registry=registry,
         )
         self.lag = Gauge(
             "changelog_view_lag_offsets",
-            "Offsets up to the newest checkpoint that the rows of an entity lack.",
+            "Offsets that the rows of an entity lack up to the newest checkpoint.",
             ["entity"],
             registry=registry,
         )
         self.standby_lag = Gauge(
             "changelog_view_standby_lag_offsets",
-            "Offsets up to the newest checkpoint that the standbys in this process lack.",
+            "Offsets that the standbys in this process lack up to the newest checkpoint.",
             ["entity"],
             registry=registry,
         )

@@ -27,7 +27,7 @@ _FRESHNESS: Final = [
         "name": "stale",
         "in": "query",
         "schema": {"type": "string", "enum": ["allowed"]},
-        "description": "A standby may answer if the instance that has the rows does not. Headers say how new they are.",
+        "description": "A standby may answer instead of the instance that has the rows. Headers say how new they are.",
     },
 ]
 _RANGE: Final = [
@@ -44,7 +44,7 @@ _RANGE: Final = [
         ("to", "Only keys before this one."),
     )
 ] + [
-    {"name": "after", "in": "query", "schema": _TEXT, "description": "Only keys after this one, a canonical text."},
+    {"name": "after", "in": "query", "schema": _TEXT, "description": "Only keys after this canonical text."},
     {
         "name": "limit",
         "in": "query",

@@ -55,7 +55,7 @@ class Freshness:
         if self.max_lag_s is None:
             return None
         if staleness_s is None:
-            return "does not say when it was last written, so max_lag cannot be kept"
+            return "does not say when it was last written, so max_lag cannot be checked"
         if staleness_s > self.max_lag_s:
             return f"was last written {staleness_s:.1f} s ago, which is more than the max_lag of {self.max_lag_s:g} s"
         return None
@@ -107,7 +107,7 @@ def key_of(path: bytes, columns: Sequence[str]) -> str:
     try:
         values = [unquote(part, errors="strict") for part in path.decode("ascii").split("/")]
     except UnicodeDecodeError:
-        raise _bad("the key is not UTF-8", "write other characters than ASCII as %XX") from None
+        raise _bad("the key is not UTF-8", "write characters that are not ASCII as %XX") from None
     _refuse_count(values, columns, exact=True)
     return key_text(values)
 
@@ -156,7 +156,9 @@ def _limit(text: str) -> int:
 
 
 def _position(text: str) -> tuple[Position | None, int | None]:
-    """Returns a position, or else the commit of a PostgreSQL LSN, such as `0/1781838`."""
+    """Returns the position in a text, or the commit if the text is an LSN of PostgreSQL, such as `0/1781838`. The other
+    one is None.
+    """
     if match := _LSN.fullmatch(text):
         return None, int(match[1], 16) << 32 | int(match[2], 16)
     try:

@@ -1,4 +1,4 @@
-"""The engine over Kafka: decodes the last message of a key, which Kafka Streams keeps."""
+"""The engine over Kafka. Kafka Streams keeps the last message of each key; the engine decodes it when it is read."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -111,7 +111,7 @@ class StreamsView:
 
 
 class Horizon:
-    """How far the rows that are being read are complete. A standby that is less complete lowers `reached`."""
+    """Says how far the rows of a request are complete: `reached`. A standby that is less complete lowers it."""
 
     def __init__(self, reached: Completeness) -> None:
         self.reached = reached
@@ -162,9 +162,10 @@ class Message(NamedTuple):
 
 
 class EntityTable:
-    """The table of one entity, with decoded messages. `offset` returns the offset up to which the instance that has a
-    partition must have all messages. `on_stale` is called after a standby has answered; if it is None, standbys are not
-    asked.
+    """The table of one entity, with decoded messages.
+
+    `offset` returns an offset of a partition: the instance that has the partition must have all messages before it.
+    `on_stale` is called after a standby has answered; if it is None, standbys are not asked.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class EntityTable:
         return None if truncated is not None and _position(change) < truncated else change
 
     def scan(self, begin: bytes) -> Generator[Message, None, None]:
-        """Yields the messages from a key on, in the order of the keys, of all partitions."""
+        """Yields the messages of all partitions from a key on, in the order of the keys."""
         scans = [self._scan(number, begin) for number in range(self.topic.partitions)]
         try:
             yield from merge(*scans)

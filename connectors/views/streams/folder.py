@@ -74,10 +74,10 @@ class Claim:
         self._unstored: tuple[float, float] | None = None
 
     def running(self, complete_at_s: float) -> None:
-        """Notes a time before which the running tables have all messages.
+        """Notes that the running tables have all messages before a time.
 
-        A later call stores the time, once every checkpoint has been written after this call. Only then do the stores on
-        disk have these messages, too. Raises ChangelogError (STORAGE).
+        The stores on disk have these messages only after every checkpoint has been written again. So a later call
+        stores the time. Raises ChangelogError (STORAGE).
         """
         with _storing(self._path):
             if self._unstored is None:
@@ -118,7 +118,7 @@ def claimed(path: Path, owner: Owner) -> Iterator[Claim]:
                 application=owner.application,
                 cluster=owner.cluster,
                 topics=dict(owner.topics),
-                complete_at_s=time.time(),  # new stores are filled with what the topics have from now on
+                complete_at_s=time.time(),  # a new store is empty, so it needs no tombstone from before now
             )
             earlier = None if is_new else _read(path, owner)
             if earlier is not None:

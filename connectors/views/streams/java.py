@@ -57,7 +57,7 @@ def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = N
 
 
 class Threads(threading.local):
-    """Detaches each thread in which `enter` was called from Java when the thread ends.
+    """Detaches threads from Java when they end: those that called `enter`.
 
     JPype attaches threads by itself, but does not detach them. Java would keep the memory of each thread that ended.
     """
@@ -70,7 +70,9 @@ class Threads(threading.local):
 
 
 class _ThreadEnd:
-    """Detaches a thread when the thread-local variable that has this object is deleted, which the thread does last."""
+    """Detaches a thread from Java when this object is deleted. The object is in a thread-local variable, which is the
+    last thing that a thread deletes.
+    """
 
     def __del__(self) -> None:
         jpype.java.lang.Thread.detach()
@@ -110,7 +112,7 @@ def _take_log() -> None:
     root.setLevel(util_logging.Level.WARNING)
     root.addHandler(handler)
     tables = util_logging.Logger.getLogger(_TABLE_LOGGER)
-    tables.setLevel(util_logging.Level.SEVERE)  # its warnings are one for each message, and such messages are usual
+    tables.setLevel(util_logging.Level.SEVERE)  # it logs a warning for each message of a kind that is usual
     _references.extend([handler, tables])
 
 

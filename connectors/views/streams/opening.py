@@ -112,7 +112,7 @@ def other_instances(settings: ServeConfig) -> OtherInstances | None:
     if certificate is None:
         return OtherInstances(token)
     tls = ssl.create_default_context()
-    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusts our own certificate also if an authority has signed it
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusts our own certificate even if an authority has signed it
     try:
         tls.load_verify_locations(certificate)
         if settings.tls_client_ca is not None:
@@ -128,5 +128,5 @@ def _nothing(_complete_s: float) -> None:
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:
-    """Returns `tables`, each with its topic, in the order in which `topics` has their topics."""
+    """Returns `tables`, each with its topic. They have the order that their topics have in `topics`."""
     return dict(sorted(tables.items(), key=lambda table: topics.index(table[1])))

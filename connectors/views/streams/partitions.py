@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 PAUSE_S: Final = 1.0
-"""After an instance did not answer, it is not asked for this time, in seconds; then one request tries it again.
+"""If an instance did not answer, no request asks it during this time, in seconds. Then one request tries it again.
 Without this pause, requests that wait for the instance could occupy all threads that read.
 """
 

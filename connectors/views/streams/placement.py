@@ -1,9 +1,9 @@
-"""Knows where partitions are: up to which offset this process has them, and which instances have the others.
+"""Knows which instances have the partitions of tables, and up to which offset this process has its own.
 
 If a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables
 for a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs.
-The process compares this offset with those that it has reached itself: it has restored the table up to an offset, and
-has committed offsets since.
+The process compares this offset with those that it has reached itself: the one up to which it has restored the table,
+and those that it has committed since.
 """
 
 import time
@@ -24,8 +24,8 @@ _POLL_S = 0.005
 
 
 class Placement:
-    """Knows where the partitions of `streams` are, which is Java's object `KafkaStreams`. `own` is the address of this
-    instance; if it is None, there are no other instances. Any thread may call the methods.
+    """Knows where the partitions of an application are. `streams` is its Java object `KafkaStreams`. `own` is the
+    address of this instance; if it is None, there are no other instances. Any thread may call the methods.
     """
 
     def __init__(self, streams: Any, own: str | None) -> None:
@@ -49,7 +49,7 @@ class Placement:
         self._standbys.pop(part, None)
 
     def restoration_ended(self, part: Part) -> None:
-        """Notes that the table is no longer restored, because another instance takes the partition over."""
+        """Notes that the table is no longer being restored, because another instance takes the partition over."""
         self._restored_ends.pop(part, None)
         self._standbys.pop(part, None)
 

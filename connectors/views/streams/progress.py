@@ -148,7 +148,7 @@ class TablesProgress:
         return self._served.lags, self._standbys.lags
 
     def close(self) -> None:
-        """Ends the thread, unless it waits for Kafka just now. Then it ends with the process."""
+        """Ends the thread. If it still waits for Kafka after `CLOSE_S`, it ends with the process."""
         self._stopping.set()
         self._thread.join(CLOSE_S)
 
@@ -282,7 +282,9 @@ def _least(values: Sequence[Value | None]) -> Value | None:
 
 
 def repartitioned(checkpoint: Checkpoint, prefix: str, entity: str, topic: str) -> ChangelogError | None:
-    """Returns why `topic` lacks last messages of keys, because the entity was repartitioned; None if it has all."""
+    """Returns an error if `topic` lacks the last messages of some keys because the entity was repartitioned; otherwise
+    None.
+    """
     generations = generations_of(checkpoint, prefix, entity)
     if len(generations) == 1:
         return None

@@ -24,7 +24,7 @@ class Restoration:
         self._left[part] = max(self._ends.get(part, 0) - last - 1, 0)
 
     def end(self, part: Part) -> None:
-        """Notes that a partition is no longer restored."""
+        """Notes that a partition is no longer being restored."""
         self._left.pop(part, None)
 
     def messages(self) -> int:

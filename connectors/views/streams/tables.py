@@ -41,7 +41,7 @@ FETCH_BYTES: Final = 16 << 20
 """The most bytes that a consumer fetches at once."""
 
 _GLOBAL_THREAD = "GlobalStreamThread"
-"""A part of the name of the thread that follows small tables. Kafka Streams cannot replace it."""
+"""A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
 _log = structlog.get_logger("views")
 
@@ -194,8 +194,8 @@ class KafkaTables:
         self, table: str, partition: int, keys: Sequence[bytes], offset: int | None
     ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        a tombstone. The table that is read has all messages before `offset`; if `offset` is None, it may be a standby.
-        Raises RestoringError if it does not have these messages after a moment.
+        if it is a tombstone. The table has all messages before `offset`; if `offset` is None, it may be that of a
+        standby. Raises RestoringError if the table does not have these messages after a moment.
         """
         with self._asking(table):
             store = self._store_with(table, partition, offset)
@@ -272,7 +272,7 @@ class KafkaTables:
         return store
 
     def _store_with(self, table: str, partition: int, offset: int | None) -> Any:
-        """Returns the store of a partition with all messages before `offset`; if this is None, it may be a standby."""
+        """Returns the store of a partition with all messages before `offset`; if it is None, also that of a standby."""
         if offset is not None and not self._placement.await_offset(self.part(table, partition), offset):
             raise restoring(table)
         return self._store(table, partition, standby_too=offset is None)
@@ -366,7 +366,7 @@ class KafkaTables:
         return FailureHandler()
 
     def _again_after(self, error: Any) -> bool:
-        """Returns whether Kafka Streams should replace a thread that an error has ended. If so, waits before that."""
+        """Returns whether Kafka Streams should replace a thread that an error has ended. If so, waits first."""
         text = _text(error)
         self._has_failed_thread = True
         if self._failure is not None:

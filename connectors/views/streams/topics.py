@@ -121,7 +121,7 @@ def loss(state: TopicState) -> str | None:
 
 
 def _states(admin: Admin, names: Collection[str]) -> Mapping[str, TopicState]:
-    """Returns the settings of topics. Without them, a topic that deletes rows would be served as if it had all."""
+    """Returns the settings of topics. Without them, a topic that deletes rows would be served as if it had all rows."""
     try:
         return read(admin, [Topic(name=name, partitions=1, settings={}) for name in names])
     except ChangelogError as error:
