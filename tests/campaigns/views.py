@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import partition
 from changelog.envelope.model import Op, Record
 from changelog.envelope.position import Position, commit_text
@@ -126,35 +126,71 @@ def _running(count: int) -> Iterator[Sequence[Broker]]:
         yield brokers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """Changes that are committed together, and the position of the last one."""
+
+    changes: Sequence[Record]
+    last: Position
+
+
 class _Writer(threading.Thread):
-    """Writes random changes until it is stopped. Guests move between partitions."""
+    """Writes random changes until it is stopped. Guests move between partitions.
+
+    If it loses the connection, it connects again, and stores the last commit unless the changelog has it.
+    """
 
     def __init__(self, settings: KafkaSettings, history: History, rng: random.Random) -> None:
         super().__init__(daemon=True)
         self._settings, self._history, self._rng = settings, history, rng
         self._places: dict[str, int] = {}
-        self._commit, self.changes = 0, 0
+        self._number = 0
+        self._unfinished: _Commit | None = None
+        self.changes, self.connections = 0, 0
         self.running, self.stopping = threading.Event(), threading.Event()
         self.idle = threading.Event()
         self.failure: Exception | None = None
 
     def run(self) -> None:
         try:
-            with closing(KafkaSink(self._settings, JSON)) as sink:
-                sink.prepare([ORDER, GUEST])
-                sink.recover()
-                table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
-                versions = Versions([], accepted={}, filled=lambda *_: ())
-                self._store(sink, [versions.announce(ORDER, table, record(Op.CREATE, "{}").envelope.provenance).record])
-                while not self.stopping.is_set():
-                    if not self.running.wait(0.05):
-                        self.idle.set()
-                        continue
-                    self.idle.clear()
-                    self._store(sink, [change for _ in range(5) for change in self._changes()])
-                    time.sleep(0.05)
+            while not self.stopping.is_set():
+                try:
+                    self.connections += 1
+                    self._write()
+                except ChangelogError as error:
+                    if error.kind is not Kind.CONNECTION:
+                        raise
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self.failure = error
+
+    def _write(self) -> None:
+        with closing(KafkaSink(self._settings, JSON)) as sink:
+            sink.prepare([ORDER, GUEST])
+            self._finish(sink)
+            while not self.stopping.is_set():
+                if not self.running.wait(0.05):
+                    self.idle.set()
+                    continue
+                self.idle.clear()
+                self._store(sink, self._commit([change for _ in range(5) for change in self._changes()]))
+                time.sleep(0.05)
+
+    def _finish(self, sink: KafkaSink) -> None:
+        """Stores the commit during which the connection was lost, if the changelog does not have it. The first commit
+        has the columns.
+        """
+        checkpoint, unfinished = sink.recover(), self._unfinished
+        if not self._number:
+            table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
+            versions = Versions([], accepted={}, filled=lambda *_: ())
+            columns = versions.announce(ORDER, table, record(Op.CREATE, "{}").envelope.provenance).record
+            unfinished = self._commit([columns])
+        if unfinished is None:
+            return
+        if checkpoint is None or checkpoint.position is None or checkpoint.position < unfinished.last:
+            self._store(sink, unfinished)
+        else:
+            self._stored(unfinished)
 
     def pause(self) -> None:
         """Returns after the last change was stored."""
@@ -175,12 +211,12 @@ class _Writer(threading.Thread):
         self._places[key] = place
         yield record(Op.UPDATE, "{}", key=key, entity="guest", partition=place)
 
-    def _store(self, sink: KafkaSink, changes: Sequence[Record]) -> None:
-        self._commit += 1
-        last = Position(1, self._commit, 2 * len(changes))
+    def _commit(self, changes: Sequence[Record]) -> _Commit:
+        """Gives changes their positions, and notes them as seen from now on."""
+        self._number += 1
         placed = []
         for number, change in enumerate(changes, 1):
-            position = Position(1, self._commit, 2 * number)
+            position = Position(1, self._number, 2 * number)
             provenance = change.envelope.provenance
             source = replace(provenance.source, position=position)
             envelope = replace(change.envelope, provenance=replace(provenance, source=source))
@@ -188,11 +224,20 @@ class _Writer(threading.Thread):
             is_alive = change.envelope.current is not None
             if change.entity in self._history.rows:
                 self._history.sending(change.entity, change.place.key, str(position), is_alive=is_alive)
-        sink.add([batch.from_records(placed)])
+        return _Commit(changes=placed, last=Position(1, self._number, 2 * len(changes)))
+
+    def _store(self, sink: KafkaSink, commit: _Commit) -> None:
+        self._unfinished = commit
+        sink.add([batch.from_records(commit.changes)])
         shapes = {served.name: served.shape() for served in (ORDER, GUEST)}
-        sink.commit(Checkpoint(position=last, through=commit_text(last.commit), epoch=1, settings=shapes))
-        self.changes += len(changes)
-        self._history.stored(time.time(), str(last))
+        through = commit_text(commit.last.commit)
+        sink.commit(Checkpoint(position=commit.last, through=through, epoch=1, settings=shapes))
+        self._stored(commit)
+
+    def _stored(self, commit: _Commit) -> None:
+        self._unfinished = None
+        self.changes += len(commit.changes)
+        self._history.stored(time.time(), str(commit.last))
 
 
 class _Reader(threading.Thread):
@@ -279,6 +324,7 @@ class _Soak:
         return {
             "faults": dict(self._faults),
             "changes": self._writer.changes,
+            "connections of the writer": self._writer.connections,
             "answers": dict(sum((reader.statuses for reader in self._readers), Counter[str]())),
             "slowest_stale_s": [round(max(self._unreadable_s, default=0.0), 2)],
         }
