@@ -30,7 +30,7 @@ class Settings:
     secret of the `sha256` masks. `codec` names the format in which the sink stores rows; the source only checks that it
     has not changed. `keeps_state` says that the service knows the current row of every key. With `accept_settings`, the
     source continues even if settings that decide order or content have changed. `declared` has the tables whose keys
-    the configuration names, with their columns: a table without an event so far is known only from there. Without
+    the configuration names, with their columns: a table that has had no event yet is known only from there. Without
     `whole`, transactions are published as they arrive. `snapshots` identifies those of the connector's properties that
     decide which rows Debezium's snapshots read. It is empty if the source never searches for rows that disappeared
     between two snapshots (a *sweep*; see the module `snapshots`).

@@ -42,7 +42,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.versions import Version
 
 _BLOCKING = "BLOCKING"
-"""A word in the offsets of a snapshot that a signal asked for. Such a snapshot may cover only some of the rows."""
+"""A word in the offsets of snapshots that were requested by a signal. They may cover only some of the rows."""
 
 _log = structlog.get_logger("debezium")
 
@@ -62,7 +62,7 @@ class Sweeping:
 class FirstSnapshot:
     """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
-    The argument `progress` is the result of the property `progress`, as the last checkpoint stores it. `opened_at` is a
+    The argument `progress` is what the property of this name returned for the last checkpoint. `opened_at` is a
     position before all events that the source reads after it was opened. `fresh` says whether the connector begins
     without an offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
     """

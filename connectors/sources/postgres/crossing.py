@@ -11,8 +11,8 @@ so the service cannot delete these keys one by one. Instead, the service publish
 entity after the gap:
 
 - for each entity that has lost a file or a topic, and
-- for every entity if the slot starts after the end of the changelog. The service confirms log to the slot only after
-  it has stored the rows, so the changelog had the rows in between and has lost them.
+- for every entity if the slot starts after the end of the changelog. The service confirms a part of the log to the
+  slot only after it has stored the rows. So the changelog had the rows in between, and has lost them.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.

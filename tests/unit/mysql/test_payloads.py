@@ -58,7 +58,7 @@ def test_a_compressed_transaction_has_exactly_the_size_that_it_says() -> None:
     at = content.index(b"\3\1\x36") + 2
     for size, text in (
         (0x35, "only 7 of 8 bytes of an event"),
-        (0x1B, "another uncompressed size"),
+        (0x1B, "a different uncompressed size than it claims"),
         (0x37, "another"),
     ):
         changed = content[:at] + bytes([size]) + content[at + 1 :]

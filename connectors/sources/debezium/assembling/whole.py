@@ -14,8 +14,8 @@ Here, transaction 5 is complete. Transaction 6 has two events and waits for the 
 
 The events of a part stay in their order, because the progress of a part is one offset. The transactions of a connector
 have the same order in the topic of transactions and in every part. So when the END of a transaction comes, a part can
-hold events before those of the transaction only if their own END is lost, or if they have no transaction. These events
-are published first.
+hold earlier events only if the END of their transaction is lost, or if they have no transaction. These events are
+published first.
 
 **A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
 transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may
@@ -45,7 +45,7 @@ WAIT_S = 10.0
 """How many seconds a transaction waits for further events after its last event has arrived."""
 
 READ_BYTES = 32 << 20
-"""About how many bytes a few reads still return after `bytes_max` is exceeded."""
+"""About how many bytes can still arrive, in a few reads, after `bytes_max` is exceeded."""
 
 _MESSAGES = "LogicalDecodingMessage"
 """A part of the name that Debezium gives to the logical messages of PostgreSQL, as if they were a table."""

@@ -21,7 +21,7 @@ class MessageBlock(msgspec.Struct, gc=False):
 
 
 class Count(msgspec.Struct, gc=False):
-    """How many events of a transaction a table has."""
+    """The number of events that a transaction has in one table."""
 
     data_collection: str = ""
     event_count: int = 0

@@ -136,7 +136,7 @@ def quoted(text: bytes) -> bytes:
 
 
 def _without_zeros(number: str | None) -> str:
-    """Returns a number as text without zeros at the end of its fraction; nothing if it is 0 or missing."""
+    """Returns a number as text without zeros at the end of its fraction; an empty text if it is 0 or missing."""
     if number is None or not number.strip("-0."):
         return ""
     return number.rstrip("0").rstrip(".") if "." in number else number

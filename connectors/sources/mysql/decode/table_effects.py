@@ -114,7 +114,7 @@ class TableEffects:
             self._state.miss(entity.name, reason)
 
     def _refuse_statement(self, tables: frozenset[TableName] | None) -> None:
-        """Refuses a statement that changed rows of `tables` (None: of any), if one of these tables is published."""
+        """Refuses a statement that changed rows of `tables`, if one of them is published. None means any table."""
         published = sorted(table for table in tables or () if self._tables.named(table) is not None)
         if tables is None or published:
             names = ", ".join(".".join(table) for table in published) or "an unknown table"

@@ -35,7 +35,7 @@ _LIMITS = (
 
 _ERROR = 0xFF
 _STREAM_PACKETS_MAX = 1 << 30
-"""More packets than a read of the socket can give."""
+"""More packets than one read of the socket can return, so this is no limit."""
 
 
 class Connection:

@@ -146,7 +146,7 @@ def _moment(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """The SQL of some types, with places for `column`, `charset` and `collation`.
+    """The SQL of some types, with the placeholders `column`, `charset` and `collation`.
 
     `value_of` turns a canonical text into a value, and `requested` is the literal of this value. The other members are
     those of `KeyColumn`.

@@ -98,7 +98,7 @@ class KeyProgress:
         self.chunk_rows = max(self.chunk_rows // 4, 1)
 
     def admit(self, _part: ChunkRange, fingerprint: str) -> bool:
-        """Returns whether the table has the same signature as before. If it has another one, the reading of the table
+        """Returns whether the table has the same signature as before. If it does not, the reading of the table
         starts again.
         """
         if fingerprint == self.signature:

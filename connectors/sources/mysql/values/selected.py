@@ -2,8 +2,8 @@
 binary log.
 
 The server sends the values in its text protocol. It prints most of them as the module `printed` does. The exceptions
-are numbers that the server pads with zeros or rounds, TIMESTAMPs, which it prints without a zone, types that it prints
-as bytes, and texts with halves of surrogate pairs. For a JSON document, `printed` writes what MySQL 8.0 prints; MySQL 9
+are: numbers that the server rounds or pads with zeros; TIMESTAMPs, which it prints without a zone; types that it prints
+as bytes; and texts with halves of surrogate pairs. For a JSON document, `printed` writes what MySQL 8.0 prints; MySQL 9
 formats some doubles in documents differently.
 """
 

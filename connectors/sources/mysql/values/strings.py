@@ -144,7 +144,7 @@ def _longest_zeros(words: Sequence[int]) -> tuple[int, int]:
 
 
 def _address(type_name: str, raw: bytes | memoryview, size: int) -> bytes:
-    """Returns all `size` bytes of a value, with the zeros that the log leaves out at the end."""
+    """Returns all `size` bytes of a value. Adds the zeros at its end, which the log leaves out."""
     if len(raw) > size:
         raise malformed(type_name, f"has {len(raw)} bytes instead of {size}")
     return bytes(raw).ljust(size, b"\0")

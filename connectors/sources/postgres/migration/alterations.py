@@ -21,7 +21,7 @@ def alterations(
 ) -> list[Alteration]:
     """Returns the alterations of a table from `before` to the last step.
 
-    `is_published` says whether a table or partition with this OID already existed before the script.
+    `is_published` takes the OID of a table or partition, and returns whether it existed before the script.
     """
     return list(_History(before, steps).alterations(is_published))
 

@@ -71,7 +71,7 @@ def boolean(text: bytes) -> bytes:
 
 
 def floating(text: bytes) -> bytes:
-    """Returns the server's text as a number; `NaN`, `Infinity` and `-Infinity` become strings, as JSON lacks them."""
+    """Returns the server's text as a number. `NaN`, `Infinity` and `-Infinity`, which JSON lacks, become strings."""
     return plain(text) if text.endswith((b"N", b"y")) else text
 
 

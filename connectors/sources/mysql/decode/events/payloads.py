@@ -79,4 +79,4 @@ class _Stream:
 
     def finish(self) -> None:
         if self._bytes_left or self._piece(1):
-            raise self.malformed("another uncompressed size than it says")
+            raise self.malformed("a different uncompressed size than it claims")

@@ -29,7 +29,7 @@ has to read the rows.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawValues:
     """The values of one column: `raw` has those that are not null. The mask `null` says which are null; it is None if
-    none is.
+    no value is null.
     """
 
     raw: RawColumn

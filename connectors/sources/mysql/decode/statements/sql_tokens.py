@@ -63,7 +63,7 @@ def tokens(sql: str, *, ansi_quotes: bool, no_backslash_escapes: bool) -> Iterat
         elif match.lastgroup == "end":
             if executed:
                 executed -= 1
-            else:  # no comment ends here: it is a star before a division or a comment
+            else:  # not the end of a comment, but a star before a division or a comment
                 at -= 1
                 yield Token(kind=Lexeme.SYMBOL, text="*")
         elif match.lastgroup != "ignored":

@@ -208,7 +208,7 @@ class _Candidates:
         return number if is_first else None
 
     def head(self, number: int) -> str:
-        """Returns what the text of a transaction's GTID begins with."""
+        """Returns the beginning of the text of a transaction's GTID: all but its number."""
         return self.gtids.heads[int(self.gtids.head_codes[number])]
 
     def run_end(self, first: int) -> int:

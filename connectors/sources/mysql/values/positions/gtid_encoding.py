@@ -2,8 +2,8 @@
 PREVIOUS_GTIDS event has one.
 
 All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
-bytes of its UUID and the number of its intervals (8 bytes). Each interval is its first number and the first number
-after it (8 bytes each).
+bytes of its UUID and the number of its intervals (8 bytes). Each interval is two numbers of 8 bytes: its first
+number, and the first number after the interval.
 
 MySQL 8.3 and later use a second format if a source has a tag. In this format, the first and the last of the first 8
 bytes are 1, and the 6 bytes between them are the number of sources. Each UUID is followed by a byte with twice the

@@ -100,7 +100,7 @@ class GtidSet:
 
 
 class GtidSetBuilder:
-    """Adds GTIDs to a set. Adding the number after a source's highest takes constant time."""
+    """Adds GTIDs to a set. If a number follows the highest one of its source, adding it takes constant time."""
 
     def __init__(self, start: GtidSet) -> None:
         self._bounds = {source: list(bounds) for source, bounds in start.intervals.items()}
@@ -189,7 +189,7 @@ def _printed(bounds: Bounds) -> Iterable[str]:
 
 
 def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
-    """Returns whether an interval contains `number`. If so, the number of bounds up to `number` is odd."""
+    """Returns whether an interval contains `number`: then the count of bounds at or below `number` is odd."""
     return bisect_right(bounds, number) % 2 == 1
 
 
