@@ -144,7 +144,7 @@ def query(event: Query) -> bytes:
 
 
 def compressed(content: bytes) -> bytes:
-    """Returns the content in the form in which MariaDB compresses it."""
+    """Returns the content as MariaDB compresses it."""
     width = max(1, (len(content).bit_length() + 7) // 8)
     return bytes([0x80 | width]) + len(content).to_bytes(width, "big") + zlib.compress(content)
 

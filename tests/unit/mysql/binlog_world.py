@@ -66,9 +66,7 @@ Change = tuple[Operation, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A change in the form in which the changelog must have it: the commit of its position, the operation, the key and
-    the text.
-    """
+    """A change as the changelog must have it: the commit of its position, the operation, the key and the text."""
 
     commit: int
     operation: Operation
