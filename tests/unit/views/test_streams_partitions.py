@@ -138,7 +138,7 @@ def test_large_messages_come_in_several_answers(instance: Instance, reader: Part
     instance.tables.messages = messages
 
 
-def test_an_instance_that_is_not_as_far_refuses(instance: Instance, reader: Partitions) -> None:
+def test_an_instance_that_has_not_reached_the_offset_refuses(instance: Instance, reader: Partitions) -> None:
     error = refusal(reader, offset=11)
     text = f"the instance {instance.address}, which has these rows: the rows of order are being restored from Kafka"
     assert (error.kind, error.message) == (Kind.PRECONDITION, text)
