@@ -116,7 +116,7 @@ class World:
             self.commit(random.choice(_SIZES))
 
     def number_from(self, number: int) -> None:
-        """Gives the transactions from now on GTIDs with this number and the following ones."""
+        """Gives all later transactions GTIDs with this number and the numbers after it."""
         self._number = number - 1
 
     def rotate(self) -> None:
