@@ -124,8 +124,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Resets structlog, because commands configure it to write to the standard error of the test that runs them. That
-    is closed afterwards. A service that several tests share keeps its log until it ends.
+    """Resets structlog. Commands configure it to write to the standard error of the test that runs them, and that
+    stream is closed after the test. A service that several tests share keeps its log until it ends.
     """
     try:
         return (yield)

@@ -15,7 +15,7 @@ PROGRAM_S = 300.0
 
 
 REST = 4
-"""Between two checks of a condition, a wait rests this many times as long as the last check took."""
+"""After each check of a condition, `rest` pauses this many times as long as the check took."""
 
 
 def until(reached: Callable[[], bool], what: str) -> None:

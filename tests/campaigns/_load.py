@@ -230,7 +230,7 @@ class Writer:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """Runs `action` in a savepoint, after a stamp half of the time. Half of the savepoints are rolled back."""
+        """Runs `action` in a savepoint. Half of them begin with a stamp. Half of all savepoints are rolled back."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:

@@ -2,7 +2,7 @@
 
 Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. The job is killed
 after a random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also
-compact, and some run on until they are killed (`--continuous`). At random moments, a reader reads the files that the
+compact. Runs with `--continuous` do not end until they are killed. At random moments, a reader reads the files that the
 newest manifest lists. At the end of a block, one run of the job is not disturbed. Then the archive must have each
 committed message once and in order. Each read must have returned the first rows of every partition, without a gap or a
 repeated row. The manifest names a position up to which the archive is complete; the read must have returned every row

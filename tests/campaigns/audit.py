@@ -40,7 +40,7 @@ def campaign() -> Campaign:
 
 
 class Files:
-    """A sink that is a file log, with those of `FAIL_POINTS` that belong to it."""
+    """A file log as the sink. It has those of `FAIL_POINTS` that belong to a file log."""
 
     section = 'path = "changelog"\ncommit_rows = 500\ncommit_seconds = 0.1'
     fail_points = tuple(point for point in FAIL_POINTS if point.startswith("files:"))

@@ -297,7 +297,7 @@ class _Block:
             got = published[part]
             differing = next((n for n, pair in enumerate(zip(got, events, strict=False)) if pair[0] != pair[1]), None)
             assert got == events, (
-                f"{part} has {len(got)} changes, not the {len(events)} of its events; number {differing} differs first"
+                f"{part} has {len(got)} changes for {len(events)} events; the first that differs is number {differing}"
             )
             counts["changes"] += len(events)
         return {

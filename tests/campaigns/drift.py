@@ -236,8 +236,9 @@ class _Block:
     def _heal(self, planted: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
         """Removes the planted drift by writes to the table, which the service publishes.
 
-        It inserts and deletes the made-up keys before it updates the static rows. A later round may make up the same
-        key at the position of a static row's last change. A delete after that position would hide the made-up row.
+        It inserts and deletes the made-up keys first, and then updates the static rows. A later round may make up the
+        same key again, at the position of a static row's last change. If the delete came after this position, it would
+        hide the made-up row.
         """
         made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
         with psycopg.connect(self._dsn, autocommit=True) as connection:

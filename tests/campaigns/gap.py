@@ -1,5 +1,5 @@
-"""Loses changes for good while rows are written, and runs the service with `--over-gap`, with which it continues after
-such a gap. Meanwhile, the campaign kills the service at random moments.
+"""Loses changes for good while rows are written. Then runs the service with `--over-gap`, so that it continues after
+the gap, and kills it at random moments.
 
 Each round removes something that the service needs in order to continue. When the service starts again, it must fail
 with an error that names `--over-gap`. After the run with `--over-gap`, the last states in the changelog must equal the

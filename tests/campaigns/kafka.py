@@ -1,4 +1,4 @@
-"""Makes the service, the broker, PostgreSQL and the links to both fail while threads write, and wakes zombies.
+"""Makes the service, the broker, PostgreSQL and the links between them fail while threads write, and wakes zombies.
 
 A zombie is a paused service that another instance has replaced. Rounds are grouped in blocks, each with its own
 servers. At the end of a block the faults stop, and the service must catch up by itself. Then the committed messages

@@ -2,10 +2,10 @@
 
 The campaign `views_brokers` does the same with three brokers, which are killed too.
 
-Each answer is judged: its row is not older than its `X-Position`, it includes everything that was stored up to
-`X-Staleness` seconds before the request, and it has reached `min_position`. After the death of an instance, a reader
-who allows stale rows gets every key within two seconds. After each round, every view on every instance equals the rows
-that follow from the changes that were written.
+Each answer is judged by three rules. Its row must not be older than its `X-Position`. The answer must include
+everything that was stored up to `X-Staleness` seconds before the request. It must have reached `min_position`. After
+the death of an instance, a reader who allows stale rows gets every key within two seconds. After each round, every view
+on every instance equals the rows that follow from the changes that were written.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Lets the service read tables while these change in many ways.
+"""Lets the service read tables while they change in many ways.
 
 There are random writes, long transactions, savepoints, moves, commits that are in the server's log long before they are
 visible, a rewrite of a table, a TRUNCATE, and kills of the service. In the changelog, no state of a key may follow a

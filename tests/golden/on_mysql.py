@@ -1,4 +1,4 @@
-"""Runs those golden scripts on MySQL and MariaDB whose SQL means the same there as on PostgreSQL.
+"""Runs golden scripts on MySQL and MariaDB, if their SQL means the same there as on PostgreSQL.
 
 The scripts are written in PostgreSQL's SQL. A statement that emits a provenance stamp (a note that says which service
 makes the changes of the transaction) becomes an insert into the table `changelog_stamp`. A statement that sets REPLICA

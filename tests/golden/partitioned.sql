@@ -65,7 +65,8 @@ INSERT INTO event VALUES (6, '2027-01-01', 'next year');
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
     "current": {"id":6,"day":"2027-01-01","note":"next year"}}
 
--- Nothing is published when a partition is dropped. `changelog check` warns of this.
+-- The log does not show that a partition is dropped, so no message follows here. The service notices the loss of the
+-- rows only when it next reads the catalogue.
 DROP TABLE event_2025;
 
 -- If a transaction deletes a row of a partitioned table and then inserts it again, the two become one update.

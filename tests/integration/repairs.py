@@ -1,4 +1,4 @@
-"""Publishes a table, adds changes to its changelog that the table never had, and sends the signals that repair it."""
+"""Publishes a table, adds to its changelog changes that the table never had, and sends the signals that repair it."""
 
 import json
 from dataclasses import replace

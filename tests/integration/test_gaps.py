@@ -1,7 +1,7 @@
 """Tests that `changelog run --over-gap` continues the changelog after each kind of gap.
 
-A gap is changes that were lost before they could be published. After the command, the changelog must equal its table
-again. The operator only has to confirm the command.
+A gap is a span of the log whose changes were lost before they could be published. After the command, the changelog must
+equal its table again. The operator only has to confirm the command.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Tests, with a PostgreSQL server as the oracle, that the conversion of values to JSON loses nothing.
 
-The server prints values, and our codec converts the texts to JSON. The test converts the JSON to input of the server,
-which must read it as the same values.
+The server prints values, and our codec converts the texts to JSON. The test converts the JSON back to text, which the
+server must read as the same values.
 """
 
 import base64

@@ -58,7 +58,7 @@ SETTINGS = {"fsync": "off"}
 """Settings without fsync, to save time. No test cuts the machine's power, and a killed server loses nothing."""
 
 SERVICE_THREAD = "tested service"
-"""The name of the thread in which tests run a service. The log of the process is that of this service meanwhile."""
+"""The name of the thread in which tests run a service. While it runs, the log of the process is that of the service."""
 
 KEEPING_MESSAGES = {"log.cleaner.backoff.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}
 """Settings of a broker that neither compacts topics nor deletes old messages. Many tests publish changes of a fixed

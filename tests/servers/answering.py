@@ -1,4 +1,4 @@
-"""Waits until a server answers that has just been launched."""
+"""Waits for the first answer of a server that has just been launched."""
 
 import time
 import urllib.error

@@ -1,5 +1,5 @@
-"""Computes in plain Python, key by key, the tables that the job `blame` must write: which change set each attribute of
-each row, and how many changes each service made.
+"""Computes in plain Python, key by key, the tables that the job `blame` must write: the change that set each attribute
+of each row, and the number of changes of each service.
 """
 
 from collections import Counter

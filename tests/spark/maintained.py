@@ -74,8 +74,8 @@ def scattered(
     entities: Collection[str] = ("order",),
 ) -> list[list[Record]]:
     """Distributes the changes of these entities over batches, as if partitions were read at different speeds. Some
-    batches are applied again later. A row's partition changes each time the row is created. A batch has one of the
-    `shares` of what remains of a partition.
+    batches are applied again later. A row's partition changes each time the row is created. Each batch takes one of the
+    `shares` of the changes that remain in a partition.
     """
     queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     live: dict[str, dict[str, int]] = {entity: {} for entity in entities}

@@ -1,8 +1,8 @@
 """Tests, with random changelogs, that the function with which Spark's executors compute the blame of rows finds the
 same changes as plain Python.
 
-The *blame* of a row says which change set each of its attributes. The executors' function reads all changes of a row
-together, also those under its earlier keys; plain Python reads the changes key by key.
+The *blame* of a row names, for each of its attributes, the change that set it. The executors' function reads all
+changes of a row together, also those under its earlier keys; plain Python reads the changes key by key.
 """
 
 import random

@@ -40,7 +40,7 @@ SCHEMA = value_schema("order", Struct(fields=(("id", Primitive.LONG),)), ["id"],
 
 
 def messages(rows: pa.RecordBatch, values: list[bytes]) -> pa.RecordBatch:
-    """Returns the messages of the rows, in the form in which Spark's Kafka source passes them to the decoder."""
+    """Returns the messages of the rows, as Spark's Kafka source passes them to the decoder."""
     moves = [
         [{"key": k, "value": v} for k, v in row_headers if k.startswith("moved")] or None
         for row_headers in headers(rows)

@@ -148,8 +148,10 @@ class Topics:
 
 
 def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
-    """Returns settings for topics that are never compacted, because the changes of the workload are of a fixed day, and
-    jobs refuse to continue where a message is older than `min.compaction.lag.ms`.
+    """Returns settings for topics that are never compacted.
+
+    The changes of the workload are of a fixed day, and jobs refuse to continue if a message is older than
+    `min.compaction.lag.ms`.
     """
     lags = {"min.compaction.lag.ms": str(2**62), "max.compaction.lag.ms": str(2**63 - 1)}
     return KafkaSettings(

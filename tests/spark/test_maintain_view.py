@@ -1,5 +1,5 @@
 """The job `maintain_view` keeps tables equal to the states that plain Python computes from the same changes, in
-whatever order and how often batches are applied. Its errors are one line each.
+whatever order and however often the batches are applied. Its errors are one line each.
 """
 
 import json

@@ -119,7 +119,7 @@ def test_late_and_repeated_batches_do_no_harm(
 def test_a_run_notices_that_another_one_builds_the_view_anew(
     spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Otherwise it would store a progress that belongs to rows which the other run has removed."""
+    """If it did not notice, it would store its progress, although the other run has removed its rows."""
     with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as other_target:
 
         def begin_anew(name: str) -> None:

@@ -27,7 +27,7 @@ from tests.spark.maintained import query
 
 TYPES: Mapping[str, ColumnType] = {
     "guest": Primitive.LONG,
-    "low": Primitive.STRING,  # SQL of this project has names that columns of views may have, too
+    "low": Primitive.STRING,  # the SQL of sessions has a column of this name, too
     "time": Primitive.TIMESTAMP_TZ,
     "local": Primitive.TIMESTAMP,
     "amount": Decimal(precision=10, scale=2),

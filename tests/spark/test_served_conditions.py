@@ -1,4 +1,4 @@
-"""Tests that `changelog views serve` and Spark agree for which rows the condition of a view is true."""
+"""Tests that `changelog views serve` and Spark agree on the rows for which the condition of a view is true."""
 
 import itertools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Tests that a view that Spark computes has the same rows as plain Python computes from the same changes."""
+"""Tests that Spark computes the same rows of a view as plain Python does from the same changes."""
 
 import json
 import os

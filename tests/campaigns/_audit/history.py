@@ -135,7 +135,7 @@ def history(dsn: str) -> list[Transaction]:
 
 
 def _commits(lines: Iterable[tuple[Any, ...]]) -> list[tuple[int, int, int]]:
-    """The transaction id, the position of the first change and the end of each transaction."""
+    """For each transaction: its id, the position of its first change, and its end."""
     commits: list[tuple[int, int, int]] = []
     first = 0
     for lsn, data in lines:

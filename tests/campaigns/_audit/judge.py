@@ -186,8 +186,8 @@ class _Fold:
             states[row.key] = {**unavailable, **row.current}
 
     def compare(self, name: str, table: Mapping[str, State]) -> None:
-        """Checks that the states are the rows of the table. A state may lack a column that was added later if the
-        column's value is null.
+        """Checks that the states are the rows of the table. If a column was added later, a state may lack it as long as
+        its value is null.
         """
         states, long = self._rows[name], () if entity_of(name).full else entity_of(name).long
         for key in states.keys() ^ table.keys():

@@ -184,7 +184,8 @@ class Losses(Site):
         then, PostgreSQL would decode it with the old columns, or would not find its file.
         """
         tables = sql.SQL(", ").join(map(table_of, self.names))
-        with psycopg.connect(self.dsn) as connection:  # a slot can be made: it waits only for transactions that write
+        # These locks do not delay the slot, because its creation waits only for transactions that write.
+        with psycopg.connect(self.dsn) as connection:
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
             yield
 

@@ -27,10 +27,7 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns the temporary faults for one list of `Faults.faults`.
-
-        The fault that takes minutes is not in every list.
-        """
+        """Returns temporary faults for the list of `Faults.faults`. Some lists lack the fault that takes minutes."""
         return [
             *[self._fail_link] * 2,
             *[self._end_server] * 2,

@@ -207,8 +207,8 @@ class Site:
 
 
 def _hostile_database(server: PostgresServer) -> str:
-    """Returns the connection string of a new role in a new database. The names of both contain code that runs unless
-    the names are quoted.
+    """Returns the connection string of a new role in a new database. The names of both contain code, which runs if a
+    program uses the names without quotes.
     """
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         role, database = sql.Identifier(HOSTILE_ROLE), sql.Identifier(HOSTILE_DATABASE)

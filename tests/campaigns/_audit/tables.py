@@ -42,7 +42,7 @@ class Entity:
 HOSTILE = "hostile"
 HOSTILE_TABLE = ('sch"ema.\n--', 'ta"ble \u202e.\n;DROP TABLE "seat";--')
 HOSTILE_COLUMNS = ('k"ey\n', "select", "a.b %s {} \u00fc\x1b]0;", "'; DROP TABLE seat; --", 'current"')
-"""These names contain code that would run if somebody printed them, or put them into a statement, unquoted."""
+"""These names contain code, which runs if a program prints the names, or puts them into a statement, without quotes."""
 
 ENTITIES: Mapping[str, Entity] = {
     "customer": Entity(key=("id",), partitions=3),

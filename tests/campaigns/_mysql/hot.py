@@ -1,7 +1,7 @@
 """Updates a hot table with many threads, and judges the rows that a source reads from it.
 
-The number in each row says how often the row was updated. Another thread delays commits now and then: these are in the
-log already, and the source gets them from there, but queries do not see them yet.
+The number in each row says how often the row was updated. Another thread delays commits now and then. A delayed commit
+is in the log already, and the source gets it from there, but queries do not see it yet.
 """
 
 import random

@@ -18,8 +18,8 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 class ServedViews:
-    """The command with a configuration, whose rows are in `folder`. The log of all its processes goes to the file
-    `log`. With port 0, each process chooses a free port.
+    """The command with a configuration. It keeps the rows of its views in `folder`. The log of all its processes goes
+    to the file `log`. With port 0, each process chooses a free port.
     """
 
     def __init__(self, config: Path, port: int = 0) -> None:

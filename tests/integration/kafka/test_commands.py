@@ -298,7 +298,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
 def test_rights_that_are_missing_are_findings(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker allows every action that none of its rules concerns."""
+    """The broker allows every action for which it has no rule."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",

@@ -174,7 +174,7 @@ def deletes(envelope: str, id_: int) -> list[Any]:
 
 
 def plant(site: Site, key: str) -> None:
-    """Appends a row to the changelog that the table never had. The service must be stopped."""
+    """Appends to the changelog a row that the table never had. The service must be stopped."""
     [version] = [version for version in read_versions(site.log) if version.entity == "item"][-1:]
     with closing(open_sink(site.settings)) as sink:
         sink.prepare(read_entities(site.settings, source_of(site.settings)))

@@ -1,4 +1,4 @@
-"""Views over topics have the rows that a fold of the messages leaves: after random changes, restarts and crashes."""
+"""Tests that views over topics have the rows that the messages lead to, after random changes, restarts and crashes."""
 
 import json
 import random
@@ -54,7 +54,7 @@ def _place(change: Record) -> Place:
 
 @dataclass
 class Changelog:
-    """A changelog on a broker, and the last message of every key that has a row: by entity and key."""
+    """A changelog on a broker and, by entity and key, the last message of every key that has a row."""
 
     settings: KafkaSettings
     story: Story

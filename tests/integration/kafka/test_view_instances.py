@@ -149,7 +149,7 @@ def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
     assert set(statuses(first.api)) == {200, 503}  # it may come back, so no partition moves yet
 
 
-def test_metrics_say_how_far_rows_are(instances: Sequence[ServedViews]) -> None:
+def test_metrics_count_restored_rows_and_the_lag(instances: Sequence[ServedViews]) -> None:
     text = instances[0].api.get("/metrics").body.decode()
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("changelog_view_"))
     assert float(figures["changelog_view_store_bytes"]) > 0

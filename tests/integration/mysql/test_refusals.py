@@ -1,6 +1,6 @@
-"""Tests for which mistakes a service on MySQL or MariaDB refuses to run, or stops.
+"""Tests mistakes that make a service on MySQL or MariaDB stop or refuse to run.
 
-For each mistake, it prints one line that says what to do.
+For each mistake, the service prints one line that says what to do.
 """
 
 from collections.abc import Iterator

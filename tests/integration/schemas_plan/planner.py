@@ -85,7 +85,7 @@ def summary(entity: dict[str, Any]) -> tuple[list[str], list[str], list[str], in
     """Returns the alterations, the incompatibilities, the columns that are read again, and the number of changes that
     the changelog does not show.
 
-    Checks that the service would stop exactly if there is an incompatibility.
+    Checks that the service would stop if there is an incompatibility, and only then.
     """
     assert entity["stops"] == bool(entity["troubles"])
     return alterations(entity), rules(entity), entity["reads_again"], len(entity["unseen"])

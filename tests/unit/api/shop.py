@@ -56,7 +56,7 @@ def version_of(entity: str, columns: Mapping[str, ColumnType], first: Record) ->
 def shop(
     path: Path, commits: Iterable[Sequence[Record]], **columns: Mapping[str, ColumnType]
 ) -> changelog.ChangelogReader:
-    """Stores the commits in a file log, and opens it. A record of an entity's columns comes before its first change."""
+    """Stores the commits in a file log, and opens it. Announces an entity's columns before its first change."""
     sink = FileSink(path)
     sink.recover()
     announced: set[str] = set()

@@ -70,7 +70,7 @@ def broken_logs(draw: st.DrawFn) -> tuple[list[Record], dict[str, int]]:
 
 
 @given(broken_logs())
-def test_no_change_is_blamed_for_what_a_lost_change_set(broken_log: tuple[list[Record], dict[str, int]]) -> None:
+def test_no_change_is_blamed_for_what_a_lost_change_wrote(broken_log: tuple[list[Record], dict[str, int]]) -> None:
     records, writers = broken_log
     fold = BlameFold()
     for item in records:

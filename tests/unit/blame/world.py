@@ -1,6 +1,6 @@
 """Draws random changes of rows. For these changes, a `World` has the messages of a changelog, and the versions of each
-row. Tests compute from the versions which change set each value (the blame), and compare this with the blame that
-follows from the messages.
+row. Tests compute the blame (for each value, the change that set it) from the versions, and compare it with the blame
+that follows from the messages.
 """
 
 import json

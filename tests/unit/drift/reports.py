@@ -1,4 +1,4 @@
-"""Makes reports in the form in which the drift job passes them to `finish`. Writes whole runs into a folder."""
+"""Makes reports as the drift job passes them to `finish`. Writes whole runs into a folder."""
 
 import json
 from collections.abc import Iterable, Mapping

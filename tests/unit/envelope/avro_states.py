@@ -1,6 +1,6 @@
 """Draws random rows as JSON objects, and messages with them. A *shape* gives the names and types of a row's columns.
 
-The JSON has the form in which sources write it: compact, and with the columns in order.
+The JSON is as sources write it: compact, and with the columns in order.
 """
 
 import base64

@@ -152,7 +152,7 @@ class LogBlocks:
 
 
 def _transaction_of(logged: Logged) -> Transaction:
-    """Returns the transaction in the form in which the rows of the changelog name it."""
+    """Returns the transaction as the rows of the changelog name it."""
     committed_at = 1_795_000_000_000_000 + logged.commit
     return Transaction(
         xid=logged.commit, name=str(logged.commit), epoch=EPOCH, commit=logged.commit, committed_at=committed_at

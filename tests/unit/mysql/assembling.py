@@ -181,7 +181,7 @@ def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
 
 
 def published(rows: Sequence[pa.RecordBatch]) -> list[Expected]:
-    """Returns the changes in the form in which the world describes them. Leaves out the rows of table reads."""
+    """Returns the changes as the world describes them. Leaves out the rows of table reads."""
     return [
         Expected(
             record.envelope.provenance.source.position.commit,

@@ -144,7 +144,7 @@ def query(event: Query) -> bytes:
 
 
 def compressed(content: bytes) -> bytes:
-    """Returns the content in the form in which MariaDB compresses it."""
+    """Returns the content as MariaDB compresses it."""
     width = max(1, (len(content).bit_length() + 7) // 8)
     return bytes([0x80 | width]) + len(content).to_bytes(width, "big") + zlib.compress(content)
 
@@ -210,7 +210,7 @@ def tagged_gtid(event: MysqlGtid) -> bytes:
 def packed(value: int) -> bytes:
     """Encodes a number as MySQL's serialization library does.
 
-    The first byte ends in as many 1 bits as further bytes follow. Above these bits is a 0 bit.
+    The number of 1 bits at the end of the first byte is the number of further bytes. The bit above them is 0.
     """
     for count in range(8):
         if value < 1 << 7 * (count + 1):

@@ -66,9 +66,7 @@ Change = tuple[Operation, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A change in the form in which the changelog must have it: the commit of its position, the operation, the key and
-    the text.
-    """
+    """A change as the changelog must have it: the commit of its position, the operation, the key and the text."""
 
     commit: int
     operation: Operation
@@ -118,7 +116,7 @@ class World:
             self.commit(random.choice(_SIZES))
 
     def number_from(self, number: int) -> None:
-        """Gives the transactions from now on GTIDs with this number and the following ones."""
+        """Gives all later transactions GTIDs with this number and the numbers after it."""
         self._number = number - 1
 
     def rotate(self) -> None:

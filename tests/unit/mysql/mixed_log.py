@@ -56,8 +56,7 @@ _TYPES = {
 
 
 class MixedLog:
-    """Yields packets in the form in which a server sends them. `offset` is the place of the first transaction in the
-    first file.
+    """Yields packets as a server sends them. `offset` is the place of the first transaction in the first file.
 
     `unusual` is the probability of an unusual transaction. `fatal` is the probability of a transaction that makes the
     changelog stop or that has malformed bytes. The first transactions sometimes change only a table that is not

@@ -1,4 +1,4 @@
-"""Tests where in the log a service continues after stops and restarts. It may not omit or repeat a transaction."""
+"""Tests where in the log a service continues after stops and restarts. It must not omit or repeat a transaction."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import LogState, LogTransaction

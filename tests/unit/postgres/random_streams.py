@@ -1,6 +1,4 @@
-"""Draws random tables with Hypothesis, and random transactions on these tables in the form in which PostgreSQL would
-send them.
-"""
+"""Draws random tables with Hypothesis, and random transactions on these tables as PostgreSQL would send them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Tests with which description of a table (a relation) the assembler decodes a row, how it calls its listener, and
+"""Tests which description of a table (a relation) the assembler uses to decode a row, how it calls its listener, and
 which columns its batches declare (their shapes).
 """
 

@@ -87,7 +87,7 @@ def _rows(*pieces: Assembled) -> list[str]:
 
 
 def _versions_in(*pieces: Assembled) -> list[Version]:
-    """The versions among the rows, in the form in which a restarted service reads them."""
+    """The versions among the rows, as a restarted service reads them."""
     return [Version.parse(row["current"].encode()) for row in table(*pieces).to_pylist() if row["entity"] == SCHEMAS]
 
 

@@ -311,7 +311,7 @@ class _ByVisibilityAlone(Windows):
 
 
 class _ForgetsTheSwept(Windows):
-    """Remembers only those touched keys whose changes a snapshot may not see."""
+    """Remembers a touched key only as long as a snapshot may lack its change."""
 
     def _remember(self, swept: object) -> None:
         pass

@@ -1,5 +1,5 @@
-"""Tests how blame (which change set each attribute of a row) and the states of rows are printed for people, on a
-terminal of any width.
+"""Tests how blame (for each attribute of a row, the change that set it) and the states of rows are printed for people,
+on a terminal of any width.
 """
 
 import re

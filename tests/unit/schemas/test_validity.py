@@ -1,5 +1,5 @@
-"""Tests `faults`, which finds what is wrong with an Avro schema. It finds nothing in valid schemas, every fault for
-which fastavro refuses a schema, and some faults that fastavro accepts.
+"""Tests `faults`, which finds what is wrong with an Avro schema. It finds no fault in valid schemas. It finds every
+fault for which fastavro refuses a schema, and some that fastavro accepts.
 """
 
 import json

@@ -83,7 +83,7 @@ def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) ->
 
 
 def changed_columns(random: Random, shop: Shop) -> dict[str, ColumnType]:
-    """Returns the shop's columns without a random one of three, or with that column if the shop lacks it."""
+    """Chooses one of three columns. Returns the shop's columns without it, or with it if the shop lacks it."""
     columns = dict(shop.columns)
     name = random.choice(["name", "body", "extra"])
     if name in columns:

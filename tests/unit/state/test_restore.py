@@ -1,4 +1,6 @@
-"""Tests that a store that is restored from a changelog equals one that followed it, whatever was lost or changed."""
+"""Tests that a store that was restored from a changelog equals a store that followed the changelog, whatever was lost
+or changed.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace

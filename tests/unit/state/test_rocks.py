@@ -1,4 +1,4 @@
-"""Tests the store in RocksDB. It behaves like the store in memory, and refuses a folder that it cannot have alone."""
+"""Tests the store in RocksDB. It behaves like the store in memory, and refuses a folder that is not its own."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""Makes random changelogs, and archives of their first commits. Also computes the rows that the changes leave, with a
-fold that shares no code with the product.
+"""Makes random changelogs, and archives of their first commits. Also computes the rows that result from the changes,
+with a fold that shares no code with the product.
 """
 
 import json
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(slots=True)
 class Story:
-    """Makes random commits. `rows` has the rows that they leave, by entity and key."""
+    """Makes random commits. `rows` has the rows that result from them, by entity and key."""
 
     randoms: random.Random
     rows: dict[str, dict[str, Row]] = field(default_factory=lambda: {entity: {} for entity in ENTITIES})

@@ -174,7 +174,7 @@ def test_a_folder_without_a_changelog_has_no_rows(tmp_path: Path) -> None:
     assert caught.value.kind is Kind.PRECONDITION
 
 
-def test_a_missing_and_a_damaged_file_are_one_line(path: Path) -> None:
+def test_a_missing_and_a_damaged_file_are_reported_in_one_line(path: Path) -> None:
     log_file(path, 1).unlink()
     with pytest.raises(ChangelogError, match="lacks sequence 1; restore"):
         FileEngine(path).view("order").now()

@@ -78,7 +78,7 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
     assert pace.seconds_left(2000) is None  # there is more than before
 
 
-def test_metrics_say_how_far_rows_are() -> None:
+def test_metrics_count_restored_rows_and_the_lag() -> None:
     metrics = ViewMetrics()
     metrics.take(figures(10, 7, lag=3))
     metrics.take(figures(25, 0, lag=2))

@@ -1,4 +1,4 @@
-"""The engine over Kafka has the rows of the messages, whatever order partitions are read in. No Java runs here."""
+"""The engine over Kafka has the rows of the messages, in whatever order partitions are read. No Java runs here."""
 
 import json
 import random

@@ -82,7 +82,7 @@ def test_stores_stay_usable_while_they_are_stored(folder: Path) -> None:
 
 def test_running_tables_count_once_every_checkpoint_was_written_again(folder: Path) -> None:
     task = folder / "stores" / "booking-views"
-    (task / "1_0").mkdir()  # that of a table in memory
+    (task / "1_0").mkdir()  # the folder of a table in memory
 
     def complete_at_s() -> float:
         return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])

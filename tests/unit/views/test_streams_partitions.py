@@ -31,8 +31,8 @@ TOKEN = "the-token-of-instances"
 
 
 class Tables:
-    """The tables of an instance. It has the `messages` of one partition. For other partitions, the instance at `owner`
-    has them, and those at `standbys` are its standbys.
+    """The tables of an instance, with the `messages` of one partition. If there is an `owner`, the partition belongs to
+    the instance at that address. The instances at `standbys` have copies.
     """
 
     def __init__(self, messages: dict[bytes, bytes], owner: str | None = None, standbys: Sequence[str] = ()) -> None:
@@ -105,7 +105,7 @@ def instance() -> Iterator[Instance]:
 
 @pytest.fixture
 def reader(instance: Instance) -> Iterator[Partitions]:
-    """The partitions, as an instance reads them that has none of its own."""
+    """The partitions, as read by an instance that has none of its own."""
     with closing(seen_by(Tables({}, instance.address))) as reader:
         yield reader
 
@@ -138,7 +138,7 @@ def test_large_messages_come_in_several_answers(instance: Instance, reader: Part
     instance.tables.messages = messages
 
 
-def test_an_instance_that_is_not_as_far_refuses(instance: Instance, reader: Partitions) -> None:
+def test_an_instance_that_has_not_reached_the_offset_refuses(instance: Instance, reader: Partitions) -> None:
     error = refusal(reader, offset=11)
     text = f"the instance {instance.address}, which has these rows: the rows of order are being restored from Kafka"
     assert (error.kind, error.message) == (Kind.PRECONDITION, text)

@@ -1,4 +1,4 @@
-"""Tests up to which checkpoint rows are complete: one for which the application has committed all offsets."""
+"""Tests that rows are complete up to a checkpoint once the application has committed all offsets of the checkpoint."""
 
 import time
 from collections.abc import Iterator, Mapping
