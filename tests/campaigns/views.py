@@ -314,6 +314,9 @@ class _Soak:
             for _ in range(rounds):
                 until(self._has_standbys, "there are no standbys")
                 self._round(self._rng.choice(faults))
+        except BaseException as error:
+            error.add_note(f"exit codes of the instances: {[view.exit_code for view in self._views]}")
+            raise
         finally:
             self._writer.stopping.set()
             for reader in self._readers:

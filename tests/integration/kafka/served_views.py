@@ -57,6 +57,12 @@ class ServedViews:
         until(lambda: self.api.get("/ready").status == 200, "views are not ready")
         return self.api
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
     @contextmanager
     def configured(self, sections: str) -> Iterator[None]:
         """Adds sections to the configuration within the block."""
