@@ -59,7 +59,7 @@ def test_a_compressed_transaction_has_exactly_the_size_that_it_says() -> None:
     for size, text in (
         (0x35, "only 7 of 8 bytes of an event"),
         (0x1B, "a different uncompressed size than it claims"),
-        (0x37, "another"),
+        (0x37, "a different uncompressed size"),
     ):
         changed = content[:at] + bytes([size]) + content[at + 1 :]
         assert text in refusal(packet(PAYLOAD, changed[19:]))

@@ -104,8 +104,8 @@ def _split(text: bytes, size: Callable[[bytes], int]) -> Iterator[bytes]:
 
 
 def _expanded(runs: Mapping[bytes, str]) -> Iterator[tuple[bytes, str]]:
-    """Yields the bytes of each character in the runs, and what the servers convert it to. In a row of 94 characters,
-    the last bytes go from A1 to FE.
+    """Yields the bytes of each character in the runs, and what the servers convert it to. In sets with 94
+    characters a row, the last byte of a character goes from A1 to FE.
     """
     for start, run in runs.items():
         code = bytearray(start)
