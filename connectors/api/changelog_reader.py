@@ -125,8 +125,8 @@ class ChangelogReader:
         The columns are `position`, `committed_at`, `op`, `key`, `service_name`, `api_version`, `identifier`, `context`,
         `transaction`, `current`, `original` and `patch`. States, contexts and patches are JSON text. `patch` is the
         JSON Patch (RFC 6902) from the original to the current state of an update, null for any other change. If the row
-        moved to this key from another one, its changes before the move are there as well, and their `key` is the other
-        key. A truncate that deleted the row has a null `key`. `since` and `until` are both included.
+        moved to this key from another one, the table also has its changes before the move, and their `key` is the
+        other key. A truncate that deleted the row has a null `key`. `since` and `until` are both included.
         """
         records = key_history(
             self._log, entity, _text(key), since=moment_of("since", since), until=moment_of("until", until)

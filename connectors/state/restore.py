@@ -166,7 +166,7 @@ class _Restoring:
     def _value(
         self, entity: str, position: str, state: bytes | None, provenance: str | None, before: bytes | None
     ) -> bytes | None:
-        """Returns the store's value of a row, None for a delete. `provenance` is None if the row lacks no values."""
+        """Returns the store's value of a row, None for a delete. `provenance` is None if the row has all values."""
         if state is None:
             return None
         version = self.columns.number_at(entity, position)
