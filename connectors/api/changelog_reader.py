@@ -111,9 +111,9 @@ class ChangelogReader:
         lists columns whose value does not fit their type. The rows have no order. The job `rebuild_view` makes the same
         rows. The table's metadata says, as `changelog.position`, up to which position the rows include all changes.
 
-        Holds the table in memory, and one change for each key that the entity ever had. Raises ChangelogError: USAGE
-        also for a moment before the first change, and for a position past the end; PRECONDITION if the entity has no
-        change yet, so that its columns are unknown.
+        Holds the table in memory, and one change for each key that the entity ever had. In addition to the errors of
+        every method, raises ChangelogError: USAGE for a moment before the first change, and for a position past the
+        end; PRECONDITION if the entity has no change yet, so that its columns are unknown.
         """
         at = moment_of("as_of", as_of)
         until = self.position() if at is None else position_at(self._log, at)
@@ -141,8 +141,9 @@ class ChangelogReader:
         value before the change that set it, null if that value is unknown or did not exist. `existed` says whether the
         attribute existed before that change, and is null if this is unknown. The columns `service_name`, `api_version`,
         `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. The first four
-        of these are null if the writer is unknown, because the value was first seen when the row was read from its
-        table. The table is empty if the row does not exist at that moment.
+        of these are null if the writer is unknown, for example if the value was first seen when the row was read from
+        its table. Then the others describe the change or read in which the value was first seen. The table is empty if
+        the row does not exist at that moment.
         """
         return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
 

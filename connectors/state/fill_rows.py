@@ -21,8 +21,8 @@ from changelog.envelope.versions import Version
 Mask = npt.NDArray[np.bool_]
 
 LACKING = ('"unavailable', '"jsonNull')
-"""If a row's provenance has none of these strings, no column of its `current` and `original` is unavailable or a JSON
-null."""
+"""If a row's provenance has none of these strings, its `current` and `original` have no unavailable columns and no JSON
+nulls."""
 
 _WHOLE = 'Z"}}'
 """The end of a provenance whose last member is the time of the commit. The members in LACKING would come after that."""
