@@ -164,7 +164,7 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
 
 
 def _checkpoint(log: Log) -> Checkpoint | None:
-    """Returns the changelog's checkpoint; None if there is none, or if it cannot be read, which may be the gap."""
+    """Returns the changelog's checkpoint; None if there is none, or if it cannot be read. That can be the gap."""
     try:
         return log.checkpoint()
     except ChangelogError as error:

@@ -182,7 +182,7 @@ class RestorationBar:
         self._most = 0
 
     def update(self, left: int) -> None:
-        """Shows that `left` is still to be restored. The full bar is the largest `left` so far.
+        """Shows how much is left to restore: `left` out of the largest `left` so far. Any unit will do.
 
         Shows no bar until `left` is above 0 for the first time.
         """

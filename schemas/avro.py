@@ -203,7 +203,7 @@ def _filled(envelope: Schema, columns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _envelope() -> dict[str, Any]:
-    # A registry takes a schema with other `doc` texts for another schema. So if these texts changed in envelope.avsc or
+    # For a registry, a schema with other `doc` texts is another schema. So if these texts changed in envelope.avsc or
     # delta.avsc, users without `auto_register` would have to register all schemas again before they upgrade.
     envelope: dict[str, Any] = json.loads(_text("envelope.avsc"))
     return envelope

@@ -1,8 +1,8 @@
 """Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its path.
 
 See https://avro.apache.org/docs/1.12.0/specification/. This module does not check whether defaults fit the types of
-their fields. `changelog.schemas.compatibility` checks that when it compares a schema with its earlier versions, because
-a default usually becomes wrong when a new version changes the type of the field.
+their fields. `changelog.schemas.compatibility` does so when it compares a schema with its earlier versions, because a
+default usually becomes wrong when a new version changes the type of the field.
 """
 
 import re

@@ -111,9 +111,9 @@ class ChangelogReader:
         lists columns whose value does not fit their type. The rows have no order. The job `rebuild_view` makes the same
         rows. The table's metadata says, as `changelog.position`, up to which position the rows include all changes.
 
-        Holds the table in memory, and one change for each key that the entity ever had. Raises ChangelogError: USAGE
-        also for a moment before the first change, and for a position past the end; PRECONDITION if the entity has no
-        change yet, so that its columns are unknown.
+        Holds the table in memory, and one change for each key that the entity ever had. In addition to the errors of
+        every method, raises ChangelogError: USAGE for a moment before the first change, and for a position past the
+        end; PRECONDITION if the entity has no change yet, so that its columns are unknown.
         """
         at = moment_of("as_of", as_of)
         until = self.position() if at is None else position_at(self._log, at)
@@ -125,8 +125,8 @@ class ChangelogReader:
         The columns are `position`, `committed_at`, `op`, `key`, `service_name`, `api_version`, `identifier`, `context`,
         `transaction`, `current`, `original` and `patch`. States, contexts and patches are JSON text. `patch` is the
         JSON Patch (RFC 6902) from the original to the current state of an update, null for any other change. If the row
-        moved to this key from another one, its changes before the move are there as well, and their `key` is the other
-        key. A truncate that deleted the row has a null `key`. `since` and `until` are both included.
+        moved to this key from another one, the table also has its changes before the move, and their `key` is the
+        other key. A truncate that deleted the row has a null `key`. `since` and `until` are both included.
         """
         records = key_history(
             self._log, entity, _text(key), since=moment_of("since", since), until=moment_of("until", until)
@@ -141,8 +141,9 @@ class ChangelogReader:
         value before the change that set it, null if that value is unknown or did not exist. `existed` says whether the
         attribute existed before that change, and is null if this is unknown. The columns `service_name`, `api_version`,
         `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. The first four
-        of these are null if the writer is unknown, because the value was first seen when the row was read from its
-        table. The table is empty if the row does not exist at that moment.
+        of these are null if the writer is unknown, for example if the value was first seen when the row was read from
+        its table. Then the others describe the change or read in which the value was first seen. The table is empty if
+        the row does not exist at that moment.
         """
         return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
 

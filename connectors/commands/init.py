@@ -111,8 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scripts.add_argument(
         "--stamps",
         action="store_true",
-        help="PostgreSQL: only print the SQL of triggers that stamp each change of the configured tables, or of those "
-        "that --tables names, with the name of its application",
+        help="PostgreSQL: only print the SQL of triggers that stamp each change with the name of its application; the "
+        "triggers are for the configured tables, or for those that --tables names",
     )
 
 

@@ -21,8 +21,8 @@ class Palette:
     default stamp of an entity.
 
     A service gets its colour when a page first shows it, and keeps it. It gets the colour that the fewest services
-    have. If there are several such colours, they are tried in the order of their numbers, beginning with the number
-    that the hash of the service's name gives; colour 0 comes after the last one.
+    have. If there are several such colours, the search for one of them begins at the number that the hash of the
+    service's name gives, and continues upwards, then from 0.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:

@@ -1,8 +1,8 @@
 """Starts the process that runs Debezium's engine, and exchanges frames with it. Callers decide what to do with records.
 
-**Start.** `EngineProcess` takes the offsets at which the connector is to continue, and the schema history. Both are
-what an earlier process sent. Without them, the connector begins as at its first start. Properties may have passwords,
-so the process receives them through a pipe; they are neither in the command line nor in a file.
+**Start.** `EngineProcess` takes the offsets at which the connector is to continue, and the schema history. An earlier
+process has sent both. Without them, the connector begins as at its first start. Properties may have passwords, so the
+process receives them through a pipe; they are neither in the command line nor in a file.
 
 **Records.** `read` returns a `RecordBatch` or a `HistoryRecord`, in the order of the engine. A record of the schema
 history comes before the rows that need it, often long before, because rows wait in a queue inside Debezium. The caller

@@ -1,4 +1,4 @@
-"""Gives all Kafka clients of this program their options, their log and the translation of their errors."""
+"""Makes all Kafka clients of this program, with the same options and log, and translates their errors."""
 
 import logging
 from collections import deque

@@ -44,8 +44,8 @@ def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
 def written_ends(admin: Admin, parts: Collection[Part], action: str = _ASKING) -> dict[Part, int]:
     """Returns the offset after the last message of each partition, even if the message is in an open transaction.
 
-    This end is up to date, unlike the end that a reader receives together with its messages: a partition's leader
-    answers this request only once it knows what its predecessor had committed (KIP-207).
+    This end is up to date: a partition's leader answers the request only after it knows what its predecessor had
+    committed (KIP-207). The end that a reader receives together with its messages may be older.
     """
     return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, action)
 

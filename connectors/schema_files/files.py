@@ -60,7 +60,7 @@ class Contract:
         return ".".join(entity_path) if entity_path else self.name or Path(self.file).stem
 
     def line(self, path: str) -> int:
-        """Returns the line number, from 1, of the field to which the pointer `path` leads; 1 if there is no field."""
+        """Returns the line of the field to which the pointer `path` leads, counted from 1; 1 if there is no field."""
         offset, steps = 0, iter(path.split("/"))
         for step in steps:
             if step == "fields":
@@ -152,7 +152,7 @@ def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
 def _field_at(text: str, start: int, name: str) -> int:
     """Returns the offset of the field with this name that follows `start` in the same record.
 
-    If several fields have the name, the offset is that of the least nested field. Returns `start` if no field has it.
+    If several fields have the name, the least nested one is meant. Returns `start` if no field has it.
     """
     field_offset, depth, least_depth = start, 0, len(text)
     pattern = re.compile(rf'"name"\s*:\s*"{re.escape(name)}"')
@@ -185,8 +185,8 @@ def _text(value: object, depth: int, column_chars: int, *, broken: bool = False)
     """Returns the text of `value` as JSON.
 
     `depth` is the number of levels in which `value` is nested. `column_chars` is the number of characters before
-    `value` on its first line, without the indentation. If `broken`, each item has a line of its own, even if `value`
-    fits on one line.
+    `value` on its first line, not counting the indentation. If `broken`, each item has a line of its own, even if
+    `value` fits on one line.
     """
     line = json.dumps(value, ensure_ascii=False)
     fits = 2 * depth + column_chars + len(line) < WIDTH and not broken and '"fields": [' not in line

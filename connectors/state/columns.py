@@ -82,8 +82,8 @@ class ColumnVersions:
     def usable(self, entity: str, number: int) -> frozenset[str]:
         """Returns the present columns whose values in a row of version `number` are still those of the table.
 
-        Every later version must have the column with the same type. No later version may have *restated* the column,
-        which means that values that were published before may differ from those in the table.
+        Every later version must have the column with the same type, and must not have *restated* it. A version restates
+        a column if values that were published before may differ from those in the table.
         """
         usable = self._usable.get((entity, number))
         if usable is None:

@@ -147,7 +147,7 @@ _NONE, _STORE = -1, -2
 def _chain(keys: Sequence[bytes], fast: Mask, lacks: Mask) -> tuple[Ints, dict[bytes, int]]:
     """Returns, for each row that lacks its original, the number of its key's previous row; and each key's last row.
 
-    The number is _STORE if the key has no previous row here, and _NONE if the row lacks no original or is not `fast`.
+    The number is _STORE if the key has no previous row here, and _NONE if the row needs no original or is not `fast`.
     """
     previous = [_NONE] * len(keys)
     last: dict[bytes, int] = {}

@@ -21,7 +21,8 @@ from changelog.envelope.versions import Version
 Mask = npt.NDArray[np.bool_]
 
 LACKING = ('"unavailable', '"jsonNull')
-"""A row whose provenance has none of these strings lacks no value in `current` or `original`, and has no JSON null."""
+"""If a row's provenance has none of these strings, its `current` and `original` have no unavailable columns and no JSON
+nulls."""
 
 _WHOLE = 'Z"}}'
 """The end of a provenance whose last member is the time of the commit. The members in LACKING would come after that."""

@@ -33,9 +33,9 @@ _NOTHING = b""
 class ReadPlan:
     """What is to be read from the changelog.
 
-    `masks` maps each entity whose rows are kept to the id of its masks. `after` is the position up to which the store
-    has the changelog; it is an empty text if the store is empty. `progress` is called with the number of rows that were
-    read. `stopping` says whether the service is to end.
+    `masks` has the entities whose rows are kept, and the id of the masks of each. `after` is the position up to which
+    the store has the changelog; it is an empty text if the store is empty. `progress` is called with the number of rows
+    that were read. `stopping` says whether the service is to end.
     """
 
     masks: Mapping[str, str]
@@ -166,7 +166,7 @@ class _Restoring:
     def _value(
         self, entity: str, position: str, state: bytes | None, provenance: str | None, before: bytes | None
     ) -> bytes | None:
-        """Returns the store's value of a row, None for a delete. `provenance` is None if the row lacks no values."""
+        """Returns the store's value of a row, None for a delete. `provenance` is None if the row has all values."""
         if state is None:
             return None
         version = self.columns.number_at(entity, position)

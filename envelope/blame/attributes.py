@@ -14,8 +14,8 @@ from changelog.envelope.position import Position
 class Writer:
     """The change that set a value.
 
-    `stamp` is None if the writer is unknown, because the changelog does not have the change that set the value. The
-    other fields are then those of the first change or read that shows the value.
+    `stamp` is None if the writer is unknown, because the changelog does not have the change that set the value. Then
+    the other fields describe the first change or read that shows the value.
     """
 
     stamp: Stamp | None

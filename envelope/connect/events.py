@@ -1,7 +1,7 @@
 """Converts changes of one entity to Debezium's events, or to the *flat* form: only the table's row after each change.
 
 The results are values of the schemas in `event_schema`, made of dicts, lists and scalars. An encoder of JSON or Avro
-turns them into messages. A state is a row of the table as JSON text. If the result becomes JSON too, and all values of
+turns them into messages. A state is a row of the table as JSON text. If the result becomes JSON, and all values of
 the state already have the form of their semantic types, the state is passed on as `msgspec.Raw`, without being parsed.
 """
 

@@ -2,7 +2,7 @@
 
 If the database's log did not send a value in a change (the value is *unavailable*), the value is taken from an earlier
 state. The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first, and end with the first row
-that lacks no value.
+that has all values, if there is one.
 
 This module works row by row, and reads values of every form. Changes that are complete states are first given to
 `changelog.envelope.states.fold_batch`, which reads many of them at once, and must give the same result as this module.
@@ -36,7 +36,7 @@ CHANGES: Final = (*_OF_STATE, WHOLE)
 """The columns of a change. Those in `_OF_CHANGE` become the first columns of `ABOUT`.
 
 `gaps` is the change's provenance if the provenance names unavailable values or JSON nulls, otherwise null. `WHOLE` says
-that the change is the newest of its key and lacks no value, so that it is the only one of its key in the input.
+that the change is the newest one of its key and has all values. Then the input has no other change of this key.
 """
 
 CONTEXT: Final = "_context"

@@ -39,7 +39,7 @@ Mask = npt.NDArray[np.bool_]
 
 class NewestChanges:
     """Keeps the newest change of each key. If that change lacks a value, also keeps the changes before it, back to one
-    that lacks no value.
+    that has all values.
 
     A change lacks a value if the database's log did not send the value, so that an earlier change must supply it.
     Deletes are kept as well, because an earlier change of the key may be added later. Changes after the position

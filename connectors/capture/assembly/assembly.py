@@ -228,11 +228,11 @@ class AssemblyRun:
     ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        A stamp applies to the rows after it. It also applies to the rows that were taken last if their place is
-        `place`: the log delivered them before the message, but they come after it. The sender of a fence waits until
-        the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if `number` is
-        None. `settle` is called before the rows of a table read are published. A decoder whose log does not report
-        every change of tables can then describe the tables as they are at this place.
+        A stamp applies to the rows after it. It also applies to the rows that were taken last, if their place is
+        `place`. The log delivered these rows before the message, but they come after the message. The sender of a fence
+        waits until the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if
+        `number` is None. `settle` is called before the rows of a table read are published. A decoder whose log does not
+        report every change of tables can then describe the tables as they are at this place.
 
         Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
         message, returns its transaction and ordinal.

@@ -9,7 +9,7 @@ A *ghost* is an alive key that its table may lack. A fold finds the keys of ghos
 states, for a limited number of ghosts at a time.
 
 **Memory is bounded.** A fold keeps the position of each key's last row, but no states. Reading a few rows of the
-changelog costs almost as much as reading many, so small entities are folded together, and the number of entities in a
+changelog costs almost as much as reading many. So small entities are folded together, and the number of entities in a
 fold doubles while they stay small. If a fold has too many keys, its largest entity is folded later, alone. If that
 entity alone has too many keys, they are split in two by their hash, and each half is split again if needed:
 

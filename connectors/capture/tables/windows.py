@@ -13,9 +13,9 @@ are published there:
 
 **The guarantee.** A published row is the state of its key at the place of the message: the row has every change that
 was delivered before the message, and every other change follows in the stream. A transaction that the snapshot sees was
-committed before the message was written. So its changes are delivered before the message, and the row has them. If a
-transaction that the snapshot does not see touched a key and was delivered before the message, the row of this key lacks
-a change, and is left out (`_untouched`).
+committed before the message was written. So its changes are delivered before the message, and the row has them. But a
+transaction can be delivered before the message although the snapshot does not see it. If such a transaction touched a
+key, the row of this key lacks a change, and is left out (`_untouched`).
 
 **Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
 the chunk was read. The rows are published at the first place after this end that lies between two transactions

@@ -1,7 +1,7 @@
 """Says which rows a reader wants, and which parts of a file cannot hold such rows.
 
-A reader skips a file of the archive by what the manifest says about it, and a row group of a Parquet file by the
-group's statistics and Bloom filters.
+A reader skips a file of the archive if the manifest shows that the file cannot hold such rows. It skips a row group of
+a Parquet file if the group's statistics or Bloom filters show this.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -99,9 +99,9 @@ class KafkaSink:
 
     Added rows travel to the broker at once, inside a transaction. Readers of committed messages see the rows only after
     the commit. If the outcome of a commit is unknown, the same commit is tried again. If the outcome stays unknown,
-    `recover` has a new producer ask the broker to end the transaction (`init_transactions`), and then reads the
-    checkpoint, which shows the outcome. After such a failure, the sink never aborts the transaction in order to send
-    its rows again, because the transaction may already be committed.
+    `recover` makes a new producer, which asks the broker to end the transaction (`init_transactions`). Then it reads
+    the checkpoint, which shows the outcome. After such a failure, the sink never aborts the transaction in order to
+    send its rows again, because the transaction may already be committed.
 
     With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
     which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
