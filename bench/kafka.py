@@ -105,7 +105,7 @@ class Servers:
 def _servers(sides: Sequence[str]) -> Iterator[Servers]:
     """Runs PostgreSQL, a broker that is warmed up and, for Avro, a schema registry."""
     if PEER in sides:
-        fetched("debezium")  # if it is missing, fail now and not after the other sides have run
+        fetched("debezium")  # if it is missing, fail before the other sides run
     with ExitStack() as stack:
         postgres = stack.enter_context(temporary_server(settings=POSTGRES))
         broker = stack.enter_context(warm_broker())

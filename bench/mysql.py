@@ -75,7 +75,7 @@ def main() -> None:
     flavours: list[Flavour] = options.flavour or list(FLAVOURS)
     if PEER in sides:
         for flavour in flavours:
-            throughput.fetched(f"debezium-{flavour}")  # if it is missing, fail now and not after the other sides
+            throughput.fetched(f"debezium-{flavour}")  # if it is missing, fail before the other sides run
     results: dict[str, dict[str, object]] = {"ratios": {}, "figures": {}}
     readers = [side for side in READERS if side in sides]
     publishers = [side for side in PUBLISHERS if side in sides]

@@ -242,7 +242,7 @@ def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Confi
 
     where = where_of(config)
     assert isinstance(where, Kafka)
-    goal = _goal(config, sink, arguments.skip)  # before the ends of the partitions are read
+    goal = _goal(config, sink, arguments.skip)  # must be taken before the ends of the partitions are read
     row_count = 0
     for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {

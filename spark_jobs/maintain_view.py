@@ -171,7 +171,7 @@ def _parts_reader(
     from changelog.spark_jobs.views.transforms import schema_of  # noqa: PLC0415
 
     where, entities = where_of(config), [*dict.fromkeys(view.entities())]
-    read_changelog(spark, where, entities=entities)  # refuses an unknown entity, with a better error
+    read_changelog(spark, where, entities=entities)  # refuses unknown entities, with a better error than columns_of
 
     def read_parts() -> Sequence[ViewPart]:
         parts = parts_of(arguments.view, view, plan.columns_of(spark, where, entities, None, None))

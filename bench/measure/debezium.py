@@ -140,7 +140,7 @@ class MysqlDebezium(_Debezium):
         Without a stored offset, Debezium would start at the end of the log. The row is not part of the backlog. But a
         side that was prepared before Debezium would publish it, too, so Debezium must be prepared first.
         """
-        self._create_topic(self._workspace.name, 1)  # for changes of tables
+        self._create_topic(self._workspace.name, 1)  # Debezium describes tables in it
         topic = self._create_topic(self.topic, self._workspace.partitions)
         process = self.start()
         deadline = time.monotonic() + START_S_MAX

@@ -139,7 +139,7 @@ def _throughput(samples: Sequence[_Sample], rows: int, peak: float) -> Throughpu
     late_rows = rows * (last.visible - middle.visible) / last.visible
     seconds = last.at - first.at
     own, broker, database = (after - before for before, after in zip(first.cpu_seconds, last.cpu_seconds, strict=True))
-    late = late_rows > 0  # otherwise the second half became visible all at once
+    late = late_rows > 0  # if there are none, the second half became visible all at once
     return Throughput(
         rows_per_second=rows / seconds,
         cpu_seconds_per_million=own / rows * 1e6,

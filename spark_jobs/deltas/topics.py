@@ -178,7 +178,7 @@ def stream(
     """
     where = where_of(config)
     assert isinstance(where, Kafka)
-    topics.ensure()  # raises its errors before anything is read
+    topics.ensure()  # first, so that nothing has been read if it fails
     batches = _Batches(spark, config, topics, where, checkpoint, reach)
     # Spark takes a deleted topic for lost data.
     accepts_lost = topics.lost or topics.misses_ended(committed(checkpoint))

@@ -77,7 +77,7 @@ class RunStart:
 def _version() -> str:
     try:
         return version("changelog-publisher")
-    except PackageNotFoundError:  # a checkout on the path that is not installed
+    except PackageNotFoundError:  # in a checkout, nothing may be installed
         return "unknown"
 
 

@@ -99,7 +99,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, progress: 
         spark=spark, request=request, source=database(config), entities=tuple(compared_entities), log=open_log(config)
     )
     with ExitStack() as fences:
-        comparisons = [compare.first(fences, progress)]  # 1 to 4
+        comparisons = [compare.first(fences, progress)]  # steps 1 to 4
         deadline = time.monotonic() + request.wait_s
         while (undecided := comparisons[-1].undecided()) is not None and time.monotonic() < deadline:
             say("some keys are undecided at this fence: comparing them again under a later fence")

@@ -106,7 +106,7 @@ def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None
 
     Raises ChangelogError (PRECONDITION) if an archive of topics is not complete up to any position.
     """
-    if not manifest.offsets:  # the archive of a file log, to which whole log files are added in their order
+    if not manifest.offsets:  # This is the archive of a file log: whole log files are added to it in their order.
         last_position = max((file.last for file in manifest.files), default=None)
         return None if last_position is None else Position.parse(last_position)
     complete = manifest.complete

@@ -133,7 +133,7 @@ def _copied(
     claim = f"INSERT INTO {parts} (part, counts, nonce) VALUES (%s, '{{0,0,0}}', %s) ON CONFLICT DO NOTHING"
     if connection.execute(claim.encode(), [part, nonce]).rowcount == 0:
         row = connection.execute(f"SELECT counts FROM {parts} WHERE part = %s".encode(), [part]).fetchone()
-        assert row is not None  # the insert conflicted with it
+        assert row is not None  # because of this row, the insert did nothing
         return list(row[0])
     counts = [0, 0, 0]
     with connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:

@@ -52,7 +52,7 @@ def connected(dsn: str, action: str) -> Iterator[Connection]:
         connection: Connection = psycopg.connect(**libpq.parameters(dsn, _REMEDIES))
     except psycopg.OperationalError as error:
         raise libpq.rejection(error, _REMEDIES) from error
-    except UnicodeError as error:  # no host can have this name
+    except UnicodeError as error:  # the host's name cannot be encoded
         raise libpq.malformed(_REMEDIES) from error
     with contextlib.closing(connection):
         try:

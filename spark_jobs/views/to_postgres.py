@@ -255,5 +255,5 @@ def _rights(connection: Connection, table_name: ClaimedName, new_table: sql.Iden
             )
         )
     owner = one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old_text])
-    assert owner is not None  # the table is locked
+    assert owner is not None  # the table is locked, so it still exists
     return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(new_table, sql.Identifier(owner[0]))]

@@ -78,7 +78,7 @@ class ChangelogFiles:
                 number = self.manifest_number()
                 try:
                     self._contents = self._refreshed(number)
-                except ChangelogError:  # perhaps only because the archive replaced files while they were read
+                except ChangelogError:  # the archive may have replaced files while they were read
                     if number == failed_number:
                         raise
                     failed_number = number
