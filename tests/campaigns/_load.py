@@ -126,7 +126,7 @@ class Scale:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the writers' transactions, and the errors with which writers failed."""
+    """Counts of the writers' transactions, and the errors of writers that failed."""
 
     committed: int = 0
     rolled_back: int = 0

@@ -1,4 +1,4 @@
-"""Tests that settings on which the changelog's content depends cannot change silently."""
+"""Tests that settings that determine the changelog's content cannot change silently."""
 
 from dataclasses import replace
 
