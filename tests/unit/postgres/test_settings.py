@@ -1,4 +1,4 @@
-"""Tests that settings that determine the changelog's content cannot change silently."""
+"""Tests that nobody can silently change the settings that determine the changelog's content."""
 
 from dataclasses import replace
 
