@@ -35,7 +35,7 @@ MESSAGE_BYTES = 1 << 20
 class Forked:
     """A process that a nursery started. It has the methods of `subprocess.Popen` that the campaigns use.
 
-    `status` is a pipe from which the process's id can be read, and later its exit code, each in a line.
+    The pipe `status` gives the process's id, and later its exit code, each in a line.
     """
 
     def __init__(self, status: int) -> None:

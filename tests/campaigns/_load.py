@@ -126,7 +126,7 @@ class Scale:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the writers' transactions, and the errors with which writers failed."""
+    """Counts of the writers' transactions, and the errors of writers that failed."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -230,7 +230,7 @@ class Writer:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """Runs `action` in a savepoint. Half of them begin with a stamp. Half of all savepoints are rolled back."""
+        """Runs `action` in a savepoint. Half of the savepoints begin with a stamp; half of all are rolled back."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:

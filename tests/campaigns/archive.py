@@ -42,7 +42,7 @@ from tests.servers import fresh_database
 
 BLOCK = 10
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder, to which the files of a failed block are copied."""
+"""The environment variable that names a folder for copies of a failed block's files."""
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 SCALE = Scale(universe=1_000, big=300, big_every=300, pause_s=0.2)
@@ -135,7 +135,7 @@ class _Reader(threading.Thread):
             raise
 
     def stop(self) -> None:
-        """Stops the reader, and raises the error with which it failed."""
+        """Stops the reader. Raises its error, if it failed."""
         self._stopping.set()
         if self.ident is not None:
             self.join()

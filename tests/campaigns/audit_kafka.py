@@ -191,7 +191,7 @@ class KafkaBlock(Block):
             self.since[name] = replace(since, hidden=(*since.hidden, (start, self.here())))
 
     def _lose_positions(self) -> None:
-        """Deletes the topic of the checkpoints. Only the rows still show how far the changelog is."""
+        """Deletes the topic of the checkpoints. Afterwards, only the rows show where the changelog ends."""
         self.done["positions lost"] += 1
         self.service.stop()
         before = self.sink.stored()

@@ -36,7 +36,7 @@ from tests.proxy import Proxy
 NAME = "soak"
 BLOCK = 20
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder, to which the files of a failed block are copied."""
+"""The environment variable that names a folder for copies of a failed block's files."""
 
 TRANSACTION_S = 10
 POSTGRES = {"fsync": "off", "max_wal_size": "4GB", "wal_sender_timeout": "3s"}

@@ -1,4 +1,4 @@
-"""Lets the service republish and rebuild a table under random writes, and kills it meanwhile at random moments.
+"""Lets the service republish and rebuild a table under random writes, and kills the service at random moments.
 
 Before each round, forged rows are appended to the changelog while the service is stopped: keys that the table never
 had, older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the

@@ -32,8 +32,8 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stranger(site: Site) -> Iterator[str]:
-    """Yields a connection string of a role that may only log in. Also creates a replication slot, with which the test
-    copies signals from the database's log.
+    """Yields a connection string of a role that may only log in. Also creates a replication slot, which the test uses
+    to copy signals from the database's log.
     """
     role = f"stranger_{site.name}"
     site.sql(

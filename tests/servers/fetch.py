@@ -195,7 +195,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
 
 
 def _arrange(usr: Path, folder: Path) -> None:
-    """Copies what a server needs from the folders in which Debian's packages have it."""
+    """Copies what a server needs from the folders of Debian's packages."""
     for part in ("bin", "lib", "share"):
         (folder / part).mkdir(parents=True)
     for program in (*usr.glob("sbin/m*d"), *usr.glob("bin/redis-server")):

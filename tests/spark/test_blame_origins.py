@@ -1,8 +1,8 @@
 """Tests that a row's changes are found under all keys that it had, although other rows can have the same keys earlier
 or later.
 
-The *origin* of a row identifies it: its first key and, if another row had this key before, the position at which that
-row left it.
+The *origin* of a row identifies it. The origin is the row's first key. If another row had this key before, the origin
+also has the position at which the other row left the key.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tests that Spark reads the same rows from Kafka topics as from files to which the same workload was published."""
+"""Tests that Spark reads the same rows from Kafka topics as from files, after one workload was published to both."""
 
 import json
 import os

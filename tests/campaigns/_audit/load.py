@@ -123,7 +123,7 @@ SMALL_ACTIONS = (
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the writers' work, and the errors with which threads failed."""
+    """Counts of the writers' work, and the errors of threads that failed."""
 
     committed: int = 0
     rolled_back: int = 0

@@ -1,4 +1,4 @@
-"""Runs the service on one database, and offers the steps from which the faults are made, such as `let_run`."""
+"""Runs the service on one database, and offers the steps that make up the faults, such as `let_run`."""
 
 import json
 import os

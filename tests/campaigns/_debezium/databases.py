@@ -167,7 +167,7 @@ class Postgres:
                 executes=[_postgres(session) for session in sessions],
                 properties={
                     "publication.name": "debezium",
-                    "publication.autocreate.mode": "disabled",  # see `continued` in sources/debezium
+                    "publication.autocreate.mode": "disabled",  # see sources/debezium/inputs/engine/publication.py
                     "slot.name": f"debezium_{name}",
                     "slot.retry.delay.ms": "500",  # after a kill, the server may need a moment to free the slot
                     "database.hostname": "127.0.0.1",

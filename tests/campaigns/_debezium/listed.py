@@ -179,13 +179,13 @@ def shifted_uuid(ours: Any, theirs: Any) -> bool:
 
 
 def six_digits(ours: Any, theirs: Any) -> bool:
-    """The protocol in which Debezium reads tables prints floats with six digits."""
+    """The protocol that Debezium uses to read tables prints floats with six digits."""
     exact = np.float32(str(ours))
     return bool(np.float32(f"{float(exact):.6g}") == np.float32(str(theirs)))
 
 
 def two_decimals(ours: Any, theirs: Any) -> bool:
-    """The protocol in which Debezium reads tables prints a `DOUBLE(10,2)` with two decimals."""
+    """The protocol that Debezium uses to read tables prints a `DOUBLE(10,2)` with two decimals."""
     return float(f"{float(str(ours)):.2f}") == float(str(theirs))
 
 

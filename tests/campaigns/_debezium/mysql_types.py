@@ -16,12 +16,12 @@ NOT_CARRIED: Mapping[Flavour, str] = {
     "mariadb": r"DOUBLE ZEROFILL|INET|COMPRESSED|CHAR\(0\)|BINARY\(0\)|YEAR\(2\)|ENUM.*(binary|cp932)",
     "mysql": r"YEAR|CHAR\(0\)|BINARY\(0\)|(DOUBLE|DECIMAL).*ZEROFILL|ENUM.*(binary|cp932)",
 }
-"""Types with which Debezium fails, as regular expressions.
+"""Types that Debezium cannot handle, as regular expressions.
 
 Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails with labels in
-the character set `binary`. The driver with which it reads tables fails with negative numbers that have leading zeros.
-YEAR fails in a table with eight columns of numbers: MySQL's log has a list that says which of these columns are
-unsigned. In 8.0, the list leaves out columns of type YEAR. Debezium expects them, and reads beyond the list's end.
+the character set `binary`. Its driver for reading tables fails with negative numbers that have leading zeros. YEAR
+fails in a table with eight columns of numbers: MySQL's log has a list that says which of these columns are unsigned. In
+8.0, the list leaves out columns of type YEAR. Debezium expects them, and reads beyond the list's end.
 """
 
 

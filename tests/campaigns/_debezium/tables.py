@@ -11,8 +11,8 @@ from tests.campaigns._debezium.listed import Rule, Rules
 class Kind:
     """A type of columns: its SQL, and a function that draws the SQL of a random value.
 
-    `listed` are the known differences between Debezium's values and ours. `listed_reads` are further ones, which only
-    values that were read from tables have.
+    `listed` are the known differences between Debezium's values and ours. `listed_reads` are further differences,
+    which occur only in values that were read from tables.
     """
 
     definition: str

@@ -1,4 +1,4 @@
-"""Tests `ChangelogProducer`, with which an application itself publishes events to Kafka.
+"""Tests `ChangelogProducer`, which lets an application itself publish events to Kafka.
 
 A batch of events is published completely or not at all. An event that is published twice has the same id both times.
 """

@@ -1,4 +1,4 @@
-"""Tests the options of the client with which the sink reaches Kafka, and its errors if it cannot reach a broker."""
+"""Tests the options of the sink's Kafka client, and the errors if this client cannot reach a broker."""
 
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ from pymysql.cursors import Cursor
 from changelog.connectors.servers.mysql import MysqlServer
 
 ENCODERS: Final[dict[Any, Any]] = {**encoders}
-"""The converters with which PyMySQL writes values into statements. They include none for reading, so values arrive as
+"""The converters that PyMySQL uses to write values into statements. They include none for reading, so values arrive as
 bytes.
 """
 

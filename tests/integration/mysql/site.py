@@ -32,7 +32,7 @@ class MysqlSite(Site):
         self.snapshot_rows = snapshot_rows
 
     def url(self, user: str, password: str = "") -> str:
-        """Returns the connection string with which an account connects to the database."""
+        """Returns the connection string that an account uses for the database."""
         account = f"{user}:{password}" if password else user
         return f"mysql://{account}@{self.server.host}:{self.server.port}/{self.database}"
 

@@ -93,7 +93,7 @@ def tombstone(table: tuple[str, str], key: Row) -> SourceRecord:
 
 
 def key_header(name: str, key: Row) -> tuple[str, bytes]:
-    """Returns the header by which Debezium links the two events of a row whose key changed."""
+    """Returns the header that links Debezium's two events of a row whose key changed."""
     text = {"schema": _struct([_column(column, COLUMNS[column]) for column in key]), "payload": key}
     return f"__debezium.{name}", json.dumps(text).encode()
 
@@ -101,7 +101,7 @@ def key_header(name: str, key: Row) -> tuple[str, bytes]:
 def stamp(
     content: bytes, *, transaction: int, at: int, prefix: str = "provenance", order: int | None = None
 ) -> SourceRecord:
-    """Returns the event of a logical message, by which an application stamps its transaction."""
+    """Returns the event of a logical message, which is an application's stamp on its transaction."""
     payload = {
         "op": "m",
         "ts_ms": STARTED_MS + at,

@@ -1,4 +1,4 @@
-"""Tests the properties with which the service runs Debezium, and who creates the publication in PostgreSQL."""
+"""Tests the properties that the service passes to Debezium, and who creates the publication in PostgreSQL."""
 
 import pytest
 

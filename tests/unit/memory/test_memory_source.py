@@ -80,8 +80,8 @@ class FileChangelog:
 class Shop:
     """A world, and a service that runs until everything is published. The service starts again after each crash.
 
-    Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, each
-    start of the service opens its state with it, and the log has only the keys of old rows.
+    Before the last rebuild, each table loses `lost` rows without a trace in the log. If `open_state` is given, the
+    service opens its state with it at each start, and the log has only the keys of old rows.
     """
 
     def __init__(

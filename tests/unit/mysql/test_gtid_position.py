@@ -17,7 +17,7 @@ Gtids = list[tuple[int, int, int]]
 
 
 def received(gtids: Gtids) -> set[tuple[int, int]]:
-    """Returns the transactions for which a position stands, as pairs of domain and sequence number.
+    """Returns the transactions that a position stands for, as pairs of domain and sequence number.
 
     For each domain, the last GTID of the list decides, even if an earlier GTID has a higher number.
     """

@@ -174,7 +174,7 @@ def do_nothing(_: Database) -> None:
 
 
 def write_and_resolve(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
-    """Writes a row. Returns the attribute's name with which the row is then read, and whether the type is certain."""
+    """Writes a row. Returns the attribute's name in the row as it is then read, and whether the type is certain."""
     database.write(lasts=lasts)
     transaction = database.stream[-1]
     definitions.enter(transaction.xid, transaction.first, transaction.commit)

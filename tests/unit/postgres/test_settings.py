@@ -1,4 +1,4 @@
-"""Tests that settings on which the changelog's content depends cannot change silently."""
+"""Tests that nobody can silently change the settings that determine the changelog's content."""
 
 from dataclasses import replace
 

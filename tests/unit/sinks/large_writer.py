@@ -30,7 +30,7 @@ def main(path: Path, mib: int) -> None:
     before = peak_mib(os.getpid())
     for number in (2, 3):
         rows = [batch([row(Position(1, number, 0))]), batch([row(Position(1, number, 2), current=text)])]
-        pa.default_memory_pool().release_unused()  # the memory in which the rows were made does not belong to the sink
+        pa.default_memory_pool().release_unused()  # making the rows used memory that is not the sink's
         Path("/proc/self/clear_refs").write_text("5")
         store(sink, rows, checkpoint(number))
         print(peak_mib(os.getpid()) - before, flush=True)  # noqa: T201 - the test reads these lines

@@ -205,8 +205,8 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
 def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """At first, the only version of an entity's columns is in the archive. So the reader can learn only from the
-    archive where it has to continue.
+    """At first, the only version of an entity's columns is in the archive. So only the archive tells the reader where
+    to continue.
     """
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
