@@ -33,7 +33,7 @@ OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to
 command in the hint only shows the gap and changes nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
-"""The exit codes of the kinds that do not have the usual exit code of an error, 3."""
+"""The kinds with an exit code of their own. All other kinds have the exit code 3."""
 
 
 class ChangelogError(Exception):

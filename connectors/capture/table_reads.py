@@ -4,7 +4,7 @@
                  └─────▶ a thread that sweeps the changelog
 
 A *window* reads one chunk: a range of a table, or the rows of some keys. A *sweep* searches the changelog for *ghosts*:
-the last rows of keys that their table may no longer have. It then reads these keys from the table, and publishes a
+keys that the changelog has and their table may no longer have. It then reads these keys from the table, and publishes a
 delete for each key that is not there.
 
 A source provides the functions that read a chunk and take a snapshot. This module does the rest: it decides what is

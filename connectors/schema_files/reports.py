@@ -41,8 +41,8 @@ class CheckReport:
 def text(report: CheckReport) -> str:
     """Returns one line for each finding, in the form that compilers use.
 
-    The findings of a file refer to earlier versions by label. After them comes one line for each of these labels, which
-    says where that version was read.
+    The findings of a file refer to earlier versions by label. Then a line for each of these labels says where the
+    version was read.
     """
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 

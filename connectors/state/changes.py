@@ -35,9 +35,9 @@ class Changes:
 
 
 class StateStore(Protocol):
-    """Keeps rows and facts in this process or on disk. Every method raises ChangelogError (STORAGE) if it cannot.
+    """Keeps rows and facts in this process or on disk. Every method raises ChangelogError (STORAGE) if it fails.
 
-    After a crash, the store has all changes of the writes up to some write, and none of the later ones.
+    A crash may lose the last writes. A write is never stored in part, and no write before a stored write is lost.
     """
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -80,7 +80,7 @@ def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
 def _merged(
     state: bytes, lacking: Sequence[str], json_null: Sequence[str], before: Known, columns: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-    """Returns a state with the columns that it lacks filled in from `before`.
+    """Returns a state, in which the columns that it lacked are filled in from `before`.
 
     The second result has the columns that it still lacks, the third one the columns that have a JSON null.
     """

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 CLIENTS_MAX = 1024
-"""The most clients whose requests are counted. If there are more, the one whose last request is oldest is forgotten."""
+"""The most clients whose requests are counted. If there are more, the one that has been silent longest is forgotten."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Selects from an entity's changes those that determine the last state of each key. `changelog.envelope.states.fold`
 then computes the states.
 
-The changes may come in any order and more than once. The memory that they need depends on the number of keys rather
-than of changes: see `NewestChanges`.
+The changes may come in any order and more than once. The memory that they need depends on the number of keys, not
+of changes: see `NewestChanges`.
 """
 
 from collections.abc import Iterator

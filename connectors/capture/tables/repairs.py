@@ -162,7 +162,7 @@ class Repairs:
     def sweeps(self, windows: Windows) -> frozenset[str]:
         """Returns the entities to sweep now.
 
-        The sweep is their next stage, their table was read completely, and they are not paused.
+        An entity is swept if the sweep is its next stage, its table was read completely, and it is not paused.
         """
         entities = (entity for entity, repair in self.open.items() if repair.stage == "sweep")
         return frozenset(entity for entity in entities if is_complete(windows.get(entity))) - self.paused

@@ -21,7 +21,7 @@ from changelog.schemas.types import ColumnType, Struct, to_json
 AGAINST = "the live tables"
 
 LIVE = "the live table"
-"""The name, in the texts of findings, of the schema that `generate` would write."""
+"""The name that findings use for the schema that `generate` would write."""
 
 GENERATE = "`changelog schemas generate` writes what the table has"
 

@@ -32,7 +32,7 @@ _STOPS_ALWAYS = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
 """Rules that stop the service whatever the policy of the entity is."""
 
 LIVE = "the live table"
-"""The label, in sentences, of the schema that the table has before the migration."""
+"""The label that sentences use for the schema that the table has before the migration."""
 
 
 def rule_of(finding: Finding) -> tuple[str, Collection[AlterationKind]]:

@@ -30,7 +30,7 @@ from changelog.envelope.entity import END_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = ("repartition:created", "repartition:marked")
-"""The boundaries between steps at which tests make the process crash. `KafkaSink` has those of the commit."""
+"""The boundaries between steps, at which tests make the process crash. `sink` has the boundaries inside the commit."""
 
 
 def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None:
