@@ -2,7 +2,7 @@
 
 The contract EXECUTORS in pyproject.toml lists the executor modules, and says which modules of `connectors` they may
 import. This script checks two more rules. Each function that a job passes to `mapInArrow`, `udf` and the like is
-defined in an executor module. Of the modules of `spark_jobs`, an executor module imports only executor modules.
+defined in an executor module. An executor module imports no modules of `spark_jobs` except executor modules.
 
 Prints one line for each problem, and exits with 1 if there are any.
 """

@@ -5,8 +5,9 @@ from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _UTIME, _CSTIME = 11, 14
-"""The first and the last of four times in /proc/PID/stat, as indexes into the fields after the name: the user time and
-the system time of the process, then the same two times of its children that have ended."""
+"""The line /proc/PID/stat has four times: user and system time of the process, then user and system time of its
+children that have ended. These are the indexes of the first and the last, among the fields after the name.
+"""
 
 
 def cpu_seconds(pid: int) -> float:

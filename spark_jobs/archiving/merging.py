@@ -86,7 +86,7 @@ def _last(files: Iterable[ArchiveFile]) -> str:
 
 
 def _newest(parts: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
-    """Returns the files of the first parts, up to a part that is much larger than all parts before it together.
+    """Returns the files of the newest parts. Stops at a part that is much larger than all newer ones together.
 
     `parts` are sorted from the newest to the oldest; the first one is always included.
     """

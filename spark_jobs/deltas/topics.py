@@ -103,7 +103,7 @@ class DeltaTopics:
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
     def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
-        """Returns whether topics in `committed` were deleted, and each deleted topic had ended before.
+        """Returns whether topics in `committed` were deleted, and all of them had ended before.
 
         An entity's topic ends when the entity is repartitioned, and may then be deleted. The topic of its deltas gets
         marks at its end once the job has read the ended topic completely. Raises ChangelogError (GAP) if an ended topic

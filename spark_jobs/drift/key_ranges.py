@@ -55,7 +55,7 @@ class Bounds:
         return in_range if self.end is None else in_range & (value < F.lit(self.end))
 
     def of_source(self) -> KeyBounds:
-        """Returns the range in the form in which the source limits its table's rows."""
+        """Returns the range in the form that the source needs to read only its rows."""
         return KeyBounds(column=self.column, by_bytes=self.type is Primitive.STRING, first=self.first, end=self.end)
 
 

@@ -104,7 +104,7 @@ def _outcome(job: Job, arguments: argparse.Namespace) -> Mapping[str, object]:
 
 @contextmanager
 def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
-    """Yields the active Spark session, which is left running. If there is none, starts a session and stops it at the
+    """Yields the active Spark session, and leaves it running. If there is none, starts a session and stops it at the
     end.
 
     Raises ChangelogError (USAGE) if pyspark is not installed.

@@ -37,7 +37,7 @@ _KNOWN = [
         r'IOException: Cannot run program "(?P<what>[^"\n]*python[^"\n]*)"[^\n]*error=(?:2|13)\b',
         Kind.USAGE,
         "Spark cannot run {what}",
-        "set PYSPARK_PYTHON to a Python that every node has at that path and the job's user may run",
+        "set PYSPARK_PYTHON to a path where every node has a Python that the job's user may run",
     ),
     (
         r"NoAuthWithAWSException|No AWS Credentials provided",
@@ -151,7 +151,7 @@ _TABLE = [(re.compile(pattern, re.MULTILINE), kind, message, hint) for pattern, 
 
 
 def explain(error: Exception) -> ChangelogError:
-    """Returns the ChangelogError that is shown for an error. Returns a ChangelogError as it is.
+    """Returns the ChangelogError that is shown for an error. A ChangelogError is returned as it is.
 
     For an unknown error, the message has only the error's type, because its text may contain row values.
     """

@@ -25,8 +25,8 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""Converts the Python object that Arrow returns for a value, never None, to an object that msgspec writes as the
-published JSON.
+"""Takes a value that is not null, as the Python object that Arrow returns for it. Returns an object that msgspec writes
+as the published JSON.
 """
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"

@@ -79,8 +79,8 @@ def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) 
 
 
 def folded(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """Does the same as `latest` for `changes` that contain neither truncates nor changes before them. This takes one
-    Spark job less.
+    """Does the same as `latest`, with one Spark job less. `changes` must have no truncates, and no changes that a
+    truncate removed.
     """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
