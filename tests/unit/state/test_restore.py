@@ -1,5 +1,5 @@
-"""Tests that a store that was restored from a changelog equals a store that followed the changelog, whatever was lost
-or changed.
+"""A store that was restored from a changelog must equal a store that followed the changelog, whatever was lost or
+changed.
 """
 
 from collections.abc import Collection, Iterator, Sequence
