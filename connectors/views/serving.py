@@ -63,7 +63,7 @@ def frozen() -> Iterator[None]:
     """Excludes the objects that exist now from garbage collection until the block ends.
 
     Almost all of them, such as modules and classes, are never garbage. But each full collection would look at all of
-    them, and make every request wait meanwhile: for some 75 ms with Java.
+    them, and make every request wait meanwhile.
     """
     gc.freeze()
     try:
