@@ -1,11 +1,12 @@
 """Makes the ASGI application of the HTTP API: its addresses, the guard that protects them, and answers to errors."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 
-import anyio
 import structlog
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
@@ -179,7 +180,7 @@ class Api:
         try:
             views = await run_sync(self.catalogue.views)
             for view in views.values():
-                await run_sync(view.now, limiter=self.waiting.readers)
+                await asyncio.get_running_loop().run_in_executor(self.waiting.readers, view.now)
         except ChangelogError as error:
             content = {"ok": False, "error": error.message, **await self._offsets_left()}
             return JSONResponse(content, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -228,7 +229,7 @@ def views_app(
     which clients may call it. Once `stopping` returns True, no request waits any longer. At most `readers`
     requests read the changelog at the same time.
     """
-    waiting = Waiting(readers=anyio.CapacityLimiter(readers), stopping=stopping, wait_s=wait_s)
+    waiting = Waiting(readers=ThreadPoolExecutor(readers, "views-reader"), stopping=stopping, wait_s=wait_s)
     api = Api(name=name, catalogue=catalogue, waiting=waiting, metrics=ViewMetrics(), needs_token=access.needs_token)
     addresses: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "/{view}/{key:path}": api.row,  # most requests are for rows, and the first address that matches counts

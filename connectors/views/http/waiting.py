@@ -3,11 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from http import HTTPStatus
 
-import anyio
-from anyio.to_thread import run_sync
 from starlette.responses import Response
 
 from changelog.connectors.views.http.answers import RefusalError, headers_of, staleness
@@ -37,10 +36,10 @@ class Reading:
 class Waiting:
     """Makes requests wait: for at most `wait_s` seconds, and no longer once `stopping` returns True.
 
-    `stopping` returns True when the server is about to end. `readers` limits how many threads read at the same time.
+    `stopping` returns True when the server is about to end. `readers` are the threads that read.
     """
 
-    readers: anyio.CapacityLimiter
+    readers: Executor
     stopping: Callable[[], bool]
     wait_s: float = WAIT_S
 
@@ -53,7 +52,7 @@ class Waiting:
         """
         deadline = time.monotonic() + self.wait_s
         while True:
-            reading = await run_sync(read, limiter=self.readers)
+            reading = await asyncio.get_running_loop().run_in_executor(self.readers, read)
             if reading.answer is not None:
                 return reading.answer, reading.reached
             if self.stopping():
