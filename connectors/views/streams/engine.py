@@ -15,9 +15,10 @@ from changelog.connectors.views.streams.progress import TablesProgress, least
 from changelog.connectors.views.streams.tables import KafkaTables, restoring
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Envelope
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
 
@@ -56,7 +57,10 @@ class StreamsEngine:
     def entities(self) -> Mapping[str, Sequence[str]]:
         return {entity: served.key for entity, served in self._topics.items()}
 
-    def view(self, entity: str, /) -> "StreamsView":
+    def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> "StreamsView":
+        if services.names:
+            hint = "serve an archive (--archive FOLDER), or leave keep_service and drop_service out"
+            raise ChangelogError(Kind.USAGE, "topics cannot be served by service", hint=hint)
         return StreamsView(self, entity)
 
     def moment(self, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
