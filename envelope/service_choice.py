@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from changelog.envelope.errors import ChangelogError, Kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ServiceChoice:
     """Chooses changes by the name of the service in their stamps. By default, all changes are included.
 
