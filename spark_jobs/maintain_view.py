@@ -133,14 +133,14 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
         maintained = _maintained(arguments, config, target, read_parts, parts, settings)
         every_s = None if arguments.available_now else arguments.every
         if isinstance(config.sink, FilesConfig):
-            from changelog.spark_jobs.maintaining import follow_files  # noqa: PLC0415
+            from changelog.spark_jobs.maintaining.following import follow_files  # noqa: PLC0415
             from changelog.spark_jobs.reading.where import Files  # noqa: PLC0415
 
             files = Files(path=config.sink.path)
             follow_files.follow(spark, files, maintained, every_s=every_s, stopping=stopping)
         else:
             with kafka_needed():
-                from changelog.spark_jobs.maintaining import follow_topics  # noqa: PLC0415
+                from changelog.spark_jobs.maintaining.following import follow_topics  # noqa: PLC0415
             from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
 
             kafka = where_of(config)
@@ -164,7 +164,7 @@ def _parts_reader(
 
     Raises ChangelogError (USAGE), as the function does, if the view's configuration does not fit the changelog.
     """
-    from changelog.spark_jobs.maintaining.totals_columns import refuse_columns  # noqa: PLC0415
+    from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import where_of  # noqa: PLC0415
     from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark

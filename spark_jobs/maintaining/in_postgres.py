@@ -19,8 +19,8 @@ from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
-from changelog.spark_jobs.maintaining import documents, sessions, totals_columns
-from changelog.spark_jobs.maintaining import totals as totals_table
+from changelog.spark_jobs.maintaining.derived import documents, sessions, totals_columns
+from changelog.spark_jobs.maintaining.derived import totals as totals_table
 from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings

@@ -18,7 +18,7 @@ from typing import Final
 from psycopg import sql
 
 from changelog.connectors.config import SessionConfig, TotalsConfig
-from changelog.spark_jobs.maintaining.totals import UTC, Tables, affected, expiring, interval
+from changelog.spark_jobs.maintaining.derived.totals import UTC, Tables, affected, expiring, interval
 
 _INDEXES: Final = ("CREATE INDEX ON {rows} ({by}, {time_name})", "CREATE INDEX ON {totals} ({by}, _end)")
 """A session's rows, and the sessions near a time, are found by these."""

@@ -13,7 +13,7 @@ from typing import Final
 from psycopg import sql
 
 from changelog.connectors.config import TotalsConfig, WindowConfig
-from changelog.spark_jobs.maintaining.totals_columns import END, START, count_column, sum_column
+from changelog.spark_jobs.maintaining.derived.totals_columns import END, START, count_column, sum_column
 
 Tables = Mapping[str, sql.Composable]
 """The tables of a view: its `rows`, the `batch`, the `totals`, the `progress`, and `changes`, which exists only within

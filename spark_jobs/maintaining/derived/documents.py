@@ -16,8 +16,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
 from changelog.schemas.spark import DIGITS_MAX
 from changelog.schemas.types import ColumnType, Decimal, Primitive
+from changelog.spark_jobs.maintaining.derived.totals import affected
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
-from changelog.spark_jobs.maintaining.totals import affected
 from changelog.spark_jobs.views.to_postgres import ClaimedName
 
 _NAME_BYTES_MAX: Final = 63
