@@ -194,6 +194,7 @@ def test_rows_are_states_that_they_had_and_in_the_end_the_last_ones(
                         waited = waited or _waiting(view) > 0
                         clock.now_s += chance.choice([1, 5, 20])
                         throttle.step()
+                        _check_count(view, flat(workload[: len(workload) - len(remaining)]))
                         _check_history(database, flat(workload))
                         check_totals(database, TOTALS)
             except CrashError:
@@ -204,6 +205,16 @@ def test_rows_are_states_that_they_had_and_in_the_end_the_last_ones(
 
 def _waits(dsn: str) -> bool:
     return query(dsn, "SELECT record::jsonb #> '{maintained,waiting}' <> 'null' FROM orders__progress") == [(True,)]
+
+
+def _check_count(view: MaintainedView, records: Sequence[Record]) -> None:
+    """All changes of the service wait that are after those which were applied."""
+    waiting = view.progress.waiting
+    if waiting is not None:
+        applied = max(waiting.position, waiting.after.get("position", ""))
+        sources = [change.envelope.provenance for change in records if change.entity == "order"]
+        late = [origin for origin in sources if str(origin.source.position) > applied]
+        assert waiting.changes == sum(origin.stamp.service_name == BATCH for origin in late)
 
 
 def _check_history(dsn: str, records: Sequence[Record]) -> None:
