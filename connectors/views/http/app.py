@@ -125,8 +125,9 @@ class Api:
     ) -> Response:
         """Returns the answer about the view that a request names.
 
-        `prepare` reads the parameters of the request before the request waits, and raises RefusalError if they are bad.
-        The function that it returns is called in a thread, because it reads files.
+        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. Then the request
+        waits until the rows are as new as it asks for. After that, the function that `prepare` returned makes the
+        answer; it is called in a thread, because it can read files.
         """
         view = (await run_sync(self.catalogue.views)).get(request.path_params["view"])
         if view is None:
