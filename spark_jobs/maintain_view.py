@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from changelog.spark_jobs.reading.where import Kafka
     from changelog.spark_jobs.views.transforms import Chosen
 
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", required=True, metavar="NAME", help="keep the view [views.NAME] of the configuration")
@@ -131,6 +133,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
+    exchange_in_few_partitions(spark)
     view = _view(arguments, config)
     read_parts = _parts_reader(spark, arguments, config, view)
     parts = read_parts()
@@ -190,6 +193,16 @@ def _follow(
             every_s=every_s,
             stopping=stopping,
         )
+
+
+def exchange_in_few_partitions(spark: "SparkSession") -> None:
+    """Lets Spark exchange the rows of a batch in two partitions for each core, unless its configuration has a number.
+
+    Spark's default is 200, and a stored batch keeps this number. Each partition is a task, after which PySpark collects
+    the garbage of its Python worker. So a batch of a few rows would take many seconds.
+    """
+    if not spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
+        spark.conf.set(SHUFFLE_PARTITIONS, str(2 * spark.sparkContext.defaultParallelism))
 
 
 def _parts_reader(
