@@ -14,7 +14,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.views.served import Completeness, Figures, ForgottenError, NoRangesError, StateRow
 from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.partitions import OnStale, Partitions, read_question
-from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.progress import least
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.views.streams.topics import ServedTopic
@@ -32,9 +32,9 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 class StreamsEngine:
     """The states of the entities that the application `main` has. Implements `SharedEngine`.
 
-    `chosen` are the applications for the changes by some services, by their names, and `names` are the names by entity
-    and services. `columns` are the columns that entities had at the start. `where` names the changelog in errors.
-    `close` ends what the engine runs.
+    `by_service` are the applications for the changes by some services, by their names, and `names` are the names by
+    entity and services. `columns` are the columns that entities had at the start. `where` names the changelog in
+    errors. `close` ends what the engine runs.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class StreamsEngine:
         main: Application,
         codec: ValueCodec,
         *,
-        chosen: Mapping[str, Application] = MappingProxyType({}),
+        by_service: Mapping[str, Application] = MappingProxyType({}),
         names: Mapping[tuple[str, ServiceChoice], str] = MappingProxyType({}),
         columns: Mapping[str, Struct],
         where: str,
         close: Callable[[], None],
     ) -> None:
-        self._main, self._codec, self._chosen, self._names = main, codec, chosen, names
+        self._main, self._codec, self._by_service, self._names = main, codec, by_service, names
         self._columns_at_start, self._where, self._close = columns, where, close
 
     @property
@@ -62,7 +62,7 @@ class StreamsEngine:
 
     def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> "StreamsView":
         name = self._names.get((entity, services))
-        return StreamsView(self, self._main if name is None else self._chosen[name], entity)
+        return StreamsView(self, self._main if name is None else self._by_service[name], entity)
 
     def moment(self, application: Application, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
         """Returns the rows of an entity as its table in an application has them now; with a `key`, only its row is
@@ -77,7 +77,7 @@ class StreamsEngine:
         horizon = Horizon(reached)
         on_stale = horizon.lower if allows_stale else None
         table = EntityTable(
-            application.partitions, self._codec, entity, topic, progress.needed, on_stale, application.keys_max
+            application.partitions, self._codec, entity, topic, progress.need, on_stale, application.keys_max
         )
         return StreamsMoment(table, horizon)
 
@@ -105,19 +105,23 @@ class StreamsEngine:
         )
 
     def answer(self, question: bytes, /) -> bytes:
-        asked = read_question(question)
-        application = self._chosen.get(asked.application) if asked.application else self._main
+        partition_question = read_question(question)
+        application = (
+            self._by_service.get(partition_question.application) if partition_question.application else self._main
+        )
         if application is None:
             hint = "give all instances the same views"
-            raise ChangelogError(Kind.PRECONDITION, f"there is no view {asked.application} here", hint=hint)
-        return application.partitions.answer(asked)
+            raise ChangelogError(
+                Kind.PRECONDITION, f"there is no view {partition_question.application} here", hint=hint
+            )
+        return application.partitions.answer(partition_question)
 
     def close(self) -> None:
         self._close()
 
     @property
     def _applications(self) -> Sequence[Application]:
-        return [self._main, *self._chosen.values()]
+        return [self._main, *self._by_service.values()]
 
 
 class StreamsView:
@@ -204,12 +208,12 @@ class EntityTable:
         codec: ValueCodec,
         entity: str,
         topic: ServedTopic,
-        needed: Callable[[Part], Needed],
+        need: Callable[[Part], Need],
         on_stale: OnStale | None,
         keys_max: int | None = None,
     ) -> None:
         self._partitions, self._codec, self._entity, self.topic = partitions, codec, entity, topic
-        self._needed, self._on_stale, self.keys_max = needed, on_stale, keys_max
+        self._need, self._on_stale, self.keys_max = need, on_stale, keys_max
 
     def state(self, partition: int, key: bytes) -> tuple[bool, Envelope | None]:
         """Returns whether a partition has a message of a key, and the last change of the key; None if there is none, or
@@ -230,8 +234,8 @@ class EntityTable:
         return self._truncate(truncate)
 
     def _get_batch(self, partition: int, *keys: bytes) -> Sequence[bytes | None]:
-        needed = self._needed((self.topic.name, partition))
-        return self._partitions.get_batch(self._entity, partition, keys, needed, self._on_stale)
+        need = self._need((self.topic.name, partition))
+        return self._partitions.get_batch(self._entity, partition, keys, need, self._on_stale)
 
     def _truncate(self, value: bytes | None) -> Position | None:
         return None if value is None else _position(self._codec.decode(value))
@@ -255,8 +259,8 @@ class EntityTable:
                 scan.close()
 
     def _scan(self, partition: int, begin: bytes) -> Generator[Message, None, None]:
-        needed = self._needed((self.topic.name, partition))
-        for key, value in self._partitions.scan(self._entity, partition, begin, needed, self._on_stale):
+        need = self._need((self.topic.name, partition))
+        for key, value in self._partitions.scan(self._entity, partition, begin, need, self._on_stale):
             yield Message(key, partition, value)
 
 

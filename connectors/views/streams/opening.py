@@ -44,8 +44,8 @@ def open_engine(
     cannot be chosen by service; and the errors of `claimed` and of Kafka.
     """
     refuse_other_envelope(config, "`changelog views serve`")
-    settings = config.serve.streams
-    jars_folder, java_program = jars.find(settings.jars, environment), find_java()
+    others = other_instances(config.serve)
+    jars_folder, java_program = jars.find(config.serve.streams.jars, environment), find_java()
     log = kafka.open_log(config, sink)
     topics = served_topics(kafka.client(sink).admin(), log, config.prefix, {entity for entity, _ in declared})
     columns = {version.entity: version.columns for version in read_versions(log)}
@@ -54,24 +54,24 @@ def open_engine(
         for entity, served in topics.entities.items()
         if not declared or (entity, ALL_SERVICES) in declared
     }
-    chosen = sorted((entity, services) for entity, services in declared if services.names)
+    choices = sorted((entity, services) for entity, services in declared if services.names)
     with ExitStack() as opened:
-        opening = _Opening(config, sink, opened)
+        opening = _Opening(config, sink, others, opened)
         main = opening.open_main(replace(topics, entities=whole), java_program, jars_folder)
         names = {
             (entity, services): name_of(
                 entity, topics.entities[entity], topics.ids[topics.entities[entity].name], services
             )
-            for entity, services in chosen
+            for entity, services in choices
         }
         applications = {
-            name: opening.open_chosen(name, entity, services, topics.entities[entity], main.tables)
+            name: opening.open_by_service(name, entity, services, topics.entities[entity], main.tables)
             for (entity, services), name in names.items()
         }
         return StreamsEngine(
             main,
             opening.codec,
-            chosen=applications,
+            by_service=applications,
             names=names,
             columns=columns,
             where=log.where,
@@ -80,15 +80,15 @@ def open_engine(
 
 
 class _Opening:
-    """Opens applications, which end when `opened` is closed."""
+    """Opens applications, which end when `opened` is closed. `others` asks other instances."""
 
-    def __init__(self, config: Config, sink: KafkaConfig, opened: ExitStack) -> None:
+    def __init__(self, config: Config, sink: KafkaConfig, others: OtherInstances | None, opened: ExitStack) -> None:
         self._config, self._sink, self._opened = config, sink, opened
         self._settings = config.serve.streams
         self._application = self._settings.application or f"{config.name}-views"
         self._client, self.codec = kafka.client(sink), kafka.values(config, sink)
         self._options = java_options(sink.client)
-        self._others = other_instances(config.serve)
+        self._others = others
         self._cluster = read_cluster_id(self._client.admin()) if self._settings.store == "rocksdb" else ""
 
     def open_main(self, topics: ServedTopics, java_program: str, jars_folder: Path) -> Application:
@@ -104,7 +104,7 @@ class _Opening:
         )
         return self._open(tables, topics.entities, claim, None)
 
-    def open_chosen(
+    def open_by_service(
         self, name: str, entity: str, services: ServiceChoice, served: ServedTopic, checkpoints: KafkaTables
     ) -> Application:
         """Starts the application for the changes of an entity that `services` includes."""

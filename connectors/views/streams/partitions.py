@@ -21,7 +21,7 @@ import msgspec
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.served import INSTANCES, Completeness
-from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.tables import KafkaTables, restoring
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -48,25 +48,25 @@ class PartitionQuestion(msgspec.Struct, kw_only=True):
     for the last message of each key from `begin` on.
 
     `application` is the application that has the table, if it is not the one of all other tables. The instance must
-    have what is `Needed`: all messages before `offset`, or, if the store has a changelog of its own, a store that was
-    restored up to `stored`. If `is_stale`, a standby is asked, and these do not count.
+    have what is `Need`: all messages before `offset`, or, if the store has a changelog of its own, a store that was
+    restored up to `store_offset`. If `is_stale`, a standby is asked, and these do not count.
     """
 
     table: str
     partition: int
     offset: int
-    stored: int | None = None
+    store_offset: int | None = None
     application: str = ""
     keys: list[bytes] = []
     begin: bytes | None = None
     is_stale: bool = False
 
     @property
-    def needed(self) -> Needed | None:
+    def need(self) -> Need | None:
         """What the instance must have; None if a standby may answer."""
         if self.is_stale:
             return None
-        return Needed(self.offset, self.offset if self.stored is None else self.stored)
+        return Need(self.offset, self.offset if self.store_offset is None else self.store_offset)
 
 
 class PartitionAnswer(msgspec.Struct, kw_only=True):
@@ -106,23 +106,23 @@ class Partitions:
         self._application = application
 
     def get_batch(
-        self, table: str, partition: int, keys: Sequence[bytes], needed: Needed, on_stale: OnStale | None = None
+        self, table: str, partition: int, keys: Sequence[bytes], need: Need, on_stale: OnStale | None = None
     ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition, read in this order; None if there is none."""
-        question = self._question(table, partition, needed)
+        question = self._question(table, partition, need)
         question.keys = list(keys)
         return self._answer(question, on_stale).values
 
     def scan(
-        self, table: str, partition: int, begin: bytes, needed: Needed, on_stale: OnStale | None = None
+        self, table: str, partition: int, begin: bytes, need: Need, on_stale: OnStale | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yields the keys of a partition from `begin` on in their order, each with its last message."""
         if self._others is None:
-            yield from self._tables.scan(table, partition, begin, needed)
+            yield from self._tables.scan(table, partition, begin, need)
             return
         next_begin: bytes | None = begin
         while next_begin is not None:
-            question = self._question(table, partition, needed)
+            question = self._question(table, partition, need)
             question.begin = next_begin
             answer = self._answer(question, on_stale)
             yield from answer.pairs
@@ -137,12 +137,12 @@ class Partitions:
         if self._others is not None:
             self._others.close()
 
-    def _question(self, table: str, partition: int, needed: Needed) -> PartitionQuestion:
+    def _question(self, table: str, partition: int, need: Need) -> PartitionQuestion:
         return PartitionQuestion(
             table=table,
             partition=partition,
-            offset=needed.offset,
-            stored=needed.stored,
+            offset=need.offset,
+            store_offset=need.store_offset,
             application=self._application,
         )
 
@@ -186,11 +186,11 @@ class Partitions:
         return answer
 
     def _read(self, question: PartitionQuestion) -> PartitionAnswer:
-        table, partition, needed = question.table, question.partition, question.needed
+        table, partition, need = question.table, question.partition, question.need
         if question.begin is None:
-            return PartitionAnswer(values=list(self._tables.get_batch(table, partition, question.keys, needed)))
+            return PartitionAnswer(values=list(self._tables.get_batch(table, partition, question.keys, need)))
         pairs, size = [], 0
-        scan = self._tables.scan(table, partition, question.begin, needed)
+        scan = self._tables.scan(table, partition, question.begin, need)
         for key, value in islice(scan, SCAN_MESSAGES):
             pairs.append((key, value))
             size += len(key) + len(value)

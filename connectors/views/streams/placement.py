@@ -23,15 +23,15 @@ processes can see a commit a moment earlier than the process that made it.
 _POLL_S = 0.005
 
 
-class Needed(NamedTuple):
+class Need(NamedTuple):
     """What a reader needs of a partition: all messages before `offset` of the topic.
 
-    A restored store has them if it was restored up to the offset `stored` of its changelog. The two are equal if the
-    topic is the changelog of its own store.
+    A restored store has them if it was restored up to the offset `store_offset` of its changelog. The two are equal if
+    the topic is the changelog of its own store.
     """
 
     offset: int
-    stored: int
+    store_offset: int
 
 
 class Placement:
@@ -79,16 +79,16 @@ class Placement:
         """
         return dict(self._standbys)
 
-    def await_offset(self, part: Part, needed: Needed) -> bool:
+    def await_offset(self, part: Part, need: Need) -> bool:
         """Returns whether this process has what is needed of a partition. Waits a moment for it.
 
         It does not wait for a restoration. A restoration takes longer, and could block all threads that read.
         """
         deadline_s = time.monotonic() + WAIT_S
-        while self._restored.get(part, 0) < needed.stored and self._committed.get(part, 0) < needed.offset:
+        while self._restored.get(part, 0) < need.store_offset and self._committed.get(part, 0) < need.offset:
             committed = dict(_committed(self._streams))
             self._committed = committed
-            if committed.get(part, 0) >= needed.offset:
+            if committed.get(part, 0) >= need.offset:
                 break
             if part in self._restored_ends or time.monotonic() >= deadline_s:
                 return False

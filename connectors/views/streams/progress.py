@@ -37,7 +37,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.spans import messages_in
 from changelog.connectors.views.served import Completeness
-from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.tables import KafkaTables, RestoringError
 from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
 from changelog.envelope.checkpoint import Checkpoint
@@ -69,7 +69,7 @@ class _Reached:
     """How far a partition is complete, and what a store must have to be as complete."""
 
     completeness: Completeness
-    needed: Needed
+    need: Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +128,14 @@ class TablesProgress:
         is not yet complete up to any checkpoint.
         """
         reached = self._standbys.reached.get(part)
-        if reached is None or self._tables.standbys().get(part, -1) < reached.needed.stored:
+        if reached is None or self._tables.standbys().get(part, -1) < reached.need.store_offset:
             return None
         return reached.completeness
 
-    def needed(self, part: Part) -> Needed:
+    def need(self, part: Part) -> Need:
         """Returns what an instance must have of a partition, so that its rows are as complete as `reached` says."""
         reached = self._served.reached.get(part)
-        return Needed(0, 0) if reached is None else reached.needed
+        return Need(0, 0) if reached is None else reached.need
 
     def refusal(self, entity: str) -> ChangelogError | None:
         """Returns why the table of a repartitioned entity cannot be complete; None if it can."""
@@ -220,7 +220,7 @@ class TablesProgress:
         reached = self._served.reached.get(part)
         if reached is None:
             return None
-        ends = {part: reached.needed.stored}
+        ends = {part: reached.need.store_offset}
         return replace(newest, completeness=reached.completeness, ends=ends, at_s=time.monotonic())
 
     def _note(self) -> None:
@@ -265,9 +265,9 @@ class _Track:
             for part, goal in self.goals.items()
             if self._has(part, goal, offsets.get(part, 0))
         }
-        for part, stored in stored_ends(complete).items():
-            needed = Needed(complete[part], stored)
-            self.reached[part] = _Reached(completeness=self.goals.pop(part).completeness, needed=needed)
+        for part, store_offset in stored_ends(complete).items():
+            need = Need(complete[part], store_offset)
+            self.reached[part] = _Reached(completeness=self.goals.pop(part).completeness, need=need)
         self.lags = {part: max(goal.ends[part] - offsets.get(part, 0), 0) for part, goal in self.goals.items()}
 
     def aim(self, parts: Collection[Part], newest: _Goal) -> None:

@@ -23,7 +23,7 @@ import structlog
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.java import Threads
 from changelog.connectors.views.streams.listeners import restore_listener, standby_listener
-from changelog.connectors.views.streams.placement import Needed, Placement, part_of
+from changelog.connectors.views.streams.placement import Need, Placement, part_of
 from changelog.connectors.views.streams.restoration import Restoration
 from changelog.connectors.views.streams.service_filter import times_of_included
 from changelog.envelope.errors import ChangelogError, Kind
@@ -226,15 +226,13 @@ class KafkaTables:
         """Returns a partition with the name of its topic."""
         return self._settings.topics[table], partition
 
-    def get_batch(
-        self, table: str, partition: int, keys: Sequence[bytes], needed: Needed | None
-    ) -> Sequence[bytes | None]:
+    def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        if it is a tombstone. The table has what is `needed`; if this is None, it may be that of a standby. Raises
+        if it is a tombstone. The table has what `need` says; if this is None, it may be that of a standby. Raises
         RestoringError if the table does not have this after a moment.
         """
         with self._asking(table):
-            store = self._store_with(table, partition, needed)
+            store = self._store_with(table, partition, need)
             values = [store.get(self._bytes_of(key)) for key in keys]
             self._refuse_closed(store)
             return [None if value is None else bytes(value.value()) for value in values]
@@ -246,13 +244,13 @@ class KafkaTables:
             return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
 
     def scan(
-        self, table: str, partition: int, begin: bytes, needed: Needed | None
+        self, table: str, partition: int, begin: bytes, need: Need | None
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Yields the keys of a partition from `begin` on in their order, each with its last message; `needed` is as for
+        """Yields the keys of a partition from `begin` on in their order, each with its last message; `need` is as for
         `get_batch`.
         """
         with self._asking(table):
-            store = self._store_with(table, partition, needed)
+            store = self._store_with(table, partition, need)
             pairs = store.range(self._bytes_of(begin), None)
             try:
                 while pairs.hasNext():
@@ -312,11 +310,11 @@ class KafkaTables:
             self._stores[table, partition, standby_too] = store
         return store
 
-    def _store_with(self, table: str, partition: int, needed: Needed | None) -> Any:
-        """Returns the store of a partition that has what is `needed`; if this is None, also that of a standby."""
-        if needed is not None and not self._placement.await_offset(self.part(table, partition), needed):
+    def _store_with(self, table: str, partition: int, need: Need | None) -> Any:
+        """Returns the store of a partition that has what `need` says; if this is None, also that of a standby."""
+        if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
-        return self._store(table, partition, standby_too=needed is None)
+        return self._store(table, partition, standby_too=need is None)
 
     def _part_of(self, part: Any) -> Part:
         """Returns the partition of a topic, from Java's object for the partition of the store's changelog."""

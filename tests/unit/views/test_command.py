@@ -38,6 +38,10 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tu
             "views.x.serve: a view with nested arrays cannot be served; serve a view of each entity, without `nested`",
         ),
         ('[views.ready]\nentity = "order"\nserve = {}', "views.ready.serve: /ready has another meaning"),
+        (
+            '[views.x]\nentity = "order"\nserve = { keep_service = ["a", "b"], drop_service = ["b"] }',
+            "views.x.serve: a service is both kept and dropped; leave one out",
+        ),
         ('[views.x]\nentity = "order"\nserve = { max_lag_seconds = 0 }', "views.x.serve.max_lag_seconds: should be"),
         (
             '[views.x]\nentity = "order"\nserve = {}\nwhere = "status LIKE \'P%\'"',

@@ -13,7 +13,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.views.served import Completeness, ForgottenError, NoRangesError
 from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.engine import StreamsEngine
-from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import TRUNCATE_KEY
@@ -63,8 +63,8 @@ class AtEnd:
     def reached(self, _: object) -> Completeness:
         return Completeness(position=Position(1, 10**6, 0), at_s=0.0)
 
-    def needed(self, _: object) -> Needed:
-        return Needed(0, 0)
+    def need(self, _: object) -> Need:
+        return Need(0, 0)
 
 
 def engine(memory: Memory, *, placed: bool = True, keys_max: int | None = None) -> StreamsEngine:

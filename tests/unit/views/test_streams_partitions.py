@@ -21,7 +21,7 @@ from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, Instan
 from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import opening, partitions
 from changelog.connectors.views.streams.partitions import SCAN_BYTES, OtherInstances, Partitions, read_question
-from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
@@ -31,8 +31,8 @@ from tests.patience import PATIENCE_S, until
 TOKEN = "the-token-of-instances"
 
 
-def at(offset: int) -> Needed:
-    return Needed(offset, offset)
+def at(offset: int) -> Need:
+    return Need(offset, offset)
 
 
 class Tables:
@@ -52,12 +52,12 @@ class Tables:
     def part(self, table: str, number: int) -> Part:
         return f"booking.{table}", number
 
-    def get_batch(self, table: str, _: int, keys: Sequence[bytes], needed: Needed | None) -> Sequence[bytes | None]:
-        if needed is not None and needed.offset > self.offset:
+    def get_batch(self, table: str, _: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
+        if need is not None and need.offset > self.offset:
             raise restoring(table)
         return [self.messages.get(key) for key in keys]
 
-    def scan(self, _table: str, _: int, begin: bytes, _needed: Needed) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, _table: str, _: int, begin: bytes, _need: Need) -> Generator[tuple[bytes, bytes], None, None]:
         yield from sorted(pair for pair in self.messages.items() if pair[0] >= begin)
 
 

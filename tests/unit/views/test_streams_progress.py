@@ -11,7 +11,7 @@ import pytest
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.views.streams import progress
-from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.views.streams.topics import ServedTopic
@@ -121,7 +121,7 @@ def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, foll
     cluster.offsets = {ORDER: 7, GUEST: 5}
     until(lambda: reached(followed, "order") == 1, "order is not complete")
     assert followed.reached([ORDER]) == followed.reached([GUEST]) == followed.reached([ORDER, GUEST])
-    assert followed.needed(ORDER) == Needed(7, 7)
+    assert followed.need(ORDER) == Need(7, 7)
 
 
 def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: TablesProgress) -> None:
@@ -272,7 +272,7 @@ def test_stores_with_their_own_changelogs_are_complete_up_to_the_ends_of_these(c
         assert reached(followed, "order") is None
         cluster.offsets = {ORDER: 7}
         until(lambda: reached(followed, "order") == 1, "order is not complete")
-        assert followed.needed(ORDER) == Needed(7, 2)
+        assert followed.need(ORDER) == Need(7, 2)
         time.sleep(0.1)
         assert followed.standby_reached(ORDER) is None
         cluster.standby_offsets = {ORDER: 2}

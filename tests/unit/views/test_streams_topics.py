@@ -1,11 +1,13 @@
 """Which topics can be served, and in which of their partitions a key can be."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from changelog.connectors.sinks.kafka.admin.topics import Profile, TopicSettings, TopicState
+from changelog.connectors.sinks.kafka.admin.topics import Profile, Topic, TopicSettings, TopicState
 from changelog.connectors.views.streams import topics
 from changelog.connectors.views.streams.topics import ServedTopic, loss
 from changelog.envelope.errors import ChangelogError, Kind
@@ -52,3 +54,28 @@ def test_a_key_is_in_one_partition_if_the_key_chooses_it() -> None:
     elsewhere = ServedTopic(name="booking.order", key=("id",), partitions=3, is_placed_by_key=False)
     assert list(elsewhere.partitions_of(b"42")) == [0, 1, 2]
     assert placed.parts() == [("booking.order", 0), ("booking.order", 1), ("booking.order", 2)]
+
+
+def test_changes_of_rows_that_move_between_partitions_cannot_be_chosen_by_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = ServedTopic(name="booking.guest", key=("id",), partitions=3, is_placed_by_key=False)
+    settings: dict[str, str] = {}
+
+    def ensured(_: object, made: Sequence[Topic], **__: object) -> dict[str, TopicState]:
+        settings.update(made[0].settings)
+        return {made[0].name: TopicState(partitions=made[0].partitions, settings=settings)}
+
+    def changelog(served: ServedTopic) -> tuple[str, float]:
+        client = cast(Any, SimpleNamespace(admin=lambda: None))
+        return topics.ensure_changelog(client, "views-guest-changelog", served, create=True, replication_factor=None)
+
+    monkeypatch.setattr(topics, "ensure", ensured)
+    monkeypatch.setattr(topics, "read_ids", lambda *_: {"views-guest-changelog": "id"})
+    with pytest.raises(ChangelogError, match=r"rows of booking\.guest can move between its partitions, so they cannot"):
+        changelog(moving)
+    assert changelog(replace(moving, partitions=1, message_bytes=5 << 20)) == ("id", 7 * 86_400.0)
+    assert (settings["cleanup.policy"], settings["max.message.bytes"]) == ("compact", str(5 << 20))
+    monkeypatch.setattr(topics, "loss", lambda _: "retention.ms = 1000")
+    with pytest.raises(ChangelogError, match=r"topic views-guest-changelog deletes messages \(retention\.ms = 1000\)"):
+        changelog(replace(moving, is_placed_by_key=True))
