@@ -63,8 +63,9 @@ GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
 
 One worker of pytest-xdist runs all tests of a group, and starts the virtual machine once for all of them.
 
-The tests of Spark with Kafka are a group of their own, `spark-kafka`. If they were in the group `spark`, its worker
-would still run them long after the other workers have ended.
+The tests of Spark with Kafka are a group of their own, `spark-kafka`, and so are the tests of Kafka with PostgreSQL,
+`kafka-postgres`. If they were in the groups `spark` and `kafka`, the workers of these groups would still run them long
+after the other workers have ended.
 """
 
 
@@ -104,6 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "starts_servers" in item.fixturenames:
             item.add_marker(pytest.mark.server)
         groups = dict.fromkeys(group for fixture, group in GROUPS.items() if fixture in item.fixturenames)
+        if [*groups] == ["kafka"] and "server" in item.fixturenames:
+            groups["postgres"] = None
         if groups:
             item.add_marker(pytest.mark.xdist_group("-".join(groups)))
 

@@ -237,11 +237,13 @@ class EngineProcess:
             self._process.stdin.flush()
 
     def _read_stderr(self) -> None:
-        """Logs what Java or a library prints, without the lines of stack traces, and keeps the last lines."""
+        """Logs what Java or a library prints, and keeps the last lines. Leaves out the lines of stack traces, and those
+        by which Java repeats its options in environment variables: they are no warnings, and may hold passwords.
+        """
         assert self._process.stderr
         for line in iter(self._process.stderr.readline, b""):
             text = line.decode("utf-8", "replace").strip()
-            if not text or text.startswith("at "):
+            if not text or text.startswith(("at ", "Picked up ", "NOTE: Picked up ")):
                 continue
             self._errors.append(text)
             level = _LEVEL.search(text)

@@ -1,6 +1,7 @@
 """The embedded Debezium reads a PostgreSQL database. Tests its events, restarts, back-pressure, kills and errors."""
 
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -247,6 +248,27 @@ def test_an_error_of_debezium_is_one_line(database: str, jars: Path, tmp_path: P
     assert (error.kind, "class com.example.Nothing is not in the jars" in error.message) == (Kind.PRECONDITION, True)
     error = engine_error({**properties, "database.hostname": "127.0.0.1", "database.port": "1"}, jars, tmp_path)
     assert (error.kind, "Connection to 127.0.0.1:1 refused" in error.message) == (Kind.CONNECTION, True), error.message
+
+
+def test_options_of_java_from_the_environment_are_not_logged(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java repeats them on its standard error, and they may hold passwords."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{os.environ['JAVA_TOOL_OPTIONS']} -Dpassword=tool-secret")
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dpassword=launcher-secret")
+    lines: list[LogLine] = []
+    process = EngineProcess(
+        Launch(properties={"connector.class": "com.example.Nothing"}, jars=jars), {}, [], lines.append
+    )
+    try:
+        with pytest.raises(ChangelogError) as error:
+            read_until_it_ends(process)
+    finally:
+        process.close()
+    assert "secret" not in str([error.value, *lines])
+
+
+def read_until_it_ends(process: EngineProcess) -> None:
+    while not isinstance(process.read(PATIENCE_S), End):
+        pass
 
 
 def test_a_heap_that_is_too_small_is_named(database: str, jars: Path, tmp_path: Path) -> None:

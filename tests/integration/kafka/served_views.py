@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.campaigns._service import LEAN
 from tests.patience import PATIENCE_S, PROGRAM_S, until
 from tests.servers import fetched
 from tests.unit.views.running import Api
@@ -43,7 +44,7 @@ class ServedViews:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **LEAN, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1"},
             )
 
     def ready(self) -> Api:

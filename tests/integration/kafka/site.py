@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,11 @@ class Site:
         service.check()
         self._settled()
 
-    @property
+    @cached_property
     def log(self) -> Log:
-        """A reader of the changelog."""
+        """A reader of the changelog. A new reader would load the system's certificates again for the registry, and a
+        test that waits for a checkpoint would do so at each look.
+        """
         return open_log(self.settings)
 
     @property
