@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="decision",
         required=True,
         choices=DECISIONS,
-        help="skip: leave the change out; default: publish it as if no policy forbade it; "
+        help="skip: leave the change out; default: publish it although a policy forbids it; "
         "dead-letter: publish it under the entity `dead` instead",
     )
 
