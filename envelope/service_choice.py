@@ -9,9 +9,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 class ServiceChoice:
     """Chooses changes by the name of the service in their stamps. By default, all changes are included.
 
-    With `keep`, only changes by these services are included, otherwise all but those by the services in `drop`. A
-    change that is not included is ignored, as if it had never been made: its row keeps the state that it had before. So
-    a truncate by such a service removes nothing.
+    If `keep` names services, only their changes are included. Otherwise, all changes are included, except those by the
+    services in `drop`. A change that is not included is ignored, as if it had never been made: its row keeps the state
+    that it had before. So a truncate by such a service removes nothing.
     """
 
     keep: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class ServiceChoice:
         return (service in self.names) == self.is_of_kept
 
     def contradiction(self) -> str | None:
-        """Returns what is wrong if a service is both kept and dropped; None if none is."""
+        """Returns what is wrong if a service is both kept and dropped; None if no service is both."""
         return "a service is both kept and dropped" if set(self.keep) & set(self.drop) else None
 
 

@@ -182,9 +182,9 @@ class Versions:
     def _passes(self, entity: Entity, first: Source) -> bool:
         """Returns whether an operator accepted the change of columns at this row.
 
-        The accepted position is that of this row or of a later row of the same transaction. If the row was read from
-        its table, its position may also be after the accepted position: the table is read again after a stop, and the
-        rows then get later positions.
+        The operator did so if the accepted position is that of this row, or of a later row of the same transaction. For
+        a row that was read from its table, the accepted position must be that of this row or an earlier one: the table
+        is read again after a stop, and the rows then get later positions.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:

@@ -189,9 +189,9 @@ def take_snapshot(reader: Connection, control: Connection, deliveries: Deliverie
 def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot:
     """Returns what the snapshot of MariaDB sees.
 
-    The place up to which the snapshot sees the log can be before the place where the stream begins, although the
-    snapshot misses no transaction. The reason is that the log may end with events of the server itself, such as a
-    checkpoint, and no snapshot includes these before the next commit. Also, on a server that has taken the place of
+    A snapshot can end before the place where the stream begins, and still miss no transaction. The reason is that the
+    log may end with events of the server itself, such as a checkpoint, and no snapshot includes these before the next
+    commit. Also, on a server that has taken the place of
     another, it is not known where the delivered transactions end. In both cases the GTIDs say what the snapshot misses.
     """
     place = snapshot_place(reader.query)

@@ -145,7 +145,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. The 1 bits at the end of the first byte are as many as the bytes after it."""
+    """Reads a number of 1 to 9 bytes. The first byte ends with one 1 bit for each byte that follows."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1

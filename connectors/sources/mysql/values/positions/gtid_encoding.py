@@ -5,9 +5,9 @@ All numbers are little-endian. The set starts with 8 bytes: the number of source
 bytes of its UUID and the number of its intervals (8 bytes). Each interval is two numbers of 8 bytes: its first
 number, and the first number after the interval.
 
-MySQL 8.3 and later use a second format if a source has a tag. In this format, the first and the last of the first 8
-bytes are 1, and the 6 bytes between them are the number of sources. Each UUID is followed by a byte with twice the
-length of the tag, and by the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
+MySQL 8.3 and later use a second format if a source has a tag. This format also starts with 8 bytes: a byte 1, the
+number of sources in 6 bytes, and another byte 1. Each UUID is followed by a byte with twice the length of the tag, and
+by the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
 """
 
 import struct

@@ -176,7 +176,7 @@ def _of_types(shapes: Sequence[LoggedType], types: Iterable[int]) -> list[int]:
 
 
 def _required(cursor: Cursor, fields: _Fields, field: _Field) -> Cursor:
-    """Returns a field. A table map with names must have each field that describes some of its columns."""
+    """Returns a field. A table map with names must have every field that applies to one of its columns."""
     if field not in fields:
         raise cursor.malformed(f"a table map with names, but without the optional field {field}")
     return fields[field]
