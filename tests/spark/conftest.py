@@ -40,10 +40,6 @@ def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     options = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
-        # For few rows, compiling code for each query takes longer than interpreting the query. The jobs that the demo,
-        # campaigns and tests start as processes compile it.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.files.openCostInBytes": "1",  # with this setting, few tasks read many small files
     }
     if jars:
