@@ -112,7 +112,15 @@ def follow(
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Returns the last checkpoint of the changelog at `path`, None if there is none. Takes no lock."""
+    """Returns the last checkpoint of the changelog at `path`, None if there is none. Takes no lock.
+
+    So a service that starts can move a damaged file away just before it is read. Then the log is looked at once more.
+    """
+    try:
+        return find_recovery(path).checkpoint
+    except ChangelogError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
     return find_recovery(path).checkpoint
 
 

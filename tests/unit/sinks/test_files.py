@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
+from changelog.connectors.sinks.files import layout
 from changelog.connectors.sinks.files import sink as file_sink
 from changelog.connectors.sinks.files.layout import NotWholeError, Resume, log_file, resume_file, verify, with_marked
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sinks.files.sink import FileSink
-from changelog.envelope.checkpoint import FORMAT, Decisions
+from changelog.envelope.checkpoint import FORMAT, Checkpoint, Decisions
 from changelog.envelope.columnar.batch import with_shapes
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -80,6 +81,21 @@ def test_checkpoints_without_rows_are_stored_beside_the_log(sink: FileSink, path
     store(sink, [batch([])], checkpoint(1, through=15))
     assert _recovered_after_restart(path, sink) == checkpoint(1, through=15)
     assert len(list((path / "log").iterdir())) == 1
+
+
+def test_a_file_that_is_moved_away_while_it_is_read_is_no_error(
+    sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(sink, commit(1), checkpoint(1))
+    store(sink, commit(2), checkpoint(2))
+
+    def moved_away(file: Path) -> Checkpoint:
+        monkeypatch.undo()
+        file.unlink()
+        return verify(file)
+
+    monkeypatch.setattr(layout, "verify", moved_away)
+    assert read_checkpoint(path) == checkpoint(1)
 
 
 def test_only_one_process_may_write(sink: FileSink, path: Path) -> None:
