@@ -1,6 +1,6 @@
 """Decides which views there are: those that the configuration serves, or else all entities of the changelog."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -24,14 +24,18 @@ class Catalogue:
     def views(self) -> Mapping[str, ShownView]:
         """Returns the views that can be queried now, by name."""
         entities = self.engine.entities()
+        return {name: self._shown(name, entities) for name in self.declared or entities}
+
+    def view(self, name: str) -> ShownView | None:
+        """Returns one of the views; None if there is none with this name."""
+        entities = self.engine.entities()
+        return self._shown(name, entities) if name in (self.declared or entities) else None
+
+    def _shown(self, name: str, entities: Mapping[str, Sequence[str]]) -> ShownView:
         if self.declared:
-            return {
-                name: replace(view, key=tuple(entities.get(view.entity, ()))) for name, view in self.declared.items()
-            }
-        return {
-            name: ShownView(name=name, entity=name, served=self.engine.view(name), key=tuple(key))
-            for name, key in entities.items()
-        }
+            view = self.declared[name]
+            return replace(view, key=tuple(entities.get(view.entity, ())))
+        return ShownView(name=name, entity=name, served=self.engine.view(name), key=tuple(entities[name]))
 
 
 def catalogue(engine: StateEngine, views: Mapping[str, ViewConfig]) -> Catalogue:

@@ -1,6 +1,7 @@
 """Serves views at an address, until it is told to stop."""
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,8 +54,22 @@ def serving_views(
         views = catalogue(engine, config.views)
         if isinstance(engine, SharedEngine):
             ending.enter_context(contextlib.closing(Reporting(engine.figures, sys.stderr)))
-        with served(settings, SURFACE, make_app) as server:
+        with served(settings, SURFACE, make_app) as server, frozen():
             yield server
+
+
+@contextlib.contextmanager
+def frozen() -> Iterator[None]:
+    """Excludes the objects that exist now from garbage collection until the block ends.
+
+    Almost all of them, such as modules and classes, are never garbage. But each full collection would look at all of
+    them, and make every request wait meanwhile.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def open_engine(config: Config, archive: Path | None) -> StateEngine:

@@ -19,7 +19,6 @@ from http import HTTPStatus
 
 import anyio
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -44,6 +43,11 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 """The headers of every answer. The first one allows no script and no style inside a page, only our own files."""
+
+
+_OWN_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.items())
+_OWN_NAMES = frozenset(name for name, _ in _OWN_HEADERS)
+_CACHE_CONTROL = b"cache-control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +224,10 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers.setdefault("cache-control", "no-store")
+            headers = [header for header in message["headers"] if header[0] not in _OWN_NAMES]
+            if all(name != _CACHE_CONTROL for name, _ in headers):
+                headers.append((_CACHE_CONTROL, b"no-store"))
+            message["headers"] = [*headers, *_OWN_HEADERS]
         await self._send(message)
 
 

@@ -1,11 +1,12 @@
 """Makes the ASGI application of the HTTP API: its addresses, the guard that protects them, and answers to errors."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 
-import anyio
 import structlog
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
@@ -30,7 +31,7 @@ from changelog.connectors.views.http.questions import (
     key_range,
     refuse_unknown,
 )
-from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s, refuse_stale
+from changelog.connectors.views.http.waiting import WAIT_S, Reading, Waiting, age_s, read_once
 from changelog.connectors.views.served import SharedEngine
 from changelog.connectors.views.shown import ShownMoment, ShownView
 from changelog.connectors.web.access import Access
@@ -75,6 +76,14 @@ Prepared = tuple[str | None, Answer]
 """The key, if the request asks for one row, and the function that makes the answer."""
 
 _log = structlog.get_logger("views")
+
+
+class NoViewError(Exception):
+    """Raised if the address of a request does not name a view that is known; `answer` is the answer."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,34 +134,42 @@ class Api:
     ) -> Response:
         """Returns the answer about the view that a request names.
 
-        `prepare` reads the parameters of the request before the request waits, and raises RefusalError if they are bad.
-        The function that it returns is called in a thread, because it reads files.
+        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It and the function that
+        it returns are called in a thread, because they may read files.
         """
-        view = (await run_sync(self.catalogue.views)).get(request.path_params["view"])
-        if view is None:
-            return await self._no_view()
-        began_s, parameters = time.monotonic(), _parameters(request)
-        try:
+        name, parameters, began_s = request.path_params["view"], _parameters(request), time.monotonic()
+
+        def read() -> Reading:
+            view = self._view(name)
             refuse_unknown(parameters, known_names)
             key, answer = prepare(view, parameters)
-            required = freshness(parameters, max_lag_s=view.max_lag_s)
-            moment = await self.waiting.until(view, key, required)
-            response = await run_sync(answer, moment, limiter=self.waiting.readers)
-            refuse_stale(moment, required)
-            self.metrics.staleness.set(age_s(moment.reached, time.time()) or 0.0)
+            return read_once(view, key, freshness(parameters, max_lag_s=view.max_lag_s), answer)
+
+        try:
+            response, reached = await self.waiting.until(read)
+            self.metrics.staleness.set(age_s(reached, time.time()) or 0.0)
+        except NoViewError as error:
+            return error.answer  # it is not counted: clients could make up as many names as they like
         except RefusalError as refusal:
             if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
-                self.metrics.expired.labels(view.name).inc()
+                self.metrics.expired.labels(name).inc()
             response = error_answer(refusal.status, refusal.message, refusal.hint, refusal.headers)
         except ChangelogError as error:
             response = _failed(error)
-        self.metrics.requests.labels(view.name, response.status_code).inc()
-        self.metrics.seconds.labels(view.name).observe(time.monotonic() - began_s)
+        self.metrics.requests.labels(name, response.status_code).inc()
+        self.metrics.seconds.labels(name).observe(time.monotonic() - began_s)
         return response
 
-    async def _no_view(self) -> Response:
-        names = ", ".join(await run_sync(self.catalogue.views)) or "none yet"
-        return error_answer(HTTPStatus.NOT_FOUND, "there is no such view", f"there are: {names}")
+    def _view(self, name: str) -> ShownView:
+        """Returns the view with a name. Raises NoViewError."""
+        try:
+            view = self.catalogue.view(name)
+        except ChangelogError as error:
+            raise NoViewError(_failed(error)) from error
+        if view is not None:
+            return view
+        names = ", ".join(self.catalogue.views()) or "none yet"
+        raise NoViewError(error_answer(HTTPStatus.NOT_FOUND, "there is no such view", f"there are: {names}"))
 
     async def health(self, _: Request) -> Response:
         """Answers `/health`: this process runs."""
@@ -163,7 +180,7 @@ class Api:
         try:
             views = await run_sync(self.catalogue.views)
             for view in views.values():
-                await run_sync(view.now, limiter=self.waiting.readers)
+                await asyncio.get_running_loop().run_in_executor(self.waiting.readers, view.now)
         except ChangelogError as error:
             content = {"ok": False, "error": error.message, **await self._offsets_left()}
             return JSONResponse(content, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -212,9 +229,10 @@ def views_app(
     which clients may call it. Once `stopping` returns True, no request waits any longer. At most `readers`
     requests read the changelog at the same time.
     """
-    waiting = Waiting(readers=anyio.CapacityLimiter(readers), stopping=stopping, wait_s=wait_s)
+    waiting = Waiting(readers=ThreadPoolExecutor(readers, "views-reader"), stopping=stopping, wait_s=wait_s)
     api = Api(name=name, catalogue=catalogue, waiting=waiting, metrics=ViewMetrics(), needs_token=access.needs_token)
     addresses: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+        "/{view}/{key:path}": api.row,  # most requests are for rows, and the first address that matches counts
         "/": api.overview,
         "/api.css": api.style,
         "/openapi.json": api.described,
@@ -222,7 +240,6 @@ def views_app(
         READY: api.ready,
         "/metrics": api.measured,
         "/{view}": api.rows,
-        "/{view}/{key:path}": api.row,
     }
     routes = [Route(address, endpoint, methods=["GET"]) for address, endpoint in addresses.items()]
     handlers = {HTTPException: _not_there, ChangelogError: _changelog_error, Exception: _bug}

@@ -3,12 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 
-import anyio
-from anyio.to_thread import run_sync
+from starlette.responses import Response
 
 from changelog.connectors.views.http.answers import RefusalError, headers_of, staleness
 from changelog.connectors.views.http.questions import Freshness
@@ -23,37 +22,65 @@ POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a reading of the changelog found: the `answer`, or why the states are not new enough (`shortfall`). The
+    states are complete as far as `reached` says.
+    """
+
+    reached: Completeness
+    shortfall: str | None = None
+    answer: Response | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Makes requests wait: for at most `wait_s` seconds, and no longer once `stopping` returns True.
 
-    `stopping` returns True when the server is about to end. `readers` limits how many threads read at the same time.
+    `stopping` returns True when the server is about to end. `readers` are the threads that read.
     """
 
-    readers: anyio.CapacityLimiter
+    readers: Executor
     stopping: Callable[[], bool]
     wait_s: float = WAIT_S
 
-    async def until(self, view: ShownView, key: str | None, freshness: Freshness) -> ShownMoment:
-        """Returns the view's rows once they are new enough; with a `key`, only its row is read.
+    async def until(self, read: Callable[[], Reading]) -> tuple[Response, Completeness]:
+        """Returns the answer of `read` once the states are new enough, and how far they are complete.
 
-        Raises RefusalError (503) if they do not become new enough in time, and the errors of `ShownView.now`.
+        `read` is called in a thread, because it may read files. It does everything in one call: it costs more to pass
+        work to a thread than to find a row in memory. Raises RefusalError (503) if the states do not become new enough
+        in time, and the errors of `read`.
         """
         deadline = time.monotonic() + self.wait_s
         while True:
-            moment = await run_sync(partial(view.now, key, allows_stale=freshness.allows_stale), limiter=self.readers)
-            shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
-            if shortfall is None:
-                return moment
+            reading = await asyncio.get_running_loop().run_in_executor(self.readers, read)
+            if reading.answer is not None:
+                return reading.answer, reading.reached
             if self.stopping():
                 raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping", "send the request again")
             if time.monotonic() >= deadline:
                 raise RefusalError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"the changelog {shortfall}",
+                    f"the changelog {reading.shortfall}",
                     f"the request waited {self.wait_s:g} s: try again, or see `changelog status` for the service's lag",
-                    headers_of(moment.reached, time.time()),
+                    headers_of(reading.reached, time.time()),
                 )
             await asyncio.sleep(POLL_S)
+
+
+def read_once(
+    view: ShownView, key: str | None, freshness: Freshness, answer: Callable[[ShownMoment], Response]
+) -> Reading:
+    """Reads the view's rows as they are now; with a `key`, only its row is read. `answer` makes the answer from them.
+
+    Raises RefusalError (503) if rows come from a copy that is not new enough, and the errors of `ShownView.now`.
+    """
+    moment = view.now(key, allows_stale=freshness.allows_stale)
+    shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
+    if shortfall is not None:
+        return Reading(reached=moment.reached, shortfall=shortfall)
+    response = answer(moment)
+    refuse_stale(moment, freshness)
+    return Reading(reached=moment.reached, answer=response)
 
 
 def refuse_stale(moment: ShownMoment, freshness: Freshness) -> None:

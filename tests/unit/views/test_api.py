@@ -1,5 +1,6 @@
 """Tests the HTTP API of views: single rows, ranges, how new the rows are, errors, and the API's own description."""
 
+import gc
 import json
 import socket
 import threading
@@ -33,6 +34,8 @@ def test_a_row_is_as_the_changelog_has_it(api: Api) -> None:
     assert f'"current":{PAID}'.encode() in answer.body
     assert answer.headers["x-position"] == END
     assert float(answer.headers["x-staleness"]) >= 0
+    assert answer.headers.get_all("cache-control") == ["private, no-cache"]
+    assert api.get("/order").headers.get_all("cache-control") == ["no-store"]
     rest = answer.json
     del rest["current"]
     assert rest == {
@@ -254,6 +257,21 @@ def test_probes_and_metrics(api: Api) -> None:
     assert 'changelog_view_requests_total{status="404",view="order"}' in text
     assert 'changelog_view_request_seconds_bucket{le="10.0",view="order"}' in text
     assert "changelog_view_staleness_seconds" in text
+
+
+def test_names_that_clients_make_up_are_not_counted(api: Api) -> None:
+    assert api.get("/order/41").status == 200
+    assert api.get("/made_up/41").status == 404
+    metrics = api.get("/metrics").body
+    assert b'changelog_view_requests_total{status="200",view="order"}' in metrics
+    assert b"made_up" not in metrics
+
+
+def test_garbage_collections_skip_what_exists_before_the_first_request(folder: Path) -> None:
+    gc.unfreeze()
+    with serving_views(settings(folder)):
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_an_empty_changelog_is_not_ready(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""Measures how long `changelog views serve` takes to answer requests for rows while changes of the rows arrive.
+
+The broker, the service, a process that publishes 5,000 changes a second, and this process, which sends 1,000 requests a
+second over a few connections, share the machine. So the CPU time of the service is printed too, for each request and
+for groups of threads: *python* are those of the event loop and of Python's other threads, and the others are Java's.
+With `--changes 0`, nothing is published, so all the CPU time is that of requests, but for what the service does at
+rest. With `--reads 0`, no requests are sent: this is what the changes cost.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from bench.archived.changes import World
+from bench.live import open_loop
+from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, publish
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.servers.kafka import temporary_broker
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.key import partition_batch
+from changelog.envelope.position import Position, commit_text
+
+ROWS, READS_PER_S, CHANGES_PER_S, SECONDS, CONNECTIONS = 100_000, 1_000, 5_000, 60, 8
+COMMITS_PER_S = 5
+WARM_S = 15
+READY_S_MAX = 300
+RESERVE = 10
+"""How many times as many changes there are as a run is expected to take. On a busy machine, it takes longer."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Starts everything, and prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS, help="number of rows (%(default)s)")
+    parser.add_argument("--reads", type=int, default=READS_PER_S, help="requests a second (%(default)s)")
+    parser.add_argument("--changes", type=int, default=CHANGES_PER_S, help="changes a second (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="how long to measure (%(default)s)")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="number of connections (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
+    options = parser.parse_args()
+    figures = measure(options)
+    for name, value in figures.items():
+        print(f"{name}: {value}")
+    if options.json:
+        print(json.dumps(figures))
+
+
+def measure(options: argparse.Namespace) -> Mapping[str, object]:
+    """Returns the figures of one run."""
+    seconds = WARM_S + options.seconds
+    world = World(options.rows + options.changes * seconds * RESERVE, options.rows)
+    with temporary_broker() as broker, tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        Path("changelog.toml").write_text(CONFIG.format(servers=broker.bootstrap_servers, jars=STREAMS), "utf-8")
+        settings = KafkaSettings(
+            client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
+        )
+        publish(settings, world, 0, options.rows)
+        with served() as (pid, address), publishing(settings, world, options.changes):
+            load(address, options, WARM_S)
+            before, began_s = cpu_by_thread(pid), time.monotonic()
+            answers = load(address, options, options.seconds)
+            elapsed_s, cpu = time.monotonic() - began_s, cpu_by_thread(pid) - before
+    return {
+        **({} if answers is None else figures_of(answers, cpu)),
+        "CPU of the service, % of a core": round(100 * cpu.total() / TICKS_PER_S / elapsed_s, 1),
+        **{f"CPU of {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1) for name, ticks in cpu.most_common(8)},
+    }
+
+
+def figures_of(answers: open_loop.Answers, cpu: Mapping[str, int]) -> Mapping[str, object]:
+    """Returns the figures of the requests. `cpu` has the ticks of CPU of each group of threads."""
+    count = len(answers.latencies_s)
+    return {
+        **{f"p{percentile:g} ms": round(answers.milliseconds(percentile), 2) for percentile in (50, 90, 99, 99.9, 100)},
+        "statuses": dict(answers.statuses),
+        "CPU of python, us a request": round(cpu["python"] / TICKS_PER_S / count * 1e6),
+    }
+
+
+def load(address: str, options: argparse.Namespace, seconds: int) -> open_loop.Answers | None:
+    """Asks for random rows for some seconds. Without requests, only waits."""
+    if not options.reads:
+        time.sleep(seconds)
+        return None
+    keys = np.random.default_rng(1).integers(0, options.rows, options.reads * seconds)
+    url = urlsplit(address)
+    assert url.hostname is not None
+    assert url.port is not None
+    return open_loop.send(
+        url.hostname,
+        url.port,
+        lambda number: f"/order/{keys[number]:010}",
+        per_second=options.reads,
+        seconds=seconds,
+        connections=options.connections,
+    )
+
+
+@contextmanager
+def served() -> Iterator[tuple[int, str]]:
+    """Yields the process id and the address of a service, once its rows can be read."""
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "changelog", "views", "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        match = re.search(r"views are served at (http://\S+)/", process.stdout.readline())
+        assert match is not None
+        try:
+            deadline_s = time.monotonic() + READY_S_MAX
+            while not is_ready(match[1]):
+                if time.monotonic() > deadline_s:
+                    raise SystemExit("the rows cannot be read")
+                time.sleep(0.2)
+            yield process.pid, match[1]
+        finally:
+            process.terminate()
+
+
+def is_ready(address: str) -> bool:
+    """Returns whether the rows can be read."""
+    try:
+        with urllib.request.urlopen(f"{address}/ready") as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
+@contextmanager
+def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[None]:
+    """Publishes changes at an even pace in another process, until the block ends."""
+    if not per_second:
+        yield
+        return
+    process = multiprocessing.get_context("spawn").Process(
+        target=publish_at_pace, args=(settings, world, per_second), daemon=True
+    )
+    process.start()
+    try:
+        yield
+        if not process.is_alive():
+            raise SystemExit("the process that publishes changes has ended")
+    finally:
+        process.kill()
+        process.join()
+
+
+def publish_at_pace(settings: KafkaSettings, world: World, per_second: int) -> None:
+    """Publishes all changes of the world after the first one of each row."""
+    step = per_second // COMMITS_PER_S
+    with closing(KafkaSink(settings, JSON)) as sink:
+        sink.prepare([ORDER])
+        sink.recover()
+        began_s = time.monotonic()
+        for number, start in enumerate(range(world.key_count, world.changes - step, step)):
+            rows = world.rows(np.arange(start, start + step, dtype=np.int64))
+            partitions = pa.array(partition_batch(rows.column("key"), PARTITIONS))
+            rows = rows.set_column(SCHEMA.get_field_index("partition"), SCHEMA.field("partition"), partitions)
+            last = Position.parse(rows.column("position")[-1].as_py())
+            time.sleep(max(0.0, began_s + number / COMMITS_PER_S - time.monotonic()))
+            sink.add([rows])
+            sink.commit(
+                Checkpoint(position=last, through=commit_text(last.commit), epoch=1, settings={"order": ORDER.shape()})
+            )
+
+
+def cpu_by_thread(pid: int) -> Counter[str]:
+    """Returns the ticks of CPU that groups of threads of a process have used. Threads that ended are missing."""
+    ticks = Counter[str]()
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        name, _, fields = path.read_text().partition("(")[2].rpartition(") ")
+        ticks[re.sub(r"[-#]?\d+$", "", name)] += sum(map(int, fields.split()[11:13]))
+    return ticks
+
+
+if __name__ == "__main__":
+    main()
