@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 
 from changelog.connectors.config.fields import Columns, EntityName, Name, Section, Text
 from changelog.connectors.config.web import Token, WebConfig
+from changelog.envelope.service_choice import ServiceChoice
 
 OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
 """The addresses of `changelog views serve` that no view can have."""
@@ -99,10 +100,19 @@ class ServeConfig(WebConfig):
 class ServedConfig(Section):
     """`[views.X.serve]`: `changelog views serve` serves this view.
 
-    `max_lag_seconds` is the largest staleness that a request accepts if it has no parameter `max_lag`.
+    `max_lag_seconds` is the largest staleness that a request accepts if it has no parameter `max_lag`. With
+    `keep_service`, only changes by these services count, and with `drop_service`, none by these: a row keeps the state
+    that it had before.
     """
 
     max_lag_seconds: float | None = Field(default=None, gt=0)
+    keep_service: tuple[str, ...] = ()
+    drop_service: tuple[str, ...] = ()
+
+    @property
+    def services(self) -> ServiceChoice:
+        """The services whose changes count."""
+        return ServiceChoice(keep=tuple(sorted({*self.keep_service})), drop=tuple(sorted({*self.drop_service})))
 
 
 class WindowConfig(Section):
@@ -185,6 +195,8 @@ def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]
             yield name, "a view with nested arrays cannot be served; serve a view of each entity, without `nested`"
         elif view.serve is not None and name in OWN_ADDRESSES:
             yield name, f"/{name} has another meaning; give the view another name"
+        elif view.serve is not None and (contradiction := view.serve.services.contradiction()):
+            yield name, f"{contradiction}; leave one out"
 
 
 def totals_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[tuple[str, ...], str]]:

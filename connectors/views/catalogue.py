@@ -9,6 +9,7 @@ from changelog.connectors.views.condition.parse import parse
 from changelog.connectors.views.served import StateEngine
 from changelog.connectors.views.shown import ShownView
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.service_choice import ALL_SERVICES
 
 ALL = ("*",)
 """The value of `columns` that means all columns."""
@@ -66,13 +67,15 @@ def catalogue(engine: StateEngine, views: Mapping[str, ViewConfig]) -> Catalogue
 def _declared(engine: StateEngine, name: str, view: ViewConfig) -> ShownView:
     with _naming(name):
         condition = None if view.where is None else parse(view.where)
+    services = ALL_SERVICES if view.serve is None else view.serve.services
     return ShownView(
         name=name,
         entity=view.entity,
-        served=engine.view(view.entity),
+        served=engine.view(view.entity, services),
         columns=None if view.columns == ALL else view.columns,
         condition=condition,
         max_lag_s=None if view.serve is None else view.serve.max_lag_seconds,
+        services=services,
     )
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, Protocol, runtime_checkable
 
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.schemas.types import Struct
 
 INSTANCES: Final = "/.instance/1"
@@ -95,8 +96,10 @@ class StateEngine(Protocol):
         The result is empty if there is no changelog yet.
         """
 
-    def view(self, entity: str, /) -> ServedView:
-        """Returns the rows of an entity. The changelog need not have the entity yet."""
+    def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> ServedView:
+        """Returns the rows of an entity, by the changes that `services` includes. The changelog need not have the
+        entity yet.
+        """
 
     def close(self) -> None:
         """Ends what the engine runs. It cannot be used afterwards."""

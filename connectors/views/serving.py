@@ -87,5 +87,5 @@ def open_engine(config: Config, archive: Path | None) -> StateEngine:
         import changelog.connectors.wiring.kafka  # noqa: F401, PLC0415 - fails if a package is missing
     with extra_needed("views", "serving views of topics needs {}, which is not installed"):
         from changelog.connectors.views.streams import opening  # noqa: PLC0415
-    declared = {view.entity for view in config.views.values() if view.serve is not None}
+    declared = {(view.entity, view.serve.services) for view in config.views.values() if view.serve is not None}
     return opening.open_engine(config, config.sink, declared)

@@ -12,6 +12,7 @@ from changelog.connectors.views.condition.parse import Condition
 from changelog.connectors.views.served import Completeness, ServedView, StateRow, ViewMoment
 from changelog.envelope.codec.json_codec import members
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class ShownView:
     """The view `name`. It shows the rows of an entity for which `condition` holds, with these `columns` (None for all).
 
     `key` are the columns of the entity's key, if they are known. `max_lag_s` is the largest staleness, in seconds, that
-    a request accepts if it has no parameter `max_lag`.
+    a request accepts if it has no parameter `max_lag`. `services` says whose changes `served` includes.
     """
 
     name: str
@@ -29,11 +30,12 @@ class ShownView:
     columns: tuple[str, ...] | None = None
     condition: Condition | None = None
     max_lag_s: float | None = None
+    services: ServiceChoice = ALL_SERVICES
 
     @property
     def definition(self) -> int:
-        """Returns a number that changes whenever the view's entity, columns or condition change."""
-        return zlib.crc32(repr((self.entity, self.columns, self.condition)).encode())
+        """Returns a number that changes whenever the view's entity, columns, condition or services change."""
+        return zlib.crc32(repr((self.entity, self.columns, self.condition, self.services)).encode())
 
     def check(self) -> None:
         """Raises ChangelogError (USAGE) if the view does not fit the entity's columns, unless these are unknown."""

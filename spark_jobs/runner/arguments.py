@@ -9,6 +9,7 @@ from changelog.connectors import moments
 from changelog.connectors.config import Config, ViewConfig
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ServiceChoice, refuse_contradiction
 
 COUNT_MAX = 1_000_000_000
 SECONDS_MAX = 1_000_000
@@ -90,8 +91,7 @@ def choice_of(arguments: argparse.Namespace) -> dict[str, list[str]]:
 
     Raises ChangelogError (USAGE) if a service is both kept and dropped.
     """
-    if set(arguments.keep_service) & set(arguments.drop_service):
-        raise ChangelogError(Kind.USAGE, "a service is both kept and dropped", hint="leave one out")
+    refuse_contradiction(ServiceChoice(keep=tuple(arguments.keep_service), drop=tuple(arguments.drop_service)))
     return {
         "keep_services": arguments.keep_service,
         "drop_services": arguments.drop_service,

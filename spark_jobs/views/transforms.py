@@ -22,6 +22,7 @@ from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ServiceChoice
 from changelog.envelope.states import fold
 from changelog.envelope.states.newest_changes import COMMITTED_AT, TAIL_BYTES
 from changelog.schemas.avro import Column
@@ -31,7 +32,7 @@ from changelog.spark_jobs.reading.spark_types import of_columns, quoted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Chooses the changes to include, by service and API version. By default, all changes are included.
+    """Chooses the changes to include, by service (`ServiceChoice`) and API version. By default, all are included.
 
     All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
     """
@@ -39,6 +40,11 @@ class Chosen:
     keep_services: tuple[str, ...] = ()
     drop_services: tuple[str, ...] = ()
     api_versions: tuple[str, ...] = ()
+
+    @property
+    def services(self) -> ServiceChoice:
+        """The choice by service."""
+        return ServiceChoice(keep=self.keep_services, drop=self.drop_services)
 
 
 EVERYTHING = Chosen()
@@ -61,9 +67,9 @@ def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
 def is_chosen(choice: Chosen) -> Expression:
     """Returns the condition that selects the changes that this choice includes."""
     service, version = F.col("service_name"), F.col("api_version")
+    is_named = service.isin(*choice.services.names)
     conditions = [
-        *([service.isin(*choice.keep_services)] if choice.keep_services else []),
-        *([~service.isin(*choice.drop_services)] if choice.drop_services else []),
+        *([is_named if choice.services.is_of_kept else ~is_named] if choice.services.names else []),
         *([version.isin(*choice.api_versions)] if choice.api_versions else []),
     ]
     return reduce(and_, conditions, F.lit(True))

@@ -24,6 +24,7 @@ from changelog.connectors.views.served import Completeness
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 _Signature = tuple[int, int]
 """The inode of a file, and when it was changed, in nanoseconds. A file that replaces another has another signature."""
@@ -58,9 +59,13 @@ class Contents:
 
 @dataclass(slots=True)
 class ChangelogFiles:
-    """The files of the changelog in the folder `path`. Any thread may call its methods."""
+    """The files of the changelog in the folder `path`. Any thread may call its methods.
+
+    The tail has only the changes that `services` includes; the archive has all.
+    """
 
     path: Path
+    services: ServiceChoice = ALL_SERVICES
     _contents: Contents | None = None
     _newest: tuple[int, Checkpoint | None] = (0, None)
     _resume: tuple[_Signature | None, Resume | None] = (None, None)
@@ -134,7 +139,7 @@ class ChangelogFiles:
         present_sequences = sequences(self.path)
         refuse_holes(self.path, present_sequences, archived)
         live = [sequence for sequence in present_sequences if sequence > archived]
-        return Tail(last=archived).add_files(self.path, live)
+        return Tail(last=archived, services=self.services).add_files(self.path, live)
 
     def _checkpoint(self, last: int) -> tuple[Checkpoint | None, float | None]:
         """Returns the newest checkpoint, and when it was stored. `last` is the sequence of the newest file."""

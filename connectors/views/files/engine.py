@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.views.files.archived import ArchivedRows
-from changelog.connectors.views.files.contents import ChangelogFiles, Contents
+from changelog.connectors.views.files.contents import ChangelogFiles
 from changelog.connectors.views.files.row_groups import READ_COLUMNS
 from changelog.connectors.views.files.tail import ends_row, sequence_and_row
 from changelog.connectors.views.served import Completeness, StateRow
@@ -21,6 +21,7 @@ from changelog.envelope.entity import RESERVED, SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.envelope.states.fold import fold_key
 from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
@@ -33,15 +34,16 @@ class FileEngine:
     """The states of the changelog in the folder `path`: a file log, or an archive. Implements `StateEngine`."""
 
     def __init__(self, path: Path) -> None:
-        self.files = ChangelogFiles(path)
+        self._path = path
+        self._files: dict[ServiceChoice, ChangelogFiles] = {}
 
     @property
     def where(self) -> str:
-        return f"the changelog in {self.files.path}"
+        return f"the changelog in {self._path}"
 
     def entities(self) -> Mapping[str, Sequence[str]]:
         try:
-            contents = self.files.now()
+            contents = self._files_of(ALL_SERVICES).now()
         except ChangelogError as error:
             if error.kind is not Kind.PRECONDITION:
                 raise
@@ -50,25 +52,28 @@ class FileEngine:
         names = {*settings, *contents.archive, *contents.tail.runs} - RESERVED
         return {name: settings.get(name, {}).get("key", ()) for name in sorted(names)}
 
-    def view(self, entity: str, /) -> "FileView":
-        return FileView(self, entity)
+    def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> "FileView":
+        return FileView(self, entity, services)
 
     def close(self) -> None:
         """See `StateEngine`: there is nothing to end."""
 
-    def moment(self, entity: str) -> "FileMoment":
-        """Returns the rows of an entity as the files have them now."""
-        return FileMoment(self, entity, self.files.now())
+    def moment(self, entity: str, services: ServiceChoice = ALL_SERVICES) -> "FileMoment":
+        """Returns the rows of an entity as the files have them now, by the changes that `services` includes."""
+        return FileMoment(self._files_of(services), entity)
+
+    def _files_of(self, services: ServiceChoice) -> ChangelogFiles:
+        return self._files.setdefault(services, ChangelogFiles(self._path, services))
 
 
 class FileView:
     """The rows of one entity. Implements `ServedView`."""
 
-    def __init__(self, engine: FileEngine, entity: str) -> None:
-        self._engine, self._entity = engine, entity
+    def __init__(self, engine: FileEngine, entity: str, services: ServiceChoice) -> None:
+        self._engine, self._entity, self._services = engine, entity, services
 
     def now(self, _key: str | None = None, /, *, allows_stale: bool = False) -> "FileMoment":  # noqa: ARG002
-        return self._engine.moment(self._entity)
+        return self._engine.moment(self._entity, self._services)
 
     def columns(self) -> Struct | None:
         version = self._engine.moment(SCHEMAS).get(self._entity)
@@ -81,9 +86,9 @@ class FileMoment:
     If the job `archive` replaces files while the rows are read, the rest of the rows are those of a later moment.
     """
 
-    def __init__(self, engine: FileEngine, entity: str, contents: Contents) -> None:
-        self._engine, self._entity, self._contents = engine, entity, contents
-        self.reached: Completeness = contents.reached(entity)
+    def __init__(self, files: ChangelogFiles, entity: str) -> None:
+        self._files, self._entity, self._contents = files, entity, files.now()
+        self.reached: Completeness = self._contents.reached(entity)
 
     def get(self, key: str, /) -> StateRow | None:
         while True:
@@ -107,9 +112,9 @@ class FileMoment:
 
     def _move_on(self) -> None:
         """Moves to the present moment if the archive replaced files; otherwise, raises the caller's error again."""
-        if self._engine.files.manifest_number() == self._contents.number:
+        if self._files.manifest_number() == self._contents.number:
             raise  # noqa: PLE0704 - the caller handles an error
-        self._contents = self._engine.files.now()
+        self._contents = self._files.now()
 
     def _folded(self, key: str) -> StateRow | None:
         if key == TRUNCATE_KEY:
@@ -148,9 +153,8 @@ class FileMoment:
         truncated = self._truncated()
         pending: list[_Change] = []
         for batches, end in self._archived().batches_of(key):
-            pending += filter(
-                lambda change: change.position > truncated, chain.from_iterable(map(_changes_in, batches))
-            )
+            changes = chain.from_iterable(map(_changes_in, batches))
+            pending += (change for change in changes if change.position > truncated and self._includes(change))
             pending.sort(key=_position)
             while pending and pending[-1].position > end:
                 yield pending.pop()
@@ -159,7 +163,7 @@ class FileMoment:
     def _at(self, place: int) -> "_Change":
         """Returns the change at a place of the tail."""
         sequence, row = sequence_and_row(place)
-        file = log_file(self._engine.files.path, sequence)
+        file = log_file(self._files.path, sequence)
         footer = self._contents.groups.footer(file)
         group = 0
         while row >= footer.row_group(group).num_rows:
@@ -168,14 +172,18 @@ class FileMoment:
         return next(_changes_in(self._contents.groups.read(file, group).slice(row, 1)))
 
     def _archived(self) -> ArchivedRows:
-        contents, engine = self._contents, self._engine
+        contents = self._contents
         files = contents.archive.get(self._entity, ())
-        return ArchivedRows(path=engine.files.path, files=files, groups=contents.groups)
+        return ArchivedRows(path=self._files.path, files=files, groups=contents.groups)
 
     def _truncated(self) -> str:
         """Returns the position of the last truncate in the archive; an empty text if there is none."""
         batches = (batch for batches, _ in self._archived().batches_of(TRUNCATE_KEY) for batch in batches)
-        return max((change.position for batch in batches for change in _changes_in(batch)), default="")
+        changes = (change for batch in batches for change in _changes_in(batch) if self._includes(change))
+        return max((change.position for change in changes), default="")
+
+    def _includes(self, change: "_Change") -> bool:
+        return self._files.services.includes(change.service)
 
 
 class _Change(NamedTuple):
@@ -185,6 +193,7 @@ class _Change(NamedTuple):
     op: str
     committed_at: datetime
     provenance: str
+    service: str
     current: str | None
 
     @property

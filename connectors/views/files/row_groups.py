@@ -17,7 +17,7 @@ GROUPS_BYTES = 256 << 20
 FOOTERS_MAX = 256
 """The most footers that are kept. The footer of a large file takes about a megabyte."""
 
-READ_COLUMNS = ("key", "position", "op", "committed_at", "provenance", "current")
+READ_COLUMNS = ("key", "position", "op", "committed_at", "provenance", "service_name", "current")
 """The columns that are read from a row group. The state of a row is made from them."""
 
 DAMAGED = "restore the file from a copy"

@@ -19,12 +19,15 @@ from changelog.connectors.views.files.row_groups import read_columns
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 TAIL_BYTES = 1 << 30
 """The most bytes of the index. A change takes its key and 12 bytes."""
 
 ADDED_ROWS = 1 << 20
 """How many changes are read before they are sorted into the index."""
+
+_COLUMNS = ("entity", "key", "op", "service_name")
 
 _ROW_BITS = 27
 _ENDS = pa.array([Op.DELETE.value, Op.TRUNCATE.value])
@@ -34,10 +37,12 @@ _ENDS = pa.array([Op.DELETE.value, Op.TRUNCATE.value])
 class Tail:
     """The index of the log's files after the archive, up to the sequence `last`. Immutable, as `KeyRuns` is.
 
-    `runs` has the changes of each entity since its last truncate. `truncates` has the place of that truncate.
+    `runs` has the changes of each entity since its last truncate. `truncates` has the place of that truncate. Only
+    changes that `services` includes are in the index.
     """
 
     last: int
+    services: ServiceChoice = ALL_SERVICES
     runs: Mapping[str, KeyRuns] = field(default_factory=dict)
     truncates: Mapping[str, int] = field(default_factory=dict)
 
@@ -55,7 +60,7 @@ class Tail:
         files: list[tuple[int, list[pa.RecordBatch]]] = []
         rows = 0
         for sequence in sequences:
-            files.append((sequence, read_columns(log_file(path, sequence), ("entity", "key", "op"))))
+            files.append((sequence, read_columns(log_file(path, sequence), _COLUMNS)))
             rows += sum(len(batch) for batch in files[-1][1])
             if rows >= ADDED_ROWS:
                 tail, files, rows = tail._with(path, files), [], 0
@@ -67,6 +72,7 @@ class Tail:
         runs = {entity: runs.since(begin) for entity, runs in self.runs.items()}
         return Tail(
             last=max(self.last, archived),
+            services=self.services,
             runs={entity: of_entity for entity, of_entity in runs.items() if of_entity.runs},
             truncates={entity: place for entity, place in self.truncates.items() if place >= begin},
         )
@@ -76,7 +82,7 @@ class Tail:
         places: dict[str, list[Places]] = defaultdict(list)
         truncates = dict(self.truncates)
         for sequence, batches in files:
-            for entity, entity_keys, entity_places in _of_entities(sequence, batches):
+            for entity, entity_keys, entity_places in _of_entities(sequence, batches, self.services):
                 is_truncate = pc.equal(entity_keys, TRUNCATE_KEY).to_numpy(zero_copy_only=False)
                 if is_truncate.any():
                     truncates[entity] = int(entity_places[is_truncate].max())
@@ -93,7 +99,15 @@ class Tail:
                 f"the log in {path} has more changes that are not archived than fit into {TAIL_BYTES >> 20} MiB",
                 hint="archive them (docs/how-to/archive.md)",
             )
-        return Tail(last=files[-1][0], runs=runs, truncates=truncates)
+        return Tail(last=files[-1][0], services=self.services, runs=runs, truncates=truncates)
+
+
+def of_services(rows: pa.RecordBatch, services: ServiceChoice) -> pa.BooleanArray | None:
+    """Returns, for each change in `rows`, whether `services` includes it; None if it includes all changes."""
+    if not services.names:
+        return None
+    is_named = pc.is_in(rows.column("service_name"), pa.array(services.names, pa.utf8()))
+    return is_named if services.is_of_kept else pc.invert(is_named)
 
 
 def sequence_and_row(place: int) -> tuple[int, int]:
@@ -106,14 +120,18 @@ def ends_row(place: int) -> bool:
     return bool(place & 1)
 
 
-def _of_entities(sequence: int, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.StringArray, Places]]:
-    """Yields, for each entity in the row groups of a file, the keys of its changes and their places."""
+def _of_entities(
+    sequence: int, batches: Iterable[pa.RecordBatch], services: ServiceChoice
+) -> Iterator[tuple[str, pa.StringArray, Places]]:
+    """Yields, for each entity in the row groups of a file, the keys of its included changes, and their places."""
     first_row = 0
     for rows in batches:
         numbers = np.arange(first_row, first_row + len(rows), dtype=np.int64)
         first_row += len(rows)
         ends = pc.is_in(rows.column("op"), _ENDS).to_numpy(zero_copy_only=False)
         places = sequence << _ROW_BITS | numbers << 1 | ends
+        is_included = of_services(rows, services)
         for entity in pc.unique(rows.column("entity")).to_pylist():
             mask = pc.equal(rows.column("entity"), entity)
+            mask = mask if is_included is None else pc.and_(mask, is_included)
             yield entity, rows.column("key").filter(mask), places[mask.to_numpy(zero_copy_only=False)]

@@ -1,23 +1,28 @@
 """The engine over Kafka. Kafka Streams keeps the last message of each key; the engine decodes it when it is read."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.views.served import Completeness, Figures, StateRow
-from changelog.connectors.views.streams.partitions import OnStale, Partitions
-from changelog.connectors.views.streams.progress import TablesProgress, least
-from changelog.connectors.views.streams.tables import KafkaTables, restoring
+from changelog.connectors.views.streams.application import Application
+from changelog.connectors.views.streams.partitions import OnStale, Partitions, read_question
+from changelog.connectors.views.streams.placement import Needed
+from changelog.connectors.views.streams.progress import least
+from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Envelope
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
 
@@ -25,89 +30,105 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 
 
 class StreamsEngine:
-    """The states of the entities in `topics`. Implements `SharedEngine`.
+    """The states of the entities that the application `main` has. Implements `SharedEngine`.
 
-    `columns` are the columns that entities had at the start. `where` names the changelog in errors. `store_bytes`
-    returns how much the stores take on disk, and `close` ends what the engine runs.
+    `chosen` are the applications for the changes by some services, by their names, and `names` are the names by entity
+    and services. `columns` are the columns that entities had at the start. `where` names the changelog in errors.
+    `close` ends what the engine runs.
     """
 
     def __init__(
         self,
-        tables: KafkaTables,
-        partitions: Partitions,
-        progress: TablesProgress,
+        main: Application,
         codec: ValueCodec,
         *,
-        topics: Mapping[str, ServedTopic],
+        chosen: Mapping[str, Application] = MappingProxyType({}),
+        names: Mapping[tuple[str, ServiceChoice], str] = MappingProxyType({}),
         columns: Mapping[str, Struct],
         where: str,
-        store_bytes: Callable[[], int],
         close: Callable[[], None],
     ) -> None:
-        self._tables, self._partitions, self._progress = tables, partitions, progress
-        self._codec, self._topics = codec, topics
+        self._main, self._codec, self._chosen, self._names = main, codec, chosen, names
         self._columns_at_start, self._where, self._close = columns, where, close
-        self._store_bytes = store_bytes
 
     @property
     def where(self) -> str:
         return self._where
 
     def entities(self) -> Mapping[str, Sequence[str]]:
-        return {entity: served.key for entity, served in self._topics.items()}
+        return {
+            entity: served.key for application in self._applications for entity, served in application.topics.items()
+        }
 
-    def view(self, entity: str, /) -> "StreamsView":
-        return StreamsView(self, entity)
+    def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> "StreamsView":
+        name = self._names.get((entity, services))
+        return StreamsView(self, self._main if name is None else self._chosen[name], entity)
 
-    def moment(self, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
-        """Returns the rows of an entity as the table has them now; with a `key`, only its row is read."""
-        self._tables.refuse_unready(entity)
-        topic = self._topics[entity]
+    def moment(self, application: Application, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
+        """Returns the rows of an entity as its table in an application has them now; with a `key`, only its row is
+        read.
+        """
+        application.tables.refuse_unready(entity)
+        topic, progress = application.topics[entity], application.progress
         numbers = range(topic.partitions) if key is None else topic.partitions_of(key.encode())
-        reached = self._progress.reached([(topic.name, number) for number in numbers])
+        reached = progress.reached([(topic.name, number) for number in numbers])
         if reached is None:
-            raise self._progress.refusal(entity) or self._progress.error or restoring(entity)
+            raise progress.refusal(entity) or progress.error or restoring(entity)
         horizon = Horizon(reached)
         on_stale = horizon.lower if allows_stale else None
-        table = EntityTable(self._partitions, self._codec, entity, topic, self._progress.offset, on_stale)
+        table = EntityTable(application.partitions, self._codec, entity, topic, progress.needed, on_stale)
         return StreamsMoment(table, horizon)
 
-    def columns(self, entity: str) -> Struct | None:
+    def columns(self, application: Application, entity: str) -> Struct | None:
         """Returns the columns of an entity with their types; None if the changelog does not have them."""
-        if self._progress.reached(self._topics[entity].parts()) is None:
+        if application.progress.reached(application.topics[entity].parts()) is None:
             return self._columns_at_start.get(entity)
-        version = self._tables.get_small(SCHEMAS, entity.encode())
+        version = self._main.tables.get_small(SCHEMAS, entity.encode())
         return None if version is None else _columns(bytes(self._codec.decode(version[0]).current or b""))
 
     def figures(self) -> Figures:
-        lags, standby_lags = self._progress.lags()
+        lags, standby_lags = Counter[str](), Counter[str]()
+        for application in self._applications:
+            of_served, of_standbys = application.progress.lags()
+            for entity, topic in application.topics.items():
+                lags[entity] += _sum(of_served, topic)
+                standby_lags[entity] += _sum(of_standbys, topic)
         return Figures(
-            restored=self._tables.restoration.messages(),
-            restoring=self._tables.restoration.left(),
-            lags={entity: _sum(lags, topic) for entity, topic in self._topics.items()},
-            standby_lags={entity: _sum(standby_lags, topic) for entity, topic in self._topics.items()},
-            store_bytes=self._store_bytes(),
-            is_ready=self._tables.was_ready and self._progress.reached(self._progress.parts) is not None,
+            restored=sum(application.tables.restoration.messages() for application in self._applications),
+            restoring=sum(application.tables.restoration.left() for application in self._applications),
+            lags=lags,
+            standby_lags=standby_lags,
+            store_bytes=sum(application.store_bytes() for application in self._applications),
+            is_ready=all(map(_is_ready, self._applications)),
         )
 
     def answer(self, question: bytes, /) -> bytes:
-        return self._partitions.answer(question)
+        asked = read_question(question)
+        application = self._chosen.get(asked.application) if asked.application else self._main
+        if application is None:
+            hint = "give all instances the same views"
+            raise ChangelogError(Kind.PRECONDITION, f"there is no view {asked.application} here", hint=hint)
+        return application.partitions.answer(asked)
 
     def close(self) -> None:
         self._close()
+
+    @property
+    def _applications(self) -> Sequence[Application]:
+        return [self._main, *self._chosen.values()]
 
 
 class StreamsView:
     """The rows of one entity. Implements `ServedView`."""
 
-    def __init__(self, engine: StreamsEngine, entity: str) -> None:
-        self._engine, self._entity = engine, entity
+    def __init__(self, engine: StreamsEngine, application: Application, entity: str) -> None:
+        self._engine, self._application, self._entity = engine, application, entity
 
     def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> "StreamsMoment":
-        return self._engine.moment(self._entity, key, allows_stale=allows_stale)
+        return self._engine.moment(self._application, self._entity, key, allows_stale=allows_stale)
 
     def columns(self) -> Struct | None:
-        return self._engine.columns(self._entity)
+        return self._engine.columns(self._application, self._entity)
 
 
 class Horizon:
@@ -164,8 +185,8 @@ class Message(NamedTuple):
 class EntityTable:
     """The table of one entity, with decoded messages.
 
-    `offset` returns an offset of a partition: the instance that has the partition must have all messages before it.
-    `on_stale` is called after a standby has answered; if it is None, standbys are not asked.
+    `needed` returns what the instance that has a partition must have of it. `on_stale` is called after a standby has
+    answered; if it is None, standbys are not asked.
     """
 
     def __init__(
@@ -174,11 +195,11 @@ class EntityTable:
         codec: ValueCodec,
         entity: str,
         topic: ServedTopic,
-        offset: Callable[[Part], int],
+        needed: Callable[[Part], Needed],
         on_stale: OnStale | None,
     ) -> None:
         self._partitions, self._codec, self._entity, self.topic = partitions, codec, entity, topic
-        self._offset, self._on_stale = offset, on_stale
+        self._needed, self._on_stale = needed, on_stale
 
     def state(self, partition: int, key: bytes) -> Envelope | None:
         """Returns the last change of a key in a partition; None if there is none, or a truncate came after it."""
@@ -191,8 +212,8 @@ class EntityTable:
         return self._truncate(truncate)
 
     def _get_batch(self, partition: int, *keys: bytes) -> Sequence[bytes | None]:
-        offset = self._offset((self.topic.name, partition))
-        return self._partitions.get_batch(self._entity, partition, keys, offset, self._on_stale)
+        needed = self._needed((self.topic.name, partition))
+        return self._partitions.get_batch(self._entity, partition, keys, needed, self._on_stale)
 
     def _truncate(self, value: bytes | None) -> Position | None:
         return None if value is None else _position(self._codec.decode(value))
@@ -216,8 +237,8 @@ class EntityTable:
                 scan.close()
 
     def _scan(self, partition: int, begin: bytes) -> Generator[Message, None, None]:
-        offset = self._offset((self.topic.name, partition))
-        for key, value in self._partitions.scan(self._entity, partition, begin, offset, self._on_stale):
+        needed = self._needed((self.topic.name, partition))
+        for key, value in self._partitions.scan(self._entity, partition, begin, needed, self._on_stale):
             yield Message(key, partition, value)
 
 
@@ -237,6 +258,11 @@ def _row(key: str, changes: Sequence[Envelope]) -> StateRow | None:
         position=source.position,
         committed_at=source.committed_at,
     )
+
+
+def _is_ready(application: Application) -> bool:
+    progress = application.progress
+    return application.tables.was_ready and progress.reached(progress.parts) is not None
 
 
 def _sum(lags: Mapping[Part, int], topic: ServedTopic) -> int:

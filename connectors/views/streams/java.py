@@ -25,7 +25,11 @@ _LIBRARIES = "ROCKSDB_SHAREDLIB_DIR"
 """The variable that names the folder into which RocksDB copies its library from the jar. By default, each process
 leaves another copy in the folder for temporary files if a signal ends it."""
 
-_TABLE_LOGGER = "org.apache.kafka.streams.kstream.internals.KTableSource"
+_QUIET_LOGGERS = (
+    "org.apache.kafka.streams.kstream.internals.KTableSource",
+    "org.apache.kafka.streams.processor.internals.RecordQueue",
+)
+"""The loggers that warn once for each message of a usual kind: one older than its row, or one that does not count."""
 
 
 def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = None) -> None:
@@ -115,9 +119,11 @@ def _take_log() -> None:
     root = util_logging.Logger.getLogger("")
     root.setLevel(util_logging.Level.WARNING)
     root.addHandler(handler)
-    tables = util_logging.Logger.getLogger(_TABLE_LOGGER)
-    tables.setLevel(util_logging.Level.SEVERE)  # it logs a warning for each message of a kind that is usual
-    _references.extend([handler, tables])
+    for name in _QUIET_LOGGERS:
+        logger = util_logging.Logger.getLogger(name)
+        logger.setLevel(util_logging.Level.SEVERE)
+        _references.append(logger)
+    _references.append(handler)
 
 
 def _log_record(record: Any) -> None:

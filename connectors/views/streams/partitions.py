@@ -21,6 +21,7 @@ import msgspec
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.served import INSTANCES, Completeness
+from changelog.connectors.views.streams.placement import Needed
 from changelog.connectors.views.streams.tables import KafkaTables, restoring
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -46,15 +47,26 @@ class PartitionQuestion(msgspec.Struct, kw_only=True):
     """Asks for messages in a partition of a table: for the last message of each of the `keys`, or, if `begin` is given,
     for the last message of each key from `begin` on.
 
-    The instance must have all messages before `offset`. If `is_stale`, a standby is asked, and `offset` does not count.
+    `application` is the application that has the table, if it is not the one of all other tables. The instance must
+    have what is `Needed`: all messages before `offset`, or, if the store has a changelog of its own, a store that was
+    restored up to `stored`. If `is_stale`, a standby is asked, and these do not count.
     """
 
     table: str
     partition: int
     offset: int
+    stored: int | None = None
+    application: str = ""
     keys: list[bytes] = []
     begin: bytes | None = None
     is_stale: bool = False
+
+    @property
+    def needed(self) -> Needed | None:
+        """What the instance must have; None if a standby may answer."""
+        if self.is_stale:
+            return None
+        return Needed(self.offset, self.offset if self.stored is None else self.stored)
 
 
 class PartitionAnswer(msgspec.Struct, kw_only=True):
@@ -79,7 +91,8 @@ class Partitions:
     """Reads the partitions of all tables. `others` asks other instances; it is None if there are none.
     `standby_reached` returns how far this process's standby of a partition is complete; None if it has no standby.
 
-    If the instance that has a partition cannot answer, and the caller gives `on_stale`, standbys are asked.
+    If the instance that has a partition cannot answer, and the caller gives `on_stale`, standbys are asked. Questions
+    to other instances name the `application`.
     """
 
     def __init__(
@@ -87,44 +100,51 @@ class Partitions:
         tables: KafkaTables,
         standby_reached: Callable[[Part], Completeness | None],
         others: "OtherInstances | None" = None,
+        application: str = "",
     ) -> None:
         self._tables, self._standby_reached, self._others = tables, standby_reached, others
+        self._application = application
 
     def get_batch(
-        self, table: str, partition: int, keys: Sequence[bytes], offset: int, on_stale: OnStale | None = None
+        self, table: str, partition: int, keys: Sequence[bytes], needed: Needed, on_stale: OnStale | None = None
     ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition, read in this order; None if there is none."""
-        question = PartitionQuestion(table=table, partition=partition, offset=offset, keys=list(keys))
+        question = self._question(table, partition, needed)
+        question.keys = list(keys)
         return self._answer(question, on_stale).values
 
     def scan(
-        self, table: str, partition: int, begin: bytes, offset: int, on_stale: OnStale | None = None
+        self, table: str, partition: int, begin: bytes, needed: Needed, on_stale: OnStale | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yields the keys of a partition from `begin` on in their order, each with its last message."""
         if self._others is None:
-            yield from self._tables.scan(table, partition, begin, offset)
+            yield from self._tables.scan(table, partition, begin, needed)
             return
         next_begin: bytes | None = begin
         while next_begin is not None:
-            question = PartitionQuestion(table=table, partition=partition, offset=offset, begin=next_begin)
+            question = self._question(table, partition, needed)
+            question.begin = next_begin
             answer = self._answer(question, on_stale)
             yield from answer.pairs
             next_begin = answer.next
 
-    def answer(self, body: bytes) -> bytes:
-        """Answers the question of another instance. Raises ChangelogError: MALFORMED if the body is not a
-        question, and the errors of `KafkaTables`.
-        """
-        try:
-            question = msgspec.msgpack.decode(body, type=PartitionQuestion)
-        except msgspec.DecodeError:
-            raise ChangelogError(Kind.MALFORMED, "this is not a question of an instance") from None
+    def answer(self, question: PartitionQuestion) -> bytes:
+        """Answers the question of another instance. Raises the errors of `KafkaTables`."""
         return msgspec.msgpack.encode(self._own_answer(question))
 
     def close(self) -> None:
         """Closes the connections to other instances."""
         if self._others is not None:
             self._others.close()
+
+    def _question(self, table: str, partition: int, needed: Needed) -> PartitionQuestion:
+        return PartitionQuestion(
+            table=table,
+            partition=partition,
+            offset=needed.offset,
+            stored=needed.stored,
+            application=self._application,
+        )
 
     def _answer(self, question: PartitionQuestion, on_stale: OnStale | None) -> PartitionAnswer:
         if self._others is None:
@@ -156,21 +176,21 @@ class Partitions:
     def _own_answer(self, question: PartitionQuestion) -> PartitionAnswer:
         table, partition = question.table, question.partition
         if not question.is_stale:
-            return self._read(question, question.offset)
+            return self._read(question)
         reached = self._standby_reached(self._tables.part(table, partition))
         if reached is None:
             raise restoring(table)
-        answer = self._read(question, None)
+        answer = self._read(question)
         answer.stale_position = None if reached.position is None else str(reached.position)
         answer.stale_at_s = reached.at_s
         return answer
 
-    def _read(self, question: PartitionQuestion, offset: int | None) -> PartitionAnswer:
-        table, partition = question.table, question.partition
+    def _read(self, question: PartitionQuestion) -> PartitionAnswer:
+        table, partition, needed = question.table, question.partition, question.needed
         if question.begin is None:
-            return PartitionAnswer(values=list(self._tables.get_batch(table, partition, question.keys, offset)))
+            return PartitionAnswer(values=list(self._tables.get_batch(table, partition, question.keys, needed)))
         pairs, size = [], 0
-        scan = self._tables.scan(table, partition, question.begin, offset)
+        scan = self._tables.scan(table, partition, question.begin, needed)
         for key, value in islice(scan, SCAN_MESSAGES):
             pairs.append((key, value))
             size += len(key) + len(value)
@@ -179,6 +199,14 @@ class Partitions:
         scan.close()
         is_cut = len(pairs) == SCAN_MESSAGES or size >= SCAN_BYTES
         return PartitionAnswer(pairs=pairs, next=pairs[-1][0] + b"\0" if is_cut else None)
+
+
+def read_question(body: bytes) -> PartitionQuestion:
+    """Returns the question of another instance. Raises ChangelogError (MALFORMED) if `body` is not a question."""
+    try:
+        return msgspec.msgpack.decode(body, type=PartitionQuestion)
+    except msgspec.DecodeError:
+        raise ChangelogError(Kind.MALFORMED, "this is not a question of an instance") from None
 
 
 @dataclass(slots=True)

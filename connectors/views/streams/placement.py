@@ -8,7 +8,7 @@ and those that it has committed since.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from changelog.connectors.kafka.offsets import Part
 
@@ -21,6 +21,17 @@ processes can see a commit a moment earlier than the process that made it.
 """
 
 _POLL_S = 0.005
+
+
+class Needed(NamedTuple):
+    """What a reader needs of a partition: all messages before `offset` of the topic.
+
+    A restored store has them if it was restored up to the offset `stored` of its changelog. The two are equal if the
+    topic is the changelog of its own store.
+    """
+
+    offset: int
+    stored: int
 
 
 class Placement:
@@ -54,7 +65,7 @@ class Placement:
         self._standbys.pop(part, None)
 
     def standby_advanced(self, part: Part, offset: int) -> None:
-        """Notes that the standby of a partition has all messages before an offset."""
+        """Notes that the standby of a partition has all messages before an offset of its changelog."""
         self._standbys[part] = offset
 
     def standby_ended(self, part: Part) -> None:
@@ -62,21 +73,22 @@ class Placement:
         self._standbys.pop(part, None)
 
     def standbys(self) -> Mapping[Part, int]:
-        """Returns the partitions for which this process is a standby, each with the offset before which the standby has
-        all messages. A standby that takes its partition over still counts as a standby until its table is restored.
+        """Returns the partitions for which this process is a standby, each with the offset of its changelog before
+        which the standby has all messages. A standby that takes its partition over still counts as a standby until its
+        table is restored.
         """
         return dict(self._standbys)
 
-    def await_offset(self, part: Part, offset: int) -> bool:
-        """Returns whether this process has all messages of a partition before an offset. Waits a moment for them.
+    def await_offset(self, part: Part, needed: Needed) -> bool:
+        """Returns whether this process has what is needed of a partition. Waits a moment for it.
 
         It does not wait for a restoration. A restoration takes longer, and could block all threads that read.
         """
         deadline_s = time.monotonic() + WAIT_S
-        while max(self._restored.get(part, 0), self._committed.get(part, 0)) < offset:
+        while self._restored.get(part, 0) < needed.stored and self._committed.get(part, 0) < needed.offset:
             committed = dict(_committed(self._streams))
             self._committed = committed
-            if committed.get(part, 0) >= offset:
+            if committed.get(part, 0) >= needed.offset:
                 break
             if part in self._restored_ends or time.monotonic() >= deadline_s:
                 return False

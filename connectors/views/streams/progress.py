@@ -14,24 +14,30 @@ of the partition, to see whether it has a committed message at all.
 
 The thread does the same for the partitions for which this process is a standby, but with the offsets of the standbys.
 Standbys can be complete up to another position than the tables.
+
+If stores have changelogs of their own, Kafka Streams writes to them what it has in the tables before it commits the
+offsets. So step 3 then asks for the ends of these changelogs. A store that was restored up to such an end is as
+complete as the tables, and so is a standby.
 """
 
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import structlog
 
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.offsets import Part, committed
+from changelog.connectors.kafka.offsets import Part, committed, written_ends
 from changelog.connectors.sinks.kafka.admin.generations import generations_of, has_all_rows
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.spans import messages_in
 from changelog.connectors.views.served import Completeness
+from changelog.connectors.views.streams.placement import Needed
 from changelog.connectors.views.streams.tables import KafkaTables, RestoringError
 from changelog.connectors.views.streams.topics import POSITIONS, ServedTopic, all_parts
 from changelog.envelope.checkpoint import Checkpoint
@@ -60,10 +66,10 @@ _log = structlog.get_logger("views")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reached:
-    """How far a partition is complete, and the `offset` up to which its table has all messages."""
+    """How far a partition is complete, and what a store must have to be as complete."""
 
     completeness: Completeness
-    offset: int
+    needed: Needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,8 @@ class _Goal:
 
 
 class TablesProgress:
-    """Follows the tables of `topics` in an application, for the checkpoints of the service `name` and its `prefix`.
+    """Follows the tables of `topics` in an application, for the checkpoints of the service `name` and its `prefix`. The
+    checkpoints are in a small table of `checkpoints`.
 
     `error` says why the thread cannot follow the tables now; it is None if the thread can. `on_complete` is called with
     `complete_s()` every minute. `parts` are all partitions. Any thread may call the methods.
@@ -96,14 +103,16 @@ class TablesProgress:
         prefix: str,
         application: str,
         topics: Mapping[str, ServedTopic],
+        checkpoints: KafkaTables,
         on_complete: Callable[[float], None],
     ) -> None:
         self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
+        self._checkpoints = checkpoints
         self._application, self._admin, self._prefix = application, client.admin(), prefix
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
         self.parts = tuple(all_parts(topics))
-        self._served, self._standbys = _Track(client), _Track(client)
+        self._served, self._standbys = _Track(client), _Track(client, tables.changelogs)
         self.error: ChangelogError | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
@@ -119,16 +128,14 @@ class TablesProgress:
         is not yet complete up to any checkpoint.
         """
         reached = self._standbys.reached.get(part)
-        if reached is None or self._tables.standbys().get(part, -1) < reached.offset:
+        if reached is None or self._tables.standbys().get(part, -1) < reached.needed.stored:
             return None
         return reached.completeness
 
-    def offset(self, part: Part) -> int:
-        """Returns the offset up to which the table of a partition has all messages. The instance that has the partition
-        has committed it.
-        """
+    def needed(self, part: Part) -> Needed:
+        """Returns what an instance must have of a partition, so that its rows are as complete as `reached` says."""
         reached = self._served.reached.get(part)
-        return 0 if reached is None else reached.offset
+        return Needed(0, 0) if reached is None else reached.needed
 
     def refusal(self, entity: str) -> ChangelogError | None:
         """Returns why the table of a repartitioned entity cannot be complete; None if it can."""
@@ -176,13 +183,13 @@ class TablesProgress:
 
     def _advance(self) -> None:
         if self._served.goals:
-            self._served.advance(committed(self._admin, self._application))  # 3
+            self._served.advance(committed(self._admin, self._application), self._stored_ends)  # 3
         standbys = self._tables.standbys()
         self._standbys.keep(standbys)
-        self._standbys.advance(standbys)
+        self._standbys.advance(standbys, dict)
         if len(self._served.goals) == len(self.parts) and len(self._standbys.goals) == len(standbys):
             return
-        newest = self._tables.get_small(POSITIONS, self._name.encode())  # 1
+        newest = self._checkpoints.get_small(POSITIONS, self._name.encode())  # 1
         if newest is None:
             return
         if self._newest is None or newest[0] != self._newest.checkpoint:
@@ -192,7 +199,29 @@ class TablesProgress:
                     _log.warning("rows of an entity do not become newer", entity=entity, why=str(refusal))
         refused_topics = {self._topics[entity].name for entity in self._newest.refusals}
         self._served.aim([part for part in self.parts if part[0] not in refused_topics], self._newest)
-        self._standbys.aim([part for part in standbys if part[0] not in refused_topics], self._newest)
+        for part in standbys:
+            if part[0] not in refused_topics and (goal := self._standby_goal(part, self._newest)) is not None:
+                self._standbys.aim([part], goal)
+
+    def _stored_ends(self, offsets: Mapping[Part, int]) -> Mapping[Part, int]:
+        """Returns the offsets of changelogs up to which stores must be restored to have the messages before offsets.
+        Kafka Streams must have committed the offsets already.
+        """
+        if not self._tables.changelogs:
+            return offsets
+        parts = {part: (self._tables.changelogs[part[0]], part[1]) for part in offsets}
+        ends = written_ends(self._admin, parts.values())
+        return {part: ends[changelog_part] for part, changelog_part in parts.items()}
+
+    def _standby_goal(self, part: Part, newest: _Goal) -> _Goal | None:
+        """Returns the goal of a standby. If stores have changelogs of their own, it is what the tables have reached."""
+        if not self._tables.changelogs:
+            return newest
+        reached = self._served.reached.get(part)
+        if reached is None:
+            return None
+        ends = {part: reached.needed.stored}
+        return replace(newest, completeness=reached.completeness, ends=ends, at_s=time.monotonic())
 
     def _note(self) -> None:
         now_s = time.monotonic()
@@ -213,23 +242,32 @@ class TablesProgress:
 
 
 class _Track:
-    """Follows partitions: `goals` are what they have not reached yet, and `reached` is what they have reached."""
+    """Follows partitions: `goals` are what they have not reached yet, and `reached` is what they have reached. Offsets
+    are those of the topics, or of the topics' `changelogs`.
+    """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, changelogs: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._client, self._changelogs = client, changelogs
         self.goals: dict[Part, _Goal] = {}
         self.reached: dict[Part, _Reached] = {}
         self.lags: Mapping[Part, int] = {}
         self._empty: dict[Part, range] = {}
         self._searched: dict[Part, tuple[int, float]] = {}
 
-    def advance(self, offsets: Mapping[Part, int]) -> None:
-        """Takes the offset before which the table of each partition has all messages."""
-        for part, goal in list(self.goals.items()):
-            offset = offsets.get(part, 0)
-            if self._has(part, goal, offset):
-                self.reached[part] = _Reached(completeness=goal.completeness, offset=min(offset, goal.ends[part]))
-                del self.goals[part]
+    def advance(
+        self, offsets: Mapping[Part, int], stored_ends: Callable[[Mapping[Part, int]], Mapping[Part, int]]
+    ) -> None:
+        """Takes the offset before which the table of each partition has all messages. `stored_ends` returns the offsets
+        of the changelogs that belong to offsets.
+        """
+        complete = {
+            part: min(offsets.get(part, 0), goal.ends[part])
+            for part, goal in self.goals.items()
+            if self._has(part, goal, offsets.get(part, 0))
+        }
+        for part, stored in stored_ends(complete).items():
+            needed = Needed(complete[part], stored)
+            self.reached[part] = _Reached(completeness=self.goals.pop(part).completeness, needed=needed)
         self.lags = {part: max(goal.ends[part] - offsets.get(part, 0), 0) for part, goal in self.goals.items()}
 
     def aim(self, parts: Collection[Part], newest: _Goal) -> None:
@@ -264,7 +302,8 @@ class _Track:
     def _is_empty(self, part: Part, span: range) -> bool:
         """Returns whether a span of offsets has no committed message. Stops reading at the first one."""
         with closing(self._client.reader()) as consumer:
-            return not any(messages_in(consumer, {part: span}))
+            topic, number = part
+            return not any(messages_in(consumer, {(self._changelogs.get(topic, topic), number): span}))
 
 
 def least(completed: Sequence[Completeness]) -> Completeness:

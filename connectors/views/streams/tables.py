@@ -2,8 +2,9 @@
 
 The partitions of a table can be spread over several instances of an application. A small table is in each of them.
 
-A topic is itself the changelog of its store (`topology.optimization`). Kafka Streams numbers the tables, and the number
-is in the name of the folder of a store. So tables must be in the same order at each start (`folder.Claim`).
+A topic is itself the changelog of its store (`topology.optimization`), unless the messages of some services do not
+count: then the store has a changelog of its own. Kafka Streams numbers the tables, and the number is in the name of the
+folder of a store. So tables must be in the same order at each start (`folder.Claim`).
 """
 
 import os
@@ -21,9 +22,12 @@ import structlog
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.java import Threads
-from changelog.connectors.views.streams.placement import Placement, part_of
+from changelog.connectors.views.streams.listeners import restore_listener, standby_listener
+from changelog.connectors.views.streams.placement import Needed, Placement, part_of
 from changelog.connectors.views.streams.restoration import Restoration
+from changelog.connectors.views.streams.service_filter import times_of_included
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 COMMIT_MS: Final = 100
 """How often offsets are committed. A reader that waits for its own write waits for such a commit."""
@@ -40,6 +44,9 @@ AGAIN_S: Final = 5.0
 FETCH_BYTES: Final = 16 << 20
 """The most bytes that a consumer fetches at once."""
 
+REQUEST_BYTES: Final = 32 << 20
+"""The most bytes that are sent to the changelog of a store at once. The changelog's own limit is that of the topic."""
+
 _GLOBAL_THREAD = "GlobalStreamThread"
 """A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
@@ -52,7 +59,7 @@ class TablesSettings:
     its topic, in the order of the tables.
 
     Tables are kept in RocksDB in `folder`, or in memory if it is None. Those in `small_tables` are always in memory,
-    and they have one partition.
+    and they have one partition. In the other tables, only messages of `services` count.
 
     `advertised` is the address of this instance; None if it is the only one. If the instance does not come back within
     `session_s` seconds after a crash, the others take its partitions over. Each partition has `standbys` copies at
@@ -65,9 +72,17 @@ class TablesSettings:
     folder: Path | None
     topics: Mapping[str, str]
     small_tables: frozenset[str] = frozenset()
+    services: ServiceChoice = ALL_SERVICES
     advertised: str | None = None
     session_s: float = 12.0
     standbys: int = 0
+
+    @property
+    def changelogs(self) -> Mapping[str, str]:
+        """The topics whose stores have a changelog of their own, each with this changelog."""
+        if not self.services.names:
+            return {}
+        return {topic: changelog_of(self.application, table) for table, topic in self.topics.items()}
 
     @property
     def member(self) -> str:
@@ -95,7 +110,7 @@ class TablesSettings:
             "consumer.heartbeat.interval.ms": str(int(self.session_s * 1000) // 4),
             "num.standby.replicas": str(self.standbys),
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
-            "topology.optimization": "all",
+            "topology.optimization": "none" if self.services.names else "all",
             # With exactly_once_v2, stores of source topics can be emptied (KAFKA-20416).
             "processing.guarantee": "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
@@ -111,7 +126,13 @@ class TablesSettings:
             "consumer.receive.buffer.bytes": str(1 << 20),
             "main.consumer.max.poll.records": "10000",
             "restore.consumer.max.poll.records": "10000",
+            "producer.max.request.size": str(REQUEST_BYTES),
         }
+
+
+def changelog_of(application: str, table: str) -> str:
+    """Returns the name that Kafka Streams gives the changelog of a store."""
+    return f"{application}-{table}-changelog"
 
 
 class KafkaTables:
@@ -131,16 +152,20 @@ class KafkaTables:
         self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
-        self._listeners = [self._restore_listener(), self._failure_handler(), self._standby_listener()]
         properties = jpype.JClass("java.util.Properties")()
         for name, value in settings.properties().items():
             properties.setProperty(name, value)
         with _translated("starting Kafka Streams"):
             self._streams = self._streams_package.KafkaStreams(self._topology(properties), properties)
-            self._streams.setGlobalStateRestoreListener(self._listeners[0])
-            self._streams.setUncaughtExceptionHandler(self._listeners[1])
-            self._streams.setStandbyUpdateListener(self._listeners[2])
             self._placement = Placement(self._streams, settings.advertised)
+            self._listeners = [
+                restore_listener(self._placement, self.restoration, self._part_of),
+                standby_listener(self._placement, self._part_of),
+                self._failure_handler(),
+            ]
+            self._streams.setGlobalStateRestoreListener(self._listeners[0])
+            self._streams.setStandbyUpdateListener(self._listeners[1])
+            self._streams.setUncaughtExceptionHandler(self._listeners[2])
             self._streams.start()
 
     def refuse_unready(self, table: str) -> None:
@@ -186,19 +211,24 @@ class KafkaTables:
         """
         return self._placement.standbys()
 
+    @property
+    def changelogs(self) -> Mapping[str, str]:
+        """The topics whose stores have a changelog of their own, each with this changelog."""
+        return self._settings.changelogs
+
     def part(self, table: str, partition: int) -> Part:
         """Returns a partition with the name of its topic."""
         return self._settings.topics[table], partition
 
     def get_batch(
-        self, table: str, partition: int, keys: Sequence[bytes], offset: int | None
+        self, table: str, partition: int, keys: Sequence[bytes], needed: Needed | None
     ) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        if it is a tombstone. The table has all messages before `offset`; if `offset` is None, it may be that of a
-        standby. Raises RestoringError if the table does not have these messages after a moment.
+        if it is a tombstone. The table has what is `needed`; if this is None, it may be that of a standby. Raises
+        RestoringError if the table does not have this after a moment.
         """
         with self._asking(table):
-            store = self._store_with(table, partition, offset)
+            store = self._store_with(table, partition, needed)
             values = [store.get(self._bytes_of(key)) for key in keys]
             self._refuse_closed(store)
             return [None if value is None else bytes(value.value()) for value in values]
@@ -210,13 +240,13 @@ class KafkaTables:
             return None if value is None else (bytes(value.value()), int(value.timestamp()) / 1000)
 
     def scan(
-        self, table: str, partition: int, begin: bytes, offset: int | None
+        self, table: str, partition: int, begin: bytes, needed: Needed | None
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Yields the keys of a partition from `begin` on in their order, each with its last message; `offset` is as for
+        """Yields the keys of a partition from `begin` on in their order, each with its last message; `needed` is as for
         `get_batch`.
         """
         with self._asking(table):
-            store = self._store_with(table, partition, offset)
+            store = self._store_with(table, partition, needed)
             pairs = store.range(self._bytes_of(begin), None)
             try:
                 while pairs.hasNext():
@@ -257,6 +287,8 @@ class KafkaTables:
                 .withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
             )
             consumed = kstream.Consumed.with_(serdes.ByteArray(), serdes.ByteArray())
+            if self._settings.services.names:
+                consumed = consumed.withTimestampExtractor(times_of_included(self._settings.services))
             (builder.globalTable if is_small else builder.table)(topic, consumed, store)
         return builder.build(properties)
 
@@ -271,11 +303,17 @@ class KafkaTables:
             self._stores[table, partition, standby_too] = store
         return store
 
-    def _store_with(self, table: str, partition: int, offset: int | None) -> Any:
-        """Returns the store of a partition with all messages before `offset`; if it is None, also that of a standby."""
-        if offset is not None and not self._placement.await_offset(self.part(table, partition), offset):
+    def _store_with(self, table: str, partition: int, needed: Needed | None) -> Any:
+        """Returns the store of a partition that has what is `needed`; if this is None, also that of a standby."""
+        if needed is not None and not self._placement.await_offset(self.part(table, partition), needed):
             raise restoring(table)
-        return self._store(table, partition, standby_too=offset is None)
+        return self._store(table, partition, standby_too=needed is None)
+
+    def _part_of(self, part: Any) -> Part:
+        """Returns the partition of a topic, from Java's object for the partition of the store's changelog."""
+        name, number = part_of(part)
+        topics = {changelog: topic for topic, changelog in self._settings.changelogs.items()}
+        return topics.get(name, name), number
 
     def _refuse_closed(self, store: Any) -> None:
         """Raises Java's error if a store was closed while it was read. Without this check, a closed store in memory
@@ -300,56 +338,6 @@ class KafkaTables:
     def _refuse_failed(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    def _restore_listener(self) -> Any:
-        tables = self
-
-        @jpype.JImplements(self._streams_package.processor.StateRestoreListener)
-        class RestoreListener:
-            @jpype.JOverride
-            def onRestoreStart(self, part: Any, table: Any, begin: Any, end: Any) -> None:  # noqa: N802 - Java's name
-                tables._placement.restoring(part_of(part), int(end))
-                tables.restoration.begin(part_of(part), int(begin), int(end))
-                if (count := int(end) - int(begin)) > 0:
-                    _log.info("restoring", table=str(table), partition=int(part.partition()), offsets=count)
-
-            @jpype.JOverride
-            def onBatchRestored(self, part: Any, _table: Any, last: Any, count: Any) -> None:  # noqa: N802
-                tables.restoration.advance(part_of(part), int(last), int(count))
-
-            @jpype.JOverride
-            def onRestoreEnd(self, part: Any, table: Any, count: Any) -> None:  # noqa: N802
-                tables._placement.restored(part_of(part))
-                tables.restoration.end(part_of(part))
-                if int(count) > 0:
-                    _log.info("restored", table=str(table), partition=int(part.partition()), messages=int(count))
-
-            @jpype.JOverride
-            def onRestoreSuspended(self, part: Any, _table: Any, _count: Any) -> None:  # noqa: N802
-                tables._placement.restoration_ended(part_of(part))
-                tables.restoration.end(part_of(part))
-
-        return RestoreListener()
-
-    def _standby_listener(self) -> Any:
-        tables, standby = self, self._streams_package.processor.StandbyUpdateListener
-
-        @jpype.JImplements(standby)
-        class StandbyListener:
-            @jpype.JOverride
-            def onUpdateStart(self, part: Any, _table: Any, begin: Any) -> None:  # noqa: N802 - Java's name
-                tables._placement.standby_advanced(part_of(part), int(begin))
-
-            @jpype.JOverride
-            def onBatchLoaded(self, part: Any, _table: Any, _task: Any, last: Any, _count: Any, _end: Any) -> None:  # noqa: N802
-                tables._placement.standby_advanced(part_of(part), int(last) + 1)
-
-            @jpype.JOverride
-            def onUpdateSuspended(self, part: Any, _table: Any, _last: Any, _end: Any, reason: Any) -> None:  # noqa: N802
-                if str(reason.name()) != "PROMOTED":
-                    tables._placement.standby_ended(part_of(part))
-
-        return StandbyListener()
 
     def _failure_handler(self) -> Any:
         tables, errors = self, self._streams_package.errors

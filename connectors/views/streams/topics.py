@@ -6,12 +6,19 @@ from typing import Final
 
 import structlog
 
-from changelog.connectors.kafka.client import Admin
+from changelog.connectors.kafka.client import Admin, Client
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.sinks.kafka.admin.generations import generations_of
 from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
-from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState, read
+from changelog.connectors.sinks.kafka.admin.topics import (
+    MESSAGE_BYTES_DEFAULT,
+    Topic,
+    TopicSettings,
+    TopicState,
+    ensure,
+    read,
+)
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
 from changelog.envelope.entity import RESERVED, SCHEMAS
 from changelog.envelope.errors import ChangelogError, Kind
@@ -31,12 +38,14 @@ class ServedTopic:
     """The topic `name` of an entity, whose key has the columns `key`.
 
     `is_placed_by_key` says whether each key is in the partition that it chooses; otherwise, it can be in any partition.
+    Messages have at most `message_bytes`.
     """
 
     name: str
     key: tuple[str, ...]
     partitions: int
     is_placed_by_key: bool
+    message_bytes: int = MESSAGE_BYTES_DEFAULT
 
     def parts(self) -> Sequence[Part]:
         """Returns all partitions."""
@@ -97,6 +106,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
             key=tuple(settings[name].get("key", ())),
             partitions=len(existing[topics[name]].partitions),
             is_placed_by_key=log.is_placed_by_key(name, len(existing[topics[name]].partitions)),
+            message_bytes=states[topics[name]].message_bytes,
         )
         for name in served_names
         if name not in lossy
@@ -110,6 +120,30 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
         ids={name: ids.get(name, "") for name in sorted(all_names)},
         tombstones_s=min((_tombstones_s(state) for state in states.values()), default=_DAY_S),
     )
+
+
+def ensure_changelog(
+    client: Client, name: str, served: ServedTopic, *, create: bool, replication_factor: int | None
+) -> tuple[str, float]:
+    """Creates the changelog of a store whose rows come from a topic, unless it exists and keeps the last message of
+    each key. Returns its id, and how long it keeps a tombstone at least, in seconds.
+
+    Raises ChangelogError: PRECONDITION if rows of the topic can move between partitions, or if the changelog loses
+    messages; and the errors of `ensure`.
+    """
+    if not served.is_placed_by_key and served.partitions > 1:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"rows of {served.name} can move between its partitions, so they cannot be chosen by service",
+            hint="leave keep_service and drop_service out, or serve an archive (--archive FOLDER)",
+        )
+    settings = {**TopicSettings(profile="aggressive").to_kafka(), "max.message.bytes": str(served.message_bytes)}
+    changelog = Topic(name=name, partitions=served.partitions, settings=settings)
+    state = ensure(client, [changelog], create=create, replication_factor=replication_factor)[name]
+    if (text := loss(state)) is not None:
+        hint = "set its cleanup.policy = compact; or delete it, and the rows are made anew"
+        raise ChangelogError(Kind.PRECONDITION, f"topic {name} deletes messages ({text})", hint=hint)
+    return read_ids(client.admin(), {name}).get(name, ""), _tombstones_s(state)
 
 
 def loss(state: TopicState) -> str | None:

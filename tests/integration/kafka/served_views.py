@@ -64,10 +64,11 @@ class ServedViews:
         return self._process.poll()
 
     @contextmanager
-    def configured(self, sections: str) -> Iterator[None]:
-        """Adds sections to the configuration within the block."""
+    def configured(self, old: str, new: str) -> Iterator[None]:
+        """Replaces a text in the configuration within the block."""
         before = self._config.read_text("utf-8")
-        self._config.write_text(f"{before}{sections}", "utf-8")
+        assert old in before
+        self._config.write_text(before.replace(old, new), "utf-8")
         try:
             yield
         finally:

@@ -17,7 +17,14 @@ from changelog.connectors.views.served import INSTANCES
 from changelog.envelope.key import partition
 from changelog.envelope.model import Op
 from tests.integration.kafka.served_views import ServedViews
-from tests.integration.kafka.test_served_views import NAME, PARTITIONS, Changelog, assert_equal, configure
+from tests.integration.kafka.test_served_views import (
+    NAME,
+    PARTITIONS,
+    WITHOUT_BATCH,
+    Changelog,
+    assert_equal,
+    configure,
+)
 from tests.patience import until
 from tests.unit.records import record
 from tests.unit.views.running import Api
@@ -30,13 +37,14 @@ tests do meanwhile, even on a busy machine.
 
 TOKEN = "the-token-of-instances"
 KEYS = [f"key-{number}" for number in range(8)]
-TARGETS = [f"/{entity}/{key}" for entity in ENTITIES for key in KEYS]
+TARGETS = [f"/{view}/{key}" for view in (*ENTITIES, WITHOUT_BATCH) for key in KEYS]
 
 
 @pytest.fixture(scope="module")
 def changelog(broker: Broker, seed: int) -> Changelog:
     client = Client(bootstrap_servers=broker.bootstrap_servers)
-    changelog = Changelog(KafkaSettings(client=client, name=NAME, prefix="view-instances"), Story(random.Random(seed)))
+    story = Story(random.Random(seed), batch_share=0.3)
+    changelog = Changelog(KafkaSettings(client=client, name=NAME, prefix="view-instances"), story)
     changelog.announce()
     changelog.more(30)
     return changelog
@@ -87,9 +95,9 @@ def await_all(api: Api, parameters: str = "") -> None:
 
 def assert_stale_is_true(api: Api, changelog: Changelog) -> None:
     """Checks that each row can be read, and that the answer says so if the row is not the newest."""
-    for entity in ENTITIES:
+    for view in (*ENTITIES, WITHOUT_BATCH):
         for key in KEYS:
-            target, newest = f"/{entity}/{key}?stale=allowed", changelog.rows[entity][key]["position"]
+            target, newest = f"/{view}/{key}?stale=allowed", changelog.rows[view][key]["position"]
             until(lambda target=target: api.get(target).status != 503, "a row cannot be read")  # type: ignore[misc]
             answer = api.get(target)
             assert answer.status in {200, 404}

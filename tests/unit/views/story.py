@@ -5,7 +5,8 @@ with a fold that shares no code with the product.
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from changelog.connectors.sinks.files.layout import log_file, sequences
@@ -21,6 +22,8 @@ from tests.unit.sinks.material import write_archive
 KEYS = ("", "1", "10", "2", "~", "é", "\U0001f600", "\uffff", '["a","b"]', *(f"key {n}" for n in range(2)))
 ENTITIES = ("order", "guest")
 COLUMNS = ("id", "name", "note")
+BATCH = "nightly-batch"
+"""The service whose changes may not count."""
 SETTINGS = {"order": {"key": ["id"]}, "guest": {"key": ["id"]}}
 
 Commit = Sequence[Record]
@@ -37,9 +40,14 @@ class Row:
 
 @dataclass(slots=True)
 class Story:
-    """Makes random commits. `rows` has the rows that result from them, by entity and key."""
+    """Makes random commits. `rows` has the rows that result from them, by entity and key.
+
+    The share `batch_share` of changes is by the service `BATCH`. They do not count: `rows` is as if they had never been
+    made.
+    """
 
     randoms: random.Random
+    batch_share: float = 0.0
     rows: dict[str, dict[str, Row]] = field(default_factory=lambda: {entity: {} for entity in ENTITIES})
     commits: list[Commit] = field(default_factory=list)
 
@@ -52,7 +60,12 @@ class Story:
     def _commit(self, number: int) -> Commit:
         records: list[Record] = []
         for place in range(self.randoms.randint(1, 5)):
-            records += self._change(number, 2 * place)
+            if self.randoms.random() < self.batch_share:
+                before = deepcopy(self.rows)
+                records += [_by_batch(change) for change in self._change(number, 2 * place)]
+                self.rows = before
+            else:
+                records += self._change(number, 2 * place)
         return records
 
     def _change(self, commit: int, ordinal: int) -> Iterable[Record]:
@@ -108,6 +121,12 @@ class Story:
 
     def _value(self) -> object:
         return self.randoms.choice((None, 12345678901234567890, "Zoë", self.randoms.randrange(1000)))
+
+
+def _by_batch(change: Record) -> Record:
+    provenance = change.envelope.provenance
+    stamped = replace(provenance, stamp=replace(provenance.stamp, service_name=BATCH))
+    return replace(change, envelope=replace(change.envelope, provenance=stamped))
 
 
 def store(path: Path, commits: Iterable[Commit]) -> None:

@@ -23,8 +23,9 @@ from changelog.connectors.views.served import StateRow
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, position_of
 from changelog.envelope.position import Position
+from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from tests.unit.records import record
-from tests.unit.views.story import ENTITIES, KEYS, Commit, Row, Story, archive, store
+from tests.unit.views.story import BATCH, ENTITIES, KEYS, Commit, Row, Story, archive, store
 
 ABSENT = ("0", "no such key", "\0truncate", "z")
 
@@ -35,11 +36,11 @@ def as_row(row: StateRow) -> Row:
     return Row(values=values, unavailable=set(row.unavailable), position=str(row.position))
 
 
-def assert_equal(engine: FileEngine, story: Story) -> None:
+def assert_equal(engine: FileEngine, story: Story, services: ServiceChoice = ALL_SERVICES) -> None:
     """Compares every key and every range of the engine with the rows of the story."""
     for entity in ENTITIES:
         expected = story.rows[entity]
-        moment = engine.view(entity).now()
+        moment = engine.view(entity, services).now()
         assert moment.reached.position == max(map(position_of, story.commits[-1]))
         gets = {key: row for key in (*KEYS, *ABSENT) if (row := moment.get(key)) is not None}
         assert {key: as_row(row) for key, row in gets.items()} == expected
@@ -51,23 +52,29 @@ def assert_equal(engine: FileEngine, story: Story) -> None:
 
 
 @settings(max_examples=20)
-@given(st.randoms(use_true_random=False), st.booleans(), st.booleans(), st.integers(1, 20))
+@given(
+    st.randoms(use_true_random=False),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 20),
+    st.sampled_from([ALL_SERVICES, ServiceChoice(drop=(BATCH,)), ServiceChoice(keep=("order-api",))]),
+)
 def test_rows_are_those_of_an_independent_fold(
-    randoms: random.Random, with_keys: bool, bloom: bool, group_rows: int
+    randoms: random.Random, with_keys: bool, bloom: bool, group_rows: int, services: ServiceChoice
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sink, "ROW_GROUP_ROWS", max(group_rows // 4, 1))
-        path, story = Path(folder), Story(randoms)
+        path, story = Path(folder), Story(randoms, batch_share=0.4 if services.names else 0.0)
         engine, archived = FileEngine(path), 0
         for number in range(1, randoms.randint(2, 4)):
             store(path, story.more(randoms.randint(1, 20)))
-            assert_equal(engine, story)
+            assert_equal(engine, story, services)
             archived = randoms.randint(archived, len(story.commits))
             if archived:
                 options = {"with_keys": with_keys, "bloom": bloom, "group_rows": group_rows}
                 archive(path, story.commits[:archived], randoms, number=number, settings=options)
-            assert_equal(engine, story)
-        assert_equal(FileEngine(path), story)
+            assert_equal(engine, story, services)
+        assert_equal(FileEngine(path), story, services)
 
 
 @given(st.lists(st.lists(st.sampled_from(KEYS), max_size=9), max_size=9), st.integers(0, 40))

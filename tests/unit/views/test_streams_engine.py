@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.views.served import Completeness
+from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.engine import StreamsEngine
+from changelog.connectors.views.streams.placement import Needed
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import TRUNCATE_KEY
@@ -60,8 +62,8 @@ class AtEnd:
     def reached(self, _: object) -> Completeness:
         return Completeness(position=Position(1, 10**6, 0), at_s=0.0)
 
-    def offset(self, _: object) -> int:
-        return 0
+    def needed(self, _: object) -> Needed:
+        return Needed(0, 0)
 
 
 def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
@@ -70,17 +72,10 @@ def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
         for name in ("order", "guest")
     }
     tables = cast(Any, memory)
-    return StreamsEngine(
-        tables,
-        tables,
-        cast(Any, AtEnd()),
-        JSON,
-        topics=topics,
-        columns={},
-        where="here",
-        store_bytes=lambda: 7,
-        close=lambda: None,
+    main = Application(
+        tables=tables, partitions=tables, progress=cast(Any, AtEnd()), topics=topics, store_bytes=lambda: 7
     )
+    return StreamsEngine(main, JSON, columns={}, where="here", close=lambda: None)
 
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.frozensets(st.integers(0, PARTITIONS - 1)))

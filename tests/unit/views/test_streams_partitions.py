@@ -20,7 +20,8 @@ from changelog.connectors.views.http.app import SURFACE
 from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, InstanceApi
 from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import opening, partitions
-from changelog.connectors.views.streams.partitions import SCAN_BYTES, OtherInstances, Partitions
+from changelog.connectors.views.streams.partitions import SCAN_BYTES, OtherInstances, Partitions, read_question
+from changelog.connectors.views.streams.placement import Needed
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
@@ -28,6 +29,10 @@ from changelog.envelope.position import Position
 from tests.patience import PATIENCE_S, until
 
 TOKEN = "the-token-of-instances"
+
+
+def at(offset: int) -> Needed:
+    return Needed(offset, offset)
 
 
 class Tables:
@@ -47,12 +52,12 @@ class Tables:
     def part(self, table: str, number: int) -> Part:
         return f"booking.{table}", number
 
-    def get_batch(self, table: str, _: int, keys: Sequence[bytes], offset: int | None) -> Sequence[bytes | None]:
-        if offset is not None and offset > self.offset:
+    def get_batch(self, table: str, _: int, keys: Sequence[bytes], needed: Needed | None) -> Sequence[bytes | None]:
+        if needed is not None and needed.offset > self.offset:
             raise restoring(table)
         return [self.messages.get(key) for key in keys]
 
-    def scan(self, _table: str, _: int, begin: bytes, _offset: int) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, _table: str, _: int, begin: bytes, _needed: Needed) -> Generator[tuple[bytes, bytes], None, None]:
         yield from sorted(pair for pair in self.messages.items() if pair[0] >= begin)
 
 
@@ -75,7 +80,7 @@ def running(instance: Instance, settings: ServeConfig | None = None) -> Iterator
         await send({"type": "http.response.body", "body": b""})
 
     def make_app(*_: object) -> ASGIApp:
-        return InstanceApi(no_api, token=TOKEN, answer=instance.partitions().answer)
+        return InstanceApi(no_api, token=TOKEN, answer=lambda body: instance.partitions().answer(read_question(body)))
 
     with served(settings or ServeConfig(port=0), SURFACE, make_app) as server:
         thread = threading.Thread(target=server.run)
@@ -117,24 +122,24 @@ def seen_by(tables: Tables, *, token: str = TOKEN, standby: Completeness | None 
 
 def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
     with pytest.raises(ChangelogError) as caught:
-        reader.get_batch("order", 0, [b"0001"], offset)
+        reader.get_batch("order", 0, [b"0001"], at(offset))
     assert "\n" not in str(caught.value)
     return caught.value
 
 
 def test_messages_of_another_instance_are_read(instance: Instance, reader: Partitions) -> None:
-    assert reader.get_batch("order", 0, [b"0001", b"absent", b"0002"], 10) == [b"x", None, b"x"]
+    assert reader.get_batch("order", 0, [b"0001", b"absent", b"0002"], at(10)) == [b"x", None, b"x"]
     for begin in (b"", b"0149", b"0150", b"0249", b"1"):
-        expected = list(instance.tables.scan("order", 0, begin, 0))
-        assert list(reader.scan("order", 0, begin, 0)) == expected
-    with closing(cast(Any, reader.scan("order", 0, b"", 0))) as scan:
+        expected = list(instance.tables.scan("order", 0, begin, at(0)))
+        assert list(reader.scan("order", 0, begin, at(0))) == expected
+    with closing(cast(Any, reader.scan("order", 0, b"", at(0)))) as scan:
         assert next(scan) == (b"0000", b"x")
 
 
 def test_large_messages_come_in_several_answers(instance: Instance, reader: Partitions) -> None:
     messages = instance.tables.messages
     instance.tables.messages = {b"%d" % number: b"x" * (SCAN_BYTES // 2) for number in range(5)}
-    assert list(reader.scan("order", 0, b"", 0)) == sorted(instance.tables.messages.items())
+    assert list(reader.scan("order", 0, b"", at(0))) == sorted(instance.tables.messages.items())
     instance.tables.messages = messages
 
 
@@ -171,7 +176,7 @@ def test_an_instance_that_does_not_answer_is_not_asked_for_a_while(monkeypatch: 
     instance = Instance()
     with running(instance):
         reader = seen_by(Tables({}, instance.address))
-        assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+        assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
     error = refusal(reader)
     assert error.kind is Kind.CONNECTION
     assert error.message.startswith(f"the instance {instance.address} has these rows, and does not answer: [Errno 111]")
@@ -182,10 +187,10 @@ def test_an_instance_that_does_not_answer_is_not_asked_for_a_while(monkeypatch: 
 
 
 def test_a_connection_that_was_closed_meanwhile_is_opened_again(instance: Instance, reader: Partitions) -> None:
-    assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+    assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
     [connection] = cast(Any, reader)._others._idle[instance.address]
     connection.sock.shutdown(2)
-    assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+    assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
 
 
 def test_no_thread_fails_because_another_one_reached_the_instance(instance: Instance, reader: Partitions) -> None:
@@ -196,7 +201,7 @@ def test_no_thread_fails_because_another_one_reached_the_instance(instance: Inst
             return self.pop(cast(str, address), None) is not None
 
     cast(Any, reader)._others._paused_until_s = Times({instance.address: 0.0})
-    assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+    assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
 
 
 def test_a_connection_is_not_used_again_if_its_answer_was_not_read_to_the_end(
@@ -205,7 +210,7 @@ def test_a_connection_is_not_used_again_if_its_answer_was_not_read_to_the_end(
     with monkeypatch.context() as patch:
         patch.setattr(partitions, "ANSWER_BYTES_MAX", 5)
         assert refusal(reader).message.endswith("its answer has the status 200")
-    assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+    assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
 
 
 @pytest.mark.parametrize("authority", [None, CA])
@@ -222,9 +227,9 @@ def test_instances_use_tls_if_readers_do(tmp_path: Path, authority: str | None) 
     with running(instance, settings) as server:
         others = opening.other_instances(settings)
         with closing(Partitions(cast(Any, Tables({}, instance.address)), lambda _: None, others)) as reader:
-            assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+            assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
             break_connections(server)
-            assert reader.get_batch("order", 0, [b"0001"], 0) == [b"x"]
+            assert reader.get_batch("order", 0, [b"0001"], at(0)) == [b"x"]
         with closing(seen_by(Tables({}, instance.address))) as reader:
             assert refusal(reader).kind is Kind.CONNECTION
 
@@ -234,11 +239,11 @@ def test_a_standby_answers_only_if_nothing_else_does_and_the_reader_allows_it(in
     here = Tables({b"0001": b"older"}, "127.0.0.1:1")
     with closing(seen_by(here, standby=standby)) as reader:
         assert refusal(reader).kind is Kind.CONNECTION
-        assert reader.get_batch("order", 0, [b"0001"], 99, reached.append) == [b"older"]
-        assert list(reader.scan("order", 0, b"", 99, reached.append)) == [(b"0001", b"older")]
+        assert reader.get_batch("order", 0, [b"0001"], at(99), reached.append) == [b"older"]
+        assert list(reader.scan("order", 0, b"", at(99), reached.append)) == [(b"0001", b"older")]
         assert reached == [standby, standby]
         here.owner = instance.address
-        assert reader.get_batch("order", 0, [b"0001"], 0, reached.append) == [b"x"]
+        assert reader.get_batch("order", 0, [b"0001"], at(0), reached.append) == [b"x"]
         assert len(reached) == 2
 
 
@@ -248,12 +253,12 @@ def test_the_standby_of_another_instance_is_asked(instance: Instance) -> None:
 
         def refused() -> str:
             with pytest.raises(ChangelogError) as caught:
-                reader.get_batch("order", 0, [b"0001"], 99, reached.append)
+                reader.get_batch("order", 0, [b"0001"], at(99), reached.append)
             return caught.value.message
 
         assert refused().startswith("the instance 127.0.0.1:1 has these rows, and does not answer")
         instance.standby = Completeness(position=None, at_s=7.0)
-        assert reader.get_batch("order", 0, [b"0001"], 99, reached.append) == [b"x"]
+        assert reader.get_batch("order", 0, [b"0001"], at(99), reached.append) == [b"x"]
         assert reached == [instance.standby]
         instance.standby = None
 
@@ -264,6 +269,6 @@ def test_an_owner_that_was_a_standby_answers_as_one_until_it_is_restored(
     reached = list[Completeness]()
     assert refusal(reader, offset=11).kind is Kind.PRECONDITION
     instance.standby = Completeness(position=None, at_s=7.0)
-    assert reader.get_batch("order", 0, [b"0001"], 11, reached.append) == [b"x"]
+    assert reader.get_batch("order", 0, [b"0001"], at(11), reached.append) == [b"x"]
     assert reached == [instance.standby]
     instance.standby = None

@@ -9,7 +9,7 @@ import pytest
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams import placement
-from changelog.connectors.views.streams.placement import Placement
+from changelog.connectors.views.streams.placement import Needed, Placement
 
 ORDER, GUEST = ("booking.order", 0), ("booking.guest", 0)
 
@@ -59,18 +59,31 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_has_what_it_has_restored_or_committed() -> None:
     streams = Streams()
     here = Placement(streams, None)
-    assert here.await_offset(ORDER, 0)
-    assert not here.await_offset(ORDER, 5)
+    assert here.await_offset(ORDER, Needed(0, 0))
+    assert not here.await_offset(ORDER, Needed(5, 5))
     here.restoring(ORDER, 5)
-    assert not here.await_offset(ORDER, 5)
+    assert not here.await_offset(ORDER, Needed(5, 5))
     here.restored(ORDER)
     streams.committed = {ORDER: -1, GUEST: 3}  # it has committed nothing since
-    assert here.await_offset(ORDER, 5)
-    assert not here.await_offset(ORDER, 6)
+    assert here.await_offset(ORDER, Needed(5, 5))
+    assert not here.await_offset(ORDER, Needed(6, 6))
     streams.committed = {ORDER: 7, GUEST: 3}
-    assert here.await_offset(ORDER, 7)
-    assert here.await_offset(GUEST, 3)
-    assert not here.await_offset(GUEST, 4)
+    assert here.await_offset(ORDER, Needed(7, 7))
+    assert here.await_offset(GUEST, Needed(3, 3))
+    assert not here.await_offset(GUEST, Needed(4, 4))
+
+
+def test_a_store_with_its_own_changelog_has_what_was_restored_from_there_or_committed() -> None:
+    streams = Streams()
+    here = Placement(streams, None)
+    here.restoring(ORDER, 3)
+    here.restored(ORDER)
+    streams.committed = {ORDER: -1}
+    assert here.await_offset(ORDER, Needed(9, 3))
+    assert not here.await_offset(ORDER, Needed(9, 4))
+    streams.committed = {ORDER: 9}
+    assert here.await_offset(ORDER, Needed(9, 4))
+    assert not here.await_offset(ORDER, Needed(10, 4))
 
 
 def test_no_reader_waits_for_a_restoration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +92,13 @@ def test_no_reader_waits_for_a_restoration(monkeypatch: pytest.MonkeyPatch) -> N
     here.standby_advanced(ORDER, 3)
     here.restoring(ORDER, 5)
     began_s = time.monotonic()
-    assert not here.await_offset(ORDER, 5)
+    assert not here.await_offset(ORDER, Needed(5, 5))
     assert time.monotonic() - began_s < 1
     here.restoration_ended(ORDER)
     assert here.standbys() == {}
     here.restoring(ORDER, 5)
     here.restored(ORDER)
-    assert here.await_offset(ORDER, 5)
+    assert here.await_offset(ORDER, Needed(5, 5))
 
 
 def test_the_instance_that_has_a_partition_is_named() -> None:
@@ -107,10 +120,10 @@ def test_a_standby_counts_until_it_has_taken_over() -> None:
     here.standby_advanced(GUEST, 7)
     here.standby_advanced(ORDER, 6)
     assert here.standbys() == {ORDER: 6, GUEST: 7}
-    assert not here.await_offset(ORDER, 6)
+    assert not here.await_offset(ORDER, Needed(6, 6))
     here.standby_ended(GUEST)
     here.restoring(ORDER, 6)
     assert here.standbys() == {ORDER: 6}
     here.restored(ORDER)
     assert here.standbys() == {}
-    assert here.await_offset(ORDER, 6)
+    assert here.await_offset(ORDER, Needed(6, 6))

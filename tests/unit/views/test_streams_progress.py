@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ import pytest
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.views.streams import progress
+from changelog.connectors.views.streams.placement import Needed
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import restoring
 from changelog.connectors.views.streams.topics import ServedTopic
@@ -40,6 +41,8 @@ class Cluster:
         self.complete_times: list[float] = []
         self.sink: dict[str, Any] = {}
         self.windows: dict[str, Any] = {}
+        self.changelogs: Mapping[str, str] = {}
+        self.changelog_ends: dict[Part, int] = {}
 
     def admin(self) -> None:
         pass
@@ -72,6 +75,7 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(progress, "committed", lambda *_: dict(cluster.offsets))
+    monkeypatch.setattr(progress, "written_ends", lambda *_: dict(cluster.changelog_ends))
     monkeypatch.setattr(progress, "complete_ends", lambda *_: dict(cluster.ends))
     monkeypatch.setattr(progress, "messages_in", cluster.in_spans)
     monkeypatch.setattr(progress, "closing", lambda context: context)
@@ -83,19 +87,23 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def followed(cluster: Cluster) -> Iterator[TablesProgress]:
+    with closing(following(cluster)) as tables:
+        yield tables
+
+
+def following(cluster: Cluster, topics: Mapping[str, ServedTopic] = TOPICS) -> TablesProgress:
     anything = cast(Any, cluster)
-    tables = TablesProgress(
+    return TablesProgress(
         anything,
         anything,
         JSON,
         name="app",
         prefix="booking",
         application="app-views",
-        topics=TOPICS,
+        topics=topics,
+        checkpoints=anything,
         on_complete=cluster.complete_times.append,
     )
-    yield tables
-    tables.close()
 
 
 def reached(followed: TablesProgress, entity: str) -> int | None:
@@ -113,7 +121,7 @@ def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, foll
     cluster.offsets = {ORDER: 7, GUEST: 5}
     until(lambda: reached(followed, "order") == 1, "order is not complete")
     assert followed.reached([ORDER]) == followed.reached([GUEST]) == followed.reached([ORDER, GUEST])
-    assert followed.offset(ORDER) == 7
+    assert followed.needed(ORDER) == Needed(7, 7)
 
 
 def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: TablesProgress) -> None:
@@ -251,3 +259,21 @@ def test_rows_of_a_repartitioned_entity_are_complete_only_in_a_new_topic_into_wh
         assert reached(followed, "order") == 1
         assert refusal in str(followed.refusal("order"))
     assert followed.refusal("guest") is None
+
+
+def test_stores_with_their_own_changelogs_are_complete_up_to_the_ends_of_these(cluster: Cluster) -> None:
+    changelog = ("app-order-changelog", 0)
+    cluster.changelogs, cluster.changelog_ends = {"booking.order": changelog[0]}, {changelog: 2}
+    cluster.ends, cluster.messages = {ORDER: 7}, {ORDER: [6], changelog: [0, 1]}
+    cluster.offsets, cluster.standby_offsets, cluster.commit = {ORDER: 6}, {ORDER: 1}, 1
+    with closing(following(cluster, {"order": TOPICS["order"]})) as followed:
+        time.sleep(0.1)
+        assert followed.standby_reached(ORDER) is None
+        assert reached(followed, "order") is None
+        cluster.offsets = {ORDER: 7}
+        until(lambda: reached(followed, "order") == 1, "order is not complete")
+        assert followed.needed(ORDER) == Needed(7, 2)
+        time.sleep(0.1)
+        assert followed.standby_reached(ORDER) is None
+        cluster.standby_offsets = {ORDER: 2}
+        until(lambda: followed.standby_reached(ORDER) == followed.reached([ORDER]), "the standby is not complete")

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from changelog.connectors.views.streams.placement import Needed
 from changelog.connectors.views.streams.tables import KafkaTables, RestoringError
 from changelog.envelope.errors import Kind
 
@@ -61,8 +62,8 @@ def tables(store: Store | None = None, *, advertised: str | None = None) -> Kafk
 
 def test_a_store_that_is_closed_while_it_is_read_does_not_look_empty() -> None:
     with pytest.raises(RestoringError):
-        tables(Store(0)).get_batch("order", 0, [b"1"], 0)
-    scan = tables(Store(2)).scan("order", 0, b"", 0)
+        tables(Store(0)).get_batch("order", 0, [b"1"], Needed(0, 0))
+    scan = tables(Store(2)).scan("order", 0, b"", Needed(0, 0))
     assert [next(scan), next(scan)] == [(b"0", b"x"), (b"1", b"x")]
     with pytest.raises(RestoringError):
         next(scan)

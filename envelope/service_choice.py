@@ -1,0 +1,46 @@
+"""The rule that chooses changes by the service that made them. Views and jobs share it."""
+
+from dataclasses import dataclass
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServiceChoice:
+    """Chooses changes by the name of the service in their stamps. By default, all changes are included.
+
+    With `keep`, only changes by these services are included, otherwise all but those by the services in `drop`. A
+    change that is not included is ignored, as if it had never been made: its row keeps the state that it had before. So
+    a truncate by such a service removes nothing.
+    """
+
+    keep: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The services whose changes are included if `is_of_kept`; otherwise, those whose changes are not."""
+        return self.keep or self.drop
+
+    @property
+    def is_of_kept(self) -> bool:
+        """Whether `names` are the services whose changes are included."""
+        return bool(self.keep)
+
+    def includes(self, service: str) -> bool:
+        """Returns whether the changes by a service are included."""
+        return (service in self.names) == self.is_of_kept
+
+    def contradiction(self) -> str | None:
+        """Returns what is wrong if a service is both kept and dropped; None if none is."""
+        return "a service is both kept and dropped" if set(self.keep) & set(self.drop) else None
+
+
+ALL_SERVICES = ServiceChoice()
+"""Includes all changes."""
+
+
+def refuse_contradiction(choice: ServiceChoice) -> None:
+    """Raises ChangelogError (USAGE) if a service is both kept and dropped."""
+    if contradiction := choice.contradiction():
+        raise ChangelogError(Kind.USAGE, contradiction, hint="leave one out")
