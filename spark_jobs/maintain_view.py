@@ -4,12 +4,14 @@ Delta Lake, hashes of Redis, or a target that a package adds.
 The job follows the changelog until it is stopped, or up to its present end with --available-now. It applies a state
 only if its position is newer than that of the row, so neither a repeated nor a late change does any harm. Each run
 continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which changes
-count; all other changes are ignored as if they had never been made.
+count; all other changes are ignored as if they had never been made. The changes of a service that the view throttles
+are applied at its rate, which also holds back the end of a run with --available-now.
 """
 
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from changelog.connectors import failpoints
-from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
+from changelog.connectors.config import Config, FilesConfig, ThrottleConfig, ViewConfig, secret_of
 from changelog.connectors.wiring.sinks import kafka_needed
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.spark import struct
@@ -99,6 +101,8 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
     if any(part.where is not None for part in view.parts()):
         hint = "keep a view without it, and apply the condition when you read the view"
         raise ChangelogError(Kind.USAGE, f"the view {arguments.view} has a `where`", hint=hint)
+    if view.throttle is not None:
+        _refuse_ignored(view.throttle.service, arguments)
     if view.nested and arguments.output != "postgres":
         hint = "use --output postgres, keep a view of each entity, or rebuild the documents with rebuild_view"
         raise ChangelogError(Kind.USAGE, f"--output {arguments.output} keeps no nested arrays", hint=hint)
@@ -106,6 +110,14 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
         hint = "use --output postgres, or a view without totals"
         raise ChangelogError(Kind.USAGE, f"--output {arguments.output} keeps no totals", hint=hint)
     return view
+
+
+def _refuse_ignored(service: str, arguments: argparse.Namespace) -> None:
+    """Raises ChangelogError (USAGE) if the throttled service is one whose changes do not count."""
+    kept, dropped = arguments.keep_service, arguments.drop_service
+    if service in dropped or (kept and service not in kept):
+        message = f"the view {arguments.view} throttles the service {service}, whose changes do not count"
+        raise ChangelogError(Kind.USAGE, message, hint="leave out `throttle`, or change --keep-service, --drop-service")
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
@@ -131,30 +143,53 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     )
     with targets.opened(arguments.output, settings) as target, stopping_signal() as stopping:
         maintained = _maintained(arguments, config, target, read_parts, parts, settings)
-        every_s = None if arguments.available_now else arguments.every
-        if isinstance(config.sink, FilesConfig):
-            from changelog.spark_jobs.maintaining import follow_files  # noqa: PLC0415
-            from changelog.spark_jobs.reading.where import Files  # noqa: PLC0415
-
-            files = Files(path=config.sink.path)
-            follow_files.follow(spark, files, maintained, every_s=every_s, stopping=stopping)
-        else:
-            with kafka_needed():
-                from changelog.spark_jobs.maintaining import follow_topics  # noqa: PLC0415
-            from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
-
-            kafka = where_of(config)
-            assert isinstance(kafka, Kafka)
-            follow_topics.follow(
-                spark, kafka, maintained, offsets_max=arguments.offsets, every_s=every_s, stopping=stopping
-            )
+        _follow(spark, arguments, config, maintained, view.throttle, stopping)
+    waiting = maintained.progress.waiting
     return {
         "verdict": DONE,
         "view": arguments.to,
         "rows": maintained.rows,
         "deleted": maintained.deleted,
         "batches": maintained.batches,
+        "waiting": 0 if waiting is None else waiting.changes,
     }
+
+
+def _follow(
+    spark: "SparkSession",
+    arguments: argparse.Namespace,
+    config: Config,
+    view: "MaintainedView",
+    throttle_config: ThrottleConfig | None,
+    stopping: threading.Event,
+) -> None:
+    """Follows the changelog until the job is to end."""
+    from changelog.spark_jobs.maintaining.following.throttle import opened_throttle  # noqa: PLC0415
+    from changelog.spark_jobs.reading.where import Files, where_of  # noqa: PLC0415
+
+    where, every_s = where_of(config), None if arguments.available_now else arguments.every
+    if isinstance(where, Files):
+        from changelog.spark_jobs.maintaining.following import follow_files  # noqa: PLC0415
+        from changelog.spark_jobs.maintaining.following.file_ranges import FileRanges  # noqa: PLC0415
+
+        file_ranges = FileRanges(where=where, entities=view.entities)
+        with opened_throttle(spark, view, file_ranges, throttle_config) as throttle:
+            follow_files.follow(spark, where, view, throttle=throttle, every_s=every_s, stopping=stopping)
+        return
+    with kafka_needed():
+        from changelog.spark_jobs.maintaining.following import follow_topics  # noqa: PLC0415
+        from changelog.spark_jobs.maintaining.following.topic_ranges import TopicRanges  # noqa: PLC0415
+    topic_ranges = TopicRanges(where=where, entities=view.entities)
+    with opened_throttle(spark, view, topic_ranges, throttle_config) as throttle:
+        follow_topics.follow(
+            spark,
+            where,
+            view,
+            throttle=throttle,
+            offsets_max=arguments.offsets,
+            every_s=every_s,
+            stopping=stopping,
+        )
 
 
 def _parts_reader(
@@ -164,7 +199,7 @@ def _parts_reader(
 
     Raises ChangelogError (USAGE), as the function does, if the view's configuration does not fit the changelog.
     """
-    from changelog.spark_jobs.maintaining.totals_columns import refuse_columns  # noqa: PLC0415
+    from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import where_of  # noqa: PLC0415
     from changelog.spark_jobs.views import plan  # noqa: PLC0415 - --help and a dry run need no Spark

@@ -154,6 +154,16 @@ class TotalsConfig(Section):
     session: SessionConfig | None = None
 
 
+class ThrottleConfig(Section):
+    """`[views.X.throttle]`: the job `spark_jobs/maintain_view.py` applies at most `rate` changes of `service` a second.
+
+    The changes of other services are not slowed.
+    """
+
+    service: Text
+    rate: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
 class ViewConfig(Section):
     """`[views.X]`: a view with one document for each row of `entity`."""
 
@@ -163,6 +173,7 @@ class ViewConfig(Section):
     nested: dict[Text, NestedConfig] = Field(default={})
     serve: ServedConfig | None = None
     totals: TotalsConfig | None = None
+    throttle: ThrottleConfig | None = None
 
     def parts(self) -> Iterator["ViewConfig | NestedConfig"]:
         """Yields the view, and then all arrays in its documents, outer arrays before inner ones."""

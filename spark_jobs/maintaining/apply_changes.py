@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
-from changelog.spark_jobs.maintaining.progress import REBUILD, ViewProgress
+from changelog.spark_jobs.maintaining.progress import REBUILD, Checkpoint, ViewProgress, Waiting
 from changelog.spark_jobs.maintaining.target import ArrayStates, StateBatch, ViewTarget
 from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
 
@@ -50,8 +50,8 @@ class MaintainedView:
         """The entities of all parts."""
         return list(dict.fromkeys(part.entity for part in self.parts))
 
-    def apply(self, rows: DataFrame, checkpoint: Mapping[str, Any]) -> None:
-        """Applies a batch of the changelog's rows, which ends at `checkpoint`.
+    def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: Waiting | None = None) -> None:
+        """Applies a batch of the changelog's rows, which ends at `checkpoint`. Afterwards, `waiting` still waits.
 
         `rows` are those of the entities and of the reserved entity `schemas`. They may repeat rows of earlier batches.
 
@@ -67,7 +67,8 @@ class MaintainedView:
         for mark in marks:
             if mark["entity"] != SCHEMAS:
                 truncated[mark["entity"]] = max(mark["position"], truncated.get(mark["entity"], ""))
-        progress = replace(self.progress, checkpoint=checkpoint, truncated={**self.progress.truncated, **truncated})
+        truncated_now = {**self.progress.truncated, **truncated}
+        progress = replace(self.progress, checkpoint=checkpoint, truncated=truncated_now, waiting=waiting)
         self._apply(rows.where(is_chosen(self.choice)), truncated, progress)
         self.progress = progress
         self.batches += 1
@@ -122,6 +123,8 @@ class MaintainedView:
                 )
 
     def _forget(self) -> None:
+        if self.progress.waiting is not None:
+            return  # without a marker, a change that waits would bring a deleted row back
         now = datetime.now(UTC)
         if self._forgotten_at is None or now - self._forgotten_at > FORGET_EVERY:
             self.target.forget(now - self.keep_deleted)

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
+from changelog.connectors.config import TotalsConfig
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.states.fold import BEGUN
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
-from changelog.spark_jobs.maintaining import documents, sessions, totals_columns
-from changelog.spark_jobs.maintaining import totals as totals_table
+from changelog.spark_jobs.maintaining.derived import documents, totals_columns
+from changelog.spark_jobs.maintaining.derived.derivation import Derivation
+from changelog.spark_jobs.maintaining.derived.documents import Documents
+from changelog.spark_jobs.maintaining.derived.sessions import Sessions
+from changelog.spark_jobs.maintaining.derived.totals import Totals
 from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
@@ -135,6 +139,7 @@ class PostgresTarget:
         self._names = {name: table.named(suffix) for name, suffix in _SUFFIXES.items()}
         self._lasting_names = ["rows", "deleted", "progress", *([] if settings.totals is None else ["totals"])]
         self._arrays = {array.path: _array_tables(table, array) for array in settings.arrays}
+        self._derivations = _derivations(settings.totals, self._arrays, self._names)
 
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no table.
@@ -171,10 +176,9 @@ class PostgresTarget:
             ):
                 words = {"declared": declared, "totals_columns": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
                 self._connection.execute(self._sql(statement, **words))
-            if self._totals is not None and self._totals.session is not None:
-                for index in sessions.indexes(self._totals, self._names):
-                    self._connection.execute(index)
             self._create_arrays()
+            for index in (index for derivation in self._derivations for index in derivation.indexes()):
+                self._connection.execute(index)
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
 
     def _create_arrays(self) -> None:
@@ -192,8 +196,6 @@ class PostgresTarget:
             ):
                 words = {"declared": _declared(columns), "mark": sql.Literal(mark)}
                 self._connection.execute(sql.SQL(statement).format(**array.names, **words))
-        for index in documents.indexes(self._arrays, self._names):
-            self._connection.execute(index)
 
     def apply(self, batch: StateBatch) -> None:
         """Applies a batch.
@@ -229,23 +231,27 @@ class PostgresTarget:
 
     def _merging(self, batch: StateBatch) -> Iterator[sql.Composed]:
         """Yields the statements that apply a batch."""
-        totals = self._totals
-        before, after = (totals_table.before, totals_table.after)
-        if totals is not None and totals.session is not None:
-            before, after = (sessions.before, sessions.after)
-        truncated = {path: array.truncated for path, array in batch.arrays.items()}
         for names in self._names_of_parts():
             yield from (sql.SQL(text).format(**names) for text in _PREPARING)
-        yield from before(totals, batch.truncated, self._names) if totals else ()
-        yield from documents.before(self._arrays, truncated)
+        for derivation in self._derivations:
+            yield from derivation.before(batch)
         yield from _merging(self._names, batch.columns, batch.truncated)
         for path, array in self._arrays.items():
-            yield from _merging(array.names, array.columns, truncated[path])
-        yield from documents.after(self._arrays, self._names)
-        yield from after(totals, self._names) if totals else ()
+            yield from _merging(array.names, array.columns, batch.arrays[path].truncated)
+        for derivation in self._derivations:
+            yield from derivation.after()
 
     def _sql(self, text: str, **more: sql.Composable) -> sql.Composed:
         return sql.SQL(text).format(**self._names, **more)
+
+
+def _derivations(totals: TotalsConfig | None, arrays: documents.Arrays, names: Names) -> list[Derivation]:
+    derivations: list[Derivation] = []
+    if totals is not None and totals.session is not None:
+        derivations.append(Sessions(totals, totals.session, names))
+    elif totals is not None:
+        derivations.append(Totals(totals, names))
+    return [*derivations, Documents(arrays, names)] if arrays else derivations
 
 
 def _array_tables(table: ClaimedName, array: ViewPart) -> documents.ArrayTables:

@@ -10,6 +10,8 @@ from changelog.connectors.sinks.kafka.admin.names import first_topic
 from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT: Final = 1
+FORMAT_WAITING: Final = 2
+"""The format while changes wait. An older program refuses it, because it would lose these changes."""
 
 TOPICS: Final = "topics"
 """The member of a definition that has the topics with their ids, if the changelog is on Kafka."""
@@ -17,22 +19,44 @@ TOPICS: Final = "topics"
 REBUILD: Final = "run the job once with --rebuild: it builds the view again from the beginning of the changelog"
 
 
+Checkpoint = Mapping[str, Any]
+"""A point in a changelog: a position in a file log, or the next offsets of Kafka's topics. It is empty at the beginning
+of the changelog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The changes of a throttled service that have not been applied, although the view has gone on.
+
+    No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, only changes wait whose
+    positions are greater than `position`. `changes` counts all changes that wait.
+    """
+
+    service: str
+    changes: int
+    after: Checkpoint
+    window_end: Checkpoint | None = None
+    position: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewProgress:
-    """A view's definition, and the point up to which all changes have been applied.
+    """A view's definition, and the point up to which all changes have been applied, apart from those that wait.
 
-    `checkpoint` is that point: a position in a file log, or the next offsets of Kafka's topics. `truncated` has
-    the position of each entity's last truncate: changes before it are ignored, in whatever order partitions are read.
+    `checkpoint` is that point. `truncated` has the position of each entity's last truncate: changes before it are
+    ignored, in whatever order partitions are read.
     """
 
     format: int = FORMAT
     definition: Mapping[str, object]
-    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Checkpoint = field(default_factory=dict)
     truncated: Mapping[str, str] = field(default_factory=dict)
+    waiting: Waiting | None = None
 
     def to_json(self) -> str:
         """Returns the text that a target stores."""
-        return msgspec.json.encode({"maintained": self}).decode()
+        format_ = FORMAT if self.waiting is None else FORMAT_WAITING
+        return msgspec.json.encode({"maintained": replace(self, format=format_)}).decode()
 
 
 class _Stored(msgspec.Struct):
@@ -49,7 +73,7 @@ def parse(text: str, target: str) -> ViewProgress:
     except msgspec.DecodeError:
         hint = "use another --to: this job changes only views that it made"
         raise ChangelogError(Kind.USAGE, f"{target} is not a view that this job made", hint=hint) from None
-    if progress.format > FORMAT:
+    if progress.format > FORMAT_WAITING:
         raise ChangelogError(Kind.PRECONDITION, f"{target} was made by a newer program", hint="upgrade this program")
     return progress
 

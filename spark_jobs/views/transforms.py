@@ -172,10 +172,9 @@ def _newest(changes: DataFrame) -> DataFrame:
     one change.
     """
     gaps = _gaps(F.col("provenance"))
-    lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
-    marked = changes.select(*_UNCHANGED, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
+    marked = changes.select(*_UNCHANGED, gaps.alias("gaps"), lacks_values().alias("_lacks"))
     has_newer_whole = F.max(~F.col("_lacks")).over(newer)
     is_whole = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
     return (
@@ -183,6 +182,12 @@ def _newest(changes: DataFrame) -> DataFrame:
         .where("_ended IS NOT TRUE")
         .select(*fold.CHANGES)
     )
+
+
+def lacks_values() -> Expression:
+    """Returns the condition that selects changes whose state lacks values that the database's log did not send."""
+    has_gaps = _gaps(F.col("provenance")).isNotNull() & source_text().contains(_UNAVAILABLE)
+    return F.coalesce(has_gaps & (F.col("op") != Op.DELETE.value), F.lit(False))
 
 
 def _gaps(provenance: Expression) -> Expression:

@@ -23,7 +23,7 @@ from changelog.schemas.types import Array, ColumnType, Decimal, Primitive
 from changelog.spark_jobs import rebuild_view
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining import in_postgres
-from changelog.spark_jobs.maintaining.documents import refuse_names
+from changelog.spark_jobs.maintaining.derived.documents import refuse_names
 from changelog.spark_jobs.maintaining.parts import parts_of
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings
 from changelog.spark_jobs.views.to_postgres import ClaimedName

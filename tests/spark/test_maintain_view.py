@@ -27,9 +27,9 @@ from changelog.spark_jobs.archiving.levels import drop_days
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining import in_delta_lake, in_postgres
+from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns
 from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.target import GROUP, TargetSettings
-from changelog.spark_jobs.maintaining.totals_columns import refuse_columns
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns, copier

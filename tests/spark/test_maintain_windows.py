@@ -19,9 +19,9 @@ from changelog.envelope.errors import ChangelogError
 from changelog.schemas.avro import Column
 from changelog.schemas.types import ColumnType, Decimal, Primitive
 from changelog.spark_jobs.maintaining import in_postgres
+from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns
 from changelog.spark_jobs.maintaining.in_postgres import PostgresTarget
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
-from changelog.spark_jobs.maintaining.totals_columns import refuse_columns
 from changelog.spark_jobs.views.transforms import schema_of
 from tests.spark.maintained import query
 

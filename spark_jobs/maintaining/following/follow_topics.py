@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.offsets import Part
-from changelog.envelope.entity import SCHEMAS
-from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
-from changelog.spark_jobs.maintaining.progress import REBUILD
+from changelog.spark_jobs.maintaining.following.throttle import Throttle
+from changelog.spark_jobs.maintaining.following.topic_ranges import unread
+from changelog.spark_jobs.maintaining.progress import Checkpoint
 from changelog.spark_jobs.reading import kafka_offsets
-from changelog.spark_jobs.reading.kafka_offsets import OffsetSpan, ends_of_batch
+from changelog.spark_jobs.reading.kafka_offsets import ends_of_batch
 from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options
 from changelog.spark_jobs.reading.where import Kafka
 
@@ -39,18 +38,39 @@ def follow(
     where: Kafka,
     view: MaintainedView,
     *,
+    throttle: Throttle | None,
     offsets_max: int,
     every_s: float | None,
     stopping: threading.Event,
 ) -> None:
     """Applies the new changes, then ends; with `every_s`, begins a batch that often until `stopping` is set.
 
-    A batch has at most about `offsets_max` offsets. If an entity was repartitioned, a key's changes may be applied out
-    of order. This does no harm, because a target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may
-    have lost changes that the view lacks.
+    If changes wait when it would end, it goes on until they are applied. A batch has at most about `offsets_max`
+    offsets. If an entity was repartitioned, a key's changes may be applied out of order. This does no harm, because a
+    target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may have lost changes that the view lacks.
+    """
+    goal: Checkpoint | None = None
+    while True:
+        is_at_end = _query(spark, where, view, throttle, offsets_max, every_s, stopping)
+        goal = goal or view.progress.checkpoint
+        if stopping.is_set() or (is_at_end and (throttle is None or throttle.has_applied(goal))):
+            return
+
+
+def _query(
+    spark: "SparkSession",
+    where: Kafka,
+    view: MaintainedView,
+    throttle: Throttle | None,
+    offsets_max: int,
+    every_s: float | None,
+    stopping: threading.Event,
+) -> bool:
+    """Runs one query: until `stopping` is set, until an entity has another topic, or up to the present end. Returns
+    whether it has reached the end.
     """
     client = Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
-    spans = _unread(client, where, view)
+    spans = unread(client, where, view.entities, view.progress.checkpoint)
     options = {
         **kafka_options(where),
         **kafka_offsets.begin_options(spans),
@@ -58,16 +78,21 @@ def follow(
     }
     trigger = {"availableNow": True} if every_s is None else {"processingTime": f"{every_s * 1000:.0f} milliseconds"}
     with tempfile.TemporaryDirectory(prefix="changelog-view-", ignore_cleanup_errors=True) as folder:
-        batches = _MicroBatches(view, Path(folder))
+        batches = _MicroBatches(throttle or view, Path(folder))
         changes = decoded(spark.readStream.format("kafka").options(**options).load(), where)
         writer = changes.writeStream.foreachBatch(batches.apply).option("checkpointLocation", f"file:{folder}")
         query = writer.trigger(**trigger).start()
-        checked_s, has_other_topics = time.monotonic(), False
+        checked_s, has_other_topics = time.monotonic(), False  # a query of Spark cannot take other topics
         try:
             while not (query.awaitTermination(_POLL_S) or stopping.is_set() or has_other_topics):
+                if throttle is not None:
+                    batches.step(throttle)
                 if time.monotonic() - checked_s > CHECK_EVERY_S:
-                    has_other_topics = _unread(client, where, view).keys() != spans.keys()
+                    now = unread(client, where, view.entities, view.progress.checkpoint)
+                    has_other_topics = now.keys() != spans.keys()
                     checked_s = time.monotonic()
+            if throttle is not None and every_s is None:
+                batches.step(throttle)
         except Exception:
             if batches.failure is not None:
                 raise batches.failure from None
@@ -75,19 +100,7 @@ def follow(
         finally:
             batches.end()
             query.stop()
-    if has_other_topics:  # a query of Spark cannot take them
-        follow(spark, where, view, offsets_max=offsets_max, every_s=every_s, stopping=stopping)
-
-
-def _unread(client: Client, where: Kafka, view: MaintainedView) -> dict[Part, OffsetSpan]:
-    """Returns the spans of messages that the view lacks. Raises ChangelogError (GAP) if some of them may be gone."""
-    others = kafka_offsets.entities(client.admin(), where.prefix).keys() - {*view.entities, SCHEMAS}
-    try:
-        return kafka_offsets.unread(client, where.prefix, view.progress.checkpoint, skip=others)
-    except ChangelogError as error:
-        if error.kind is not Kind.GAP:
-            raise
-        raise ChangelogError(Kind.GAP, error.message, hint=REBUILD) from error
+    return every_s is None and not has_other_topics
 
 
 class _MicroBatches:
@@ -97,7 +110,7 @@ class _MicroBatches:
     offsets have gaps.
     """
 
-    def __init__(self, view: MaintainedView, folder: Path) -> None:
+    def __init__(self, view: MaintainedView | Throttle, folder: Path) -> None:
         self._view, self._folder = view, folder
         self._lock, self._ended = threading.Lock(), False
         self.failure: Exception | None = None
@@ -106,6 +119,12 @@ class _MicroBatches:
         """Waits until the present micro-batch is applied. Later ones are ignored."""
         with self._lock:
             self._ended = True
+
+    def step(self, throttle: Throttle) -> None:
+        """Applies changes that wait, between two micro-batches."""
+        throttle.prepare()
+        with self._lock:
+            throttle.step()
 
     def apply(self, rows: "DataFrame", batch_number: int) -> None:
         """Applies one micro-batch."""

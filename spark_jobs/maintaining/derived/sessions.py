@@ -13,12 +13,14 @@ does not matter why a row changed, and a state that is applied again changes no 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from psycopg import sql
 
 from changelog.connectors.config import SessionConfig, TotalsConfig
-from changelog.spark_jobs.maintaining.totals import UTC, Tables, affected, expiring, interval
+from changelog.spark_jobs.maintaining.derived.totals import UTC, Tables, affected, expiring, interval
+from changelog.spark_jobs.maintaining.target import StateBatch
 
 _INDEXES: Final = ("CREATE INDEX ON {rows} ({by}, {time_name})", "CREATE INDEX ON {totals} ({by}, _end)")
 """A session's rows, and the sessions near a time, are found by these."""
@@ -56,32 +58,35 @@ _AFTER: Final = (
 )
 
 
-def indexes(totals: TotalsConfig, tables: Tables) -> Iterator[sql.Composed]:
-    """Yields the statements that create the indexes of a new view."""
-    yield from _statements(_INDEXES, totals, None, tables)
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Implements `Derivation`: the totals of `session`, which is that of `config`."""
 
+    config: TotalsConfig
+    session: SessionConfig
+    tables: Tables
 
-def before(totals: TotalsConfig, truncated: str | None, tables: Tables) -> Iterator[sql.Composed]:
-    """Yields the statements that precede the application of a batch."""
-    yield from _statements(_BEFORE, totals, truncated, tables)
+    def indexes(self) -> Iterator[sql.Composed]:
+        """Creates the indexes by which sessions and their rows are found."""
+        yield from self._statements(_INDEXES, None)
 
+    def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
+        """Notes the times of the rows that the batch may change."""
+        yield from self._statements(_BEFORE, batch.truncated)
 
-def after(totals: TotalsConfig, tables: Tables) -> Iterator[sql.Composed]:
-    """Yields the statements that follow the application of a batch."""
-    yield from _statements(_AFTER, totals, None, tables)
-    session = _session(totals)
-    yield from expiring(session.column, session.keep_days, tables)
+    def after(self) -> Iterator[sql.Composed]:
+        """Notes them again, and makes the sessions near these times again."""
+        yield from self._statements(_AFTER, None)
+        yield from expiring(self.session.column, self.session.keep_days, self.tables)
 
-
-def _session(totals: TotalsConfig) -> SessionConfig:
-    assert totals.session is not None  # in_postgres chooses
-    return totals.session
+    def _statements(self, texts: Sequence[str], truncated: str | None) -> Iterator[sql.Composed]:
+        condition = affected(truncated, self.tables)
+        return _statements(texts, self.config, self.session, condition, self.tables)
 
 
 def _statements(
-    texts: Sequence[str], totals: TotalsConfig, truncated: str | None, tables: Tables
+    texts: Sequence[str], totals: TotalsConfig, session: SessionConfig, condition: sql.Composed, tables: Tables
 ) -> Iterator[sql.Composed]:
-    session = _session(totals)
     words = {
         **_by_words(totals.by),
         "values": _numbered(", was.{column} AS {value}", totals.sums),
@@ -89,7 +94,7 @@ def _statements(
         "time": sql.Identifier("was", session.column),
         "time_name": sql.Identifier(session.column),
         "gap": interval(session.gap_seconds),
-        "affected": affected(truncated, tables),
+        "affected": condition,
     }
     for text in texts:
         yield sql.SQL(text).format(**tables, **words)

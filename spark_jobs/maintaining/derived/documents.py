@@ -16,8 +16,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import Column
 from changelog.schemas.spark import DIGITS_MAX
 from changelog.schemas.types import ColumnType, Decimal, Primitive
+from changelog.spark_jobs.maintaining.derived.totals import affected
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
-from changelog.spark_jobs.maintaining.totals import affected
+from changelog.spark_jobs.maintaining.target import StateBatch
 from changelog.spark_jobs.views.to_postgres import ClaimedName
 
 _NAME_BYTES_MAX: Final = 63
@@ -142,40 +143,37 @@ def _members(path: Path, arrays: Arrays) -> list[str]:
     return [inner_path[-1] for inner_path in arrays if inner_path[:-1] == path]
 
 
-def indexes(arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
-    """Yields the statements that create the indexes by which rows that belong together are found. `own_names` has the
-    tables for the view's own rows.
-    """
-    columns: set[tuple[Path, tuple[str, ...]]] = set()
-    for path, tables in arrays.items():
-        on = tables.array.on
-        columns |= {(path, tuple(on)), (path[:-1], tuple(dict.fromkeys(on.values())))}
-    for path, names in sorted(columns):
-        rows = arrays[path].names["rows"] if path else own_names["rows"]
-        yield sql.SQL("CREATE INDEX ON {} ({})").format(rows, _listed(names))
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Implements `Derivation`: the arrays of documents. `own_names` has the tables for the view's own rows."""
 
+    arrays: Arrays
+    own_names: Mapping[str, sql.Identifier]
 
-def before(arrays: Arrays, truncated: Mapping[Path, str | None]) -> Iterator[sql.Composed]:
-    """Yields the statements that precede the application of a batch. `truncated` has the position of each array's last
-    truncate in the batch.
-    """
-    if not arrays:
-        return
-    yield from _formatted(_SETTINGS)
-    for path, tables in arrays.items():
-        words = {"on": _listed(tables.array.on), "affected": affected(truncated[path], tables.names)}
-        yield from _formatted([_BEFORE], **tables.names, **words)
-    yield from _formatted(_RESETS)
+    def indexes(self) -> Iterator[sql.Composed]:
+        """Creates the indexes by which rows that belong together are found."""
+        columns: set[tuple[Path, tuple[str, ...]]] = set()
+        for path, tables in self.arrays.items():
+            on = tables.array.on
+            columns |= {(path, tuple(on)), (path[:-1], tuple(dict.fromkeys(on.values())))}
+        for path, names in sorted(columns):
+            rows = self.arrays[path].names["rows"] if path else self.own_names["rows"]
+            yield sql.SQL("CREATE INDEX ON {} ({})").format(rows, _listed(names))
 
+    def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
+        """Notes to which enclosing rows the batch's rows belong."""
+        yield from _formatted(_SETTINGS)
+        for path, tables in self.arrays.items():
+            condition = affected(batch.arrays[path].truncated, tables.names)
+            yield from _formatted([_BEFORE], **tables.names, on=_listed(tables.array.on), affected=condition)
+        yield from _formatted(_RESETS)
 
-def after(arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:
-    """Yields the statements that follow the application of a batch: they make arrays again, inner ones first."""
-    if not arrays:
-        return
-    yield from _formatted(_SETTINGS)
-    for path in reversed([*arrays]):
-        yield from _made(path, arrays, own_names)
-    yield from _formatted(_RESETS)
+    def after(self) -> Iterator[sql.Composed]:
+        """Notes it again, and makes the arrays of these enclosing rows again, inner arrays first."""
+        yield from _formatted(_SETTINGS)
+        for path in reversed([*self.arrays]):
+            yield from _made(path, self.arrays, self.own_names)
+        yield from _formatted(_RESETS)
 
 
 def _made(path: Path, arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -> Iterator[sql.Composed]:

@@ -13,7 +13,8 @@ from typing import Final
 from psycopg import sql
 
 from changelog.connectors.config import TotalsConfig, WindowConfig
-from changelog.spark_jobs.maintaining.totals_columns import END, START, count_column, sum_column
+from changelog.spark_jobs.maintaining.derived.totals_columns import END, START, count_column, sum_column
+from changelog.spark_jobs.maintaining.target import StateBatch
 
 Tables = Mapping[str, sql.Composable]
 """The tables of a view: its `rows`, the `batch`, the `totals`, the `progress`, and `changes`, which exists only within
@@ -61,16 +62,26 @@ _EXPIRING: Final = (
 )
 
 
-def before(totals: TotalsConfig, truncated: str | None, tables: Tables) -> Iterator[sql.Composed]:
-    """Yields the statements that precede the application of a batch."""
-    yield from _statements(_BEFORE, totals, -1, affected(truncated, tables), tables)
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Implements `Derivation`: the totals of groups, or of groups and windows."""
 
+    config: TotalsConfig
+    tables: Tables
 
-def after(totals: TotalsConfig, tables: Tables) -> Iterator[sql.Composed]:
-    """Yields the statements that follow the application of a batch."""
-    yield from _statements(_AFTER, totals, 1, affected(None, tables), tables)
-    if totals.window is not None:
-        yield from expiring(totals.window.column, totals.window.keep_days, tables)
+    def indexes(self) -> Iterator[sql.Composed]:
+        """Yields nothing: the primary keys are enough."""
+        yield from ()
+
+    def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
+        """Sums up the rows that the batch may change, with negative signs."""
+        yield from _statements(_BEFORE, self.config, -1, affected(batch.truncated, self.tables), self.tables)
+
+    def after(self) -> Iterator[sql.Composed]:
+        """Sums up the same rows again, and adds the differences to the totals."""
+        yield from _statements(_AFTER, self.config, 1, affected(None, self.tables), self.tables)
+        if self.config.window is not None:
+            yield from expiring(self.config.window.column, self.config.window.keep_days, self.tables)
 
 
 def affected(truncated: str | None, tables: Tables) -> sql.Composed:

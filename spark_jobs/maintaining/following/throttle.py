@@ -1,0 +1,197 @@
+"""Slows the changes of one service down, without slowing those of the others.
+
+A batch leaves out the changes of the throttled service; they *wait*. Other batches apply them, as many as the rate
+allows. Each state is applied only if it is newer than the row, so a change that waited is dropped if the row has a
+newer state meanwhile.
+
+There is one case in which this order is not enough: a change that lacks values (the database's log did not send them)
+takes them from the state before it, and other changes of the key may be missing there. So a batch with such a change
+also has all other changes of its key that the view may lack, whatever their service.
+
+The changelog itself keeps the waiting changes. The progress of the view has a second checkpoint, up to which none of
+them waits, and it changes together with the rows.
+"""
+
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from changelog.connectors.config import ThrottleConfig
+from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+from changelog.spark_jobs.maintaining.following.change_ranges import ChangeRanges
+from changelog.spark_jobs.maintaining.following.rate import Rate
+from changelog.spark_jobs.maintaining.progress import Checkpoint, Waiting
+from changelog.spark_jobs.views.transforms import is_chosen, lacks_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHOW_EVERY_S: Final = 60.0
+"""How often, in seconds, a run says how many changes wait."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """The next waiting changes. `rows` is cached, and has `positions`, which are sorted. `end` is where it ends."""
+
+    rows: "DataFrame"
+    positions: list[str]
+    end: Checkpoint
+
+
+@contextmanager
+def opened_throttle(
+    spark: "SparkSession", view: MaintainedView, ranges: ChangeRanges, config: ThrottleConfig | None
+) -> Iterator["Throttle | None"]:
+    """Yields the throttle that is configured; None if there is none.
+
+    If changes of another service wait, because the view was throttled in another way before, they are applied first.
+    """
+    waiting = view.progress.waiting
+    if waiting is not None and (config is None or config.service != waiting.service):
+        with closing(Throttle(spark, view, ranges, waiting.service, None)) as earlier_throttle:
+            while view.progress.waiting is not None:
+                earlier_throttle.step()
+    if config is None:
+        yield None
+        return
+    with closing(Throttle(spark, view, ranges, config.service, Rate(config.rate))) as throttle:
+        yield throttle
+
+
+class Throttle:
+    """Applies a batch without the changes of `service`, and applies these with `step`.
+
+    With `rate` None, `step` applies a whole window. `ranges` reads the changelog again. `apply` and `step` must not run
+    at the same time; `prepare` may run while `apply` does.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", view: MaintainedView, ranges: ChangeRanges, service: str, rate: Rate | None
+    ) -> None:
+        self._spark, self._view, self._ranges = spark, view, ranges
+        self._service, self._rate = service, rate
+        self._window: _Window | None = None
+        self._shown_s: float | None = None
+
+    def apply(self, rows: "DataFrame", checkpoint: Mapping[str, Any]) -> None:
+        """Does the same as `MaintainedView.apply`, apart from the changes of the service."""
+        progress = self._view.progress
+        waiting = progress.waiting
+        count = rows.where(self._is_waiting()).count()
+        if waiting is not None:
+            waiting = replace(waiting, changes=waiting.changes + count)
+        elif count:
+            waiting = Waiting(service=self._service, changes=count, after=progress.checkpoint)
+        changes = rows.where(~self._is_waiting())
+        if waiting is None:
+            self._view.apply(changes, checkpoint)
+        else:
+            self._apply_completed(changes, waiting.after, checkpoint, waiting)
+
+    def prepare(self) -> None:
+        """Reads the next waiting changes, so that `step` takes less time."""
+        progress = self._view.progress
+        waiting = progress.waiting
+        if waiting is None or self._window is not None:
+            return
+        end = waiting.window_end
+        if end is None:
+            end = self._ranges.window_end(self._spark, waiting.after, progress.checkpoint, self._is_waiting())
+        rows = self._ranges.read(self._spark, waiting.after, end).where(self._is_waiting())
+        rows = rows.where(F.col("position") > waiting.position).persist()
+        positions = [row["position"] for row in rows.select("position").orderBy("position").collect()]
+        self._window = _Window(rows=rows, positions=positions, end=end)
+
+    def step(self) -> None:
+        """Applies as many waiting changes as the rate allows now, in the order of their positions."""
+        self.prepare()
+        waiting = self._view.progress.waiting
+        if self._window is None or waiting is None:
+            if self._rate is not None:
+                self._rate.rest()
+            return
+        self._show(waiting.changes)
+        count = len(self._window.positions)
+        if self._rate is not None:
+            count = min(count, self._rate.allowed())
+        if count:
+            self._apply_waiting(self._window, waiting, self._window.positions[count - 1])
+        elif not self._window.positions:
+            remaining = self._remaining(waiting, self._window, 0, waiting.position)
+            self._view.progress = replace(self._view.progress, waiting=remaining)
+        if not self._window.positions:
+            self.close()
+
+    def close(self) -> None:
+        """Forgets the changes that `prepare` has read."""
+        if self._window is not None:
+            self._window.rows.unpersist()
+            self._window = None
+
+    def has_applied(self, goal: Checkpoint) -> bool:
+        """Returns whether no change up to this checkpoint waits."""
+        waiting = self._view.progress.waiting
+        return waiting is None or self._ranges.has_reached(waiting.after, goal)
+
+    def _is_waiting(self) -> Expression:
+        return self._counts() & (F.col("service_name") == self._service)
+
+    def _counts(self) -> Expression:
+        return F.col("entity").isin(*self._view.entities) & is_chosen(self._view.choice)
+
+    def _apply_waiting(self, window: _Window, waiting: Waiting, last: str) -> None:
+        """Applies the changes of the window up to the position `last`."""
+        count = bisect_right(window.positions, last)
+        remaining = self._remaining(waiting, window, count, last)
+        position = F.col("position")
+        changes = window.rows.where((position > waiting.position) & (position <= last))
+        checkpoint = self._view.progress.checkpoint
+        self._apply_completed(changes, waiting.after, checkpoint, remaining, (window.end, last))
+        if self._rate is not None:
+            self._rate.spend(count)
+        del window.positions[:count]
+
+    def _remaining(self, waiting: Waiting, window: _Window, count: int, last: str) -> Waiting | None:
+        """Returns what waits after `count` changes of the window, the last of which is at position `last`."""
+        changes = waiting.changes - count
+        if count < len(window.positions):
+            return replace(waiting, changes=changes, window_end=window.end, position=last)
+        if changes <= 0 or self._ranges.has_reached(window.end, self._view.progress.checkpoint):
+            return None
+        return replace(waiting, changes=changes, after=window.end, window_end=None, position="")
+
+    def _show(self, count: int) -> None:
+        if self._shown_s is None or time.monotonic() - self._shown_s >= SHOW_EVERY_S:
+            sys.stderr.write(f"maintain_view: {count} changes of {self._service} wait\n")
+            self._shown_s = time.monotonic()
+
+    def _apply_completed(
+        self,
+        changes: "DataFrame",
+        after: Checkpoint,
+        checkpoint: Checkpoint,
+        waiting: Waiting | None,
+        bound: tuple[Checkpoint, str] | None = None,
+    ) -> None:
+        """Applies changes. If one lacks values, it applies all changes of its key after the checkpoint `after` as well,
+        up to `checkpoint`, or up to a checkpoint and a position in `bound`.
+        """
+        lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
+        try:
+            if not lacking_keys.isEmpty():
+                end, position = bound or (checkpoint, None)
+                others = self._ranges.read(changes.sparkSession, after, end, lacking_keys)
+                if position is not None:
+                    others = others.where(F.col("position") <= position)
+                changes = changes.unionByName(others.select(changes.columns))
+            self._view.apply(changes, checkpoint, waiting)
+        finally:
+            lacking_keys.unpersist()
