@@ -13,7 +13,7 @@ def statement(parameter: str, *, emit: bool) -> str:
 
     `parameter` is the placeholder of the stamp's text in the style of the driver. The setting is local to the
     transaction, because a session may serve another application afterwards. With `emit`, the statement also writes the
-    message, which the tables' trigger writes otherwise.
+    stamp into the database's log. Without `emit`, the trigger on the tables does this.
     """
     columns = [_PREVIOUS, f"pg_catalog.set_config({_SETTING}, CAST({parameter} AS text), true)"]
     return ", ".join([*columns, _EMIT.format(parameter)] if emit else columns)
@@ -34,8 +34,9 @@ def sqlstate(error: BaseException) -> str | None:
 def is_refusal(error: BaseException) -> bool:
     """Returns whether the server itself refused a statement, for example because the role lacks a right.
 
-    Errors without an SQLSTATE come from the driver. Those of class 08 are about the connection, and those of class 57
-    say that an operator or a timeout has ended the statement. The application must see all of these.
+    Three kinds of errors are not refusals, because the application must see them. Errors without an SQLSTATE come from
+    the driver. Errors of class 08 are about the connection. Errors of class 57 say that an operator or a timeout has
+    ended the statement.
     """
     state = sqlstate(error)
     return state is not None and state[:2] not in ("08", "57")

@@ -53,7 +53,7 @@ class Service:
     """
 
     nursery: Nursery | None = None
-    """Forks the processes of all services whose `environment` is empty. Without a nursery, each start runs Python."""
+    """Forks the processes of all services whose `environment` is empty. Without it, each start runs a new Python."""
 
     def __init__(self, config: Path, log: Path | None = None) -> None:
         self._config = config

@@ -1,9 +1,9 @@
 """Divides the rows of a block into spans: runs of rows of one transaction with the same stamp (who made the change).
 
-A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. The
-ordinal of a row is the number of rows and messages (such as stamps) that the log has before it in the same transaction.
-A row is published as one or two records. The *position ordinal* of a record is the last part of its position
-(`changelog.connectors.capture.rows.render_rows`).
+A block is a stretch of the log that is decoded at once. Its rows are numbered from 0. This number is called the row's
+place. The ordinal of a row is the number of rows and messages (such as stamps) that the log has before it in the same
+transaction. A row is published as one or two records. The *position ordinal* of a record is the last part of its
+position (`changelog.connectors.capture.rows.render_rows`).
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Span(msgspec.Struct, kw_only=True, gc=False):
     """Consecutive rows of one transaction with the same stamp; `rows` is how many there are.
 
     The assembly adds rows to its last span until the span is encoded. A log of small transactions has a span for each
-    row, so a span is a msgspec struct, which takes a tenth of a dataclass's time to make.
+    row. So a span is a msgspec struct; a dataclass would take about ten times as long to make.
 
     The first row has the ordinal `ordinal`, and each further row has the next one. `published` says how much of the
     transaction is in the changelog already: it is the position ordinal of the last published record, or -1 if nothing

@@ -134,8 +134,8 @@ class Api:
     ) -> Response:
         """Returns the answer about the view that a request names.
 
-        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It and the function that
-        it returns are called in a thread, because they may read files.
+        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. The function that it
+        returns makes the answer. Both are called in a thread, because they may read files.
         """
         name, parameters, began_s = request.path_params["view"], _parameters(request), time.monotonic()
 

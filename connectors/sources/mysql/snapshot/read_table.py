@@ -27,8 +27,8 @@ CHUNK_BYTES_MAX = 32 << 20
 class ReadTable:
     """How to read an entity's table while it has this `signature`.
 
-    `places` are the indexes of the columns to read, among the columns of the binding `bound`. `selections` has the SQL
-    for each of them. `where` is the entity's row filter. `key` is the SQL of the key columns.
+    `bound` binds the entity to all columns of the table. `places` are the indexes of the columns that are read, and
+    `selections` has the SQL for each of them. `where` is the entity's row filter. `key` is the SQL of the key columns.
     """
 
     entity: Entity

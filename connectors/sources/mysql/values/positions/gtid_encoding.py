@@ -1,5 +1,5 @@
-"""Converts sets of MySQL's GTIDs to and from bytes. The command COM_BINLOG_DUMP_GTID sends sets in this form, and a
-PREVIOUS_GTIDS event has one.
+"""Converts sets of MySQL's GTIDs to and from bytes. These bytes are in the command COM_BINLOG_DUMP_GTID and in the
+event PREVIOUS_GTIDS.
 
 All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
 bytes of its UUID and the number of its intervals (8 bytes). Each interval is two numbers of 8 bytes: its first
