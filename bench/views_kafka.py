@@ -9,6 +9,9 @@ Each start is a process of its own, and lasts until every row can be read:
 - *crash*: the process was killed, and a thousand changes were added.
 - *restored*: the folder was deleted. Kafka Streams restores the stores up to the offsets of the application.
 
+With `--keep-service NAME` or `--drop-service NAME`, a view is measured in which not all changes count. All changes are
+by `order-api`. So `--drop-service other` measures the rule, and the changelog that such a view has of its own.
+
 CPU times are those of the whole process, from the moment at which Java has started.
 """
 
@@ -27,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +45,15 @@ from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.connectors.views.streams.opening import open_engine
 from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.columnar.batch import SCHEMA, from_records
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.key import partition_batch
-from changelog.envelope.model import Stamp
+from changelog.envelope.model import Op, Provenance, Source, Stamp
 from changelog.envelope.position import Position, commit_text
+from changelog.envelope.service_choice import ServiceChoice
+from changelog.envelope.versions import TableColumns, Versions
+from changelog.schemas.types import Primitive, Struct
 
 CHANGES, QUICK_CHANGES, CHANGES_A_KEY, ADDED = 1_000_000, 100_000, 10, 1_000
 PARTITIONS, COMMIT_ROWS = 3, 10_000
@@ -102,21 +109,24 @@ def main() -> None:
     parser.add_argument("--changes", type=int, help=f"number of changes: {CHANGES:,}, with --quick {QUICK_CHANGES:,}")
     parser.add_argument("--quick", action="store_true", help="fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
+    for name in ("--keep-service", "--drop-service"):
+        parser.add_argument(name, action="append", default=[], metavar="NAME", help="of a view by service")
     parser.add_argument("--serve", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--until", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    services = ServiceChoice(keep=tuple(options.keep_service), drop=tuple(options.drop_service))
     if options.serve:
-        serve(options.serve, Position.parse(options.until))
+        serve(options.serve, Position.parse(options.until), services)
         return
     changes = options.changes or (QUICK_CHANGES if options.quick else CHANGES)
-    figures = list(measure(World(changes + 2 * ADDED, changes // CHANGES_A_KEY + 1), changes))
+    figures = list(measure(World(changes + 2 * ADDED, changes // CHANGES_A_KEY + 1), changes, services))
     for line in figures:
         print("  ".join(f"{name} {value}" for name, value in line.items()))
     if options.json:
         print(json.dumps(figures))
 
 
-def measure(world: World, changes: int) -> Iterator[dict[str, object]]:
+def measure(world: World, changes: int, services: ServiceChoice) -> Iterator[dict[str, object]]:
     """Yields the figures of each start, and of the reads after the last one."""
     with temporary_broker() as broker, tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -124,14 +134,38 @@ def measure(world: World, changes: int) -> Iterator[dict[str, object]]:
         settings = KafkaSettings(
             client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
         )
+        announce(settings)
         last = publish(settings, world, 0, changes)
-        yield from started("first", last, signal.SIGTERM)
+        yield from started("first", last, services, signal.SIGTERM)
         last = publish(settings, world, changes, changes + ADDED)
-        yield from started("warm", last, signal.SIGKILL)
+        yield from started("warm", last, services, signal.SIGKILL)
         last = publish(settings, world, changes + ADDED, changes + 2 * ADDED)
-        yield from started("crash", last, signal.SIGTERM)
+        yield from started("crash", last, services, signal.SIGTERM)
         shutil.rmtree("views")
-        yield from started("restored", last, signal.SIGTERM)
+        yield from started("restored", last, services, signal.SIGTERM)
+
+
+def announce(settings: KafkaSettings) -> None:
+    """Publishes the columns of orders, from which readers know that each order is in the partition of its key."""
+    source = Source(
+        connector="postgres",
+        name="booking",
+        database="app",
+        table="public.order",
+        op=Op.CREATE,
+        position=Position(1, 0, 0),
+        transaction="1",
+        committed_at=datetime.now(UTC),
+    )
+    columns = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
+    versions = Versions([], accepted={}, filled=lambda *_: ())
+    announced = versions.announce(ORDER, columns, Provenance(stamp=ORDER.default_stamp, source=source)).record
+    with closing(KafkaSink(settings, JSON)) as sink:
+        sink.prepare([ORDER])
+        sink.recover()
+        sink.add([from_records([announced])])
+        shapes = {"order": ORDER.shape()}
+        sink.commit(Checkpoint(position=source.position, through=commit_text(0), epoch=1, settings=shapes))
 
 
 def publish(settings: KafkaSettings, world: World, begin: int, end: int) -> Position:
@@ -150,9 +184,11 @@ def publish(settings: KafkaSettings, world: World, begin: int, end: int) -> Posi
     return last
 
 
-def started(name: str, until: Position, end: signal.Signals) -> Iterator[dict[str, object]]:
+def started(name: str, until: Position, services: ServiceChoice, end: signal.Signals) -> Iterator[dict[str, object]]:
     """Runs `serve` in a process, which is ended by a signal, and yields its figures."""
     command = [sys.executable, "-m", "bench.views_kafka", "--serve", name, "--until", str(until)]
+    for option, names in (("--keep-service", services.keep), ("--drop-service", services.drop)):
+        command += [text for service in names for text in (option, service)]
     root = Path(__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -164,7 +200,7 @@ def started(name: str, until: Position, end: signal.Signals) -> Iterator[dict[st
         process.send_signal(end)
 
 
-def serve(name: str, until: Position) -> None:
+def serve(name: str, until: Position, services: ServiceChoice) -> None:
     """Opens the engine, waits until its rows are complete up to a position, and prints figures; then waits for SIGTERM,
     and closes the engine.
     """
@@ -173,14 +209,17 @@ def serve(name: str, until: Position) -> None:
     assert isinstance(settings.sink, KafkaConfig)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    with closing(open_engine(settings, settings.sink, ())) as engine:
+    with closing(open_engine(settings, settings.sink, [("order", services)])) as engine:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        view = engine.view("order")
+        view = engine.view("order", services)
 
         def is_complete() -> bool:
             try:
                 position = view.now().reached.position
-                return position is not None and position >= until and view.now().get(f"{1:010}") is not None
+                if position is None or position < until:
+                    return False
+                view.now().get(f"{1:010}")
+                return True
             except ChangelogError:
                 return False
 

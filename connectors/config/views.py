@@ -7,7 +7,7 @@ Such a view has a document for each row of one entity. Arrays in the document ca
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field
 
@@ -20,6 +20,7 @@ OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]|[a-zA-Z0-9._-]+):([1-9][0-9]{0,4})")
 _PORT_MAX: Final = 65_535
+_LRU = re.compile(r"lru:([1-9][0-9]{0,8})")
 
 WINDOWS_MAX: Final = 1000
 """A row can be in at most this many windows."""
@@ -40,6 +41,15 @@ def _header(text: str) -> str:
         raise ValueError("should be made of ASCII letters, digits and punctuation, because it is sent in a header")
     return text
 
+
+def _store(text: str) -> str:
+    if text not in ("rocksdb", "in-memory") and _LRU.fullmatch(text) is None:
+        raise ValueError('should be "rocksdb", "in-memory" or "lru:N" with a number of keys, such as "lru:100000"')
+    return text
+
+
+Store = Annotated[str, AfterValidator(_store)]
+"""Where Kafka Streams keeps rows."""
 
 Address = Annotated[str, AfterValidator(_address)]
 """The address of an instance: `HOST:PORT`."""
@@ -66,8 +76,9 @@ class StreamsConfig(Section):
     """`[serve.streams]`: how Kafka Streams keeps the rows of a changelog on Kafka.
 
     `application` is the id of the application, which is also its consumer group; by default, it is made from the name.
-    It keeps its rows in memory, or in RocksDB in the folder `path`. `heap_mib` is the size of Java's heap, which has
-    the rows if `store` is `in-memory`. `jars` is the folder with the jars of Kafka Streams.
+    It keeps its rows in memory, or in RocksDB in the folder `path`. With `store = "lru:N"`, it keeps only the N keys of
+    each partition that were used last, in memory. `heap_mib` is the size of Java's heap, which has the rows that are in
+    memory. `jars` is the folder with the jars of Kafka Streams.
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
     of an application. They identify themselves with `instance_token`. If an instance does not come back within
@@ -75,7 +86,7 @@ class StreamsConfig(Section):
     """
 
     application: Name | None = None
-    store: Literal["rocksdb", "in-memory"] = "rocksdb"
+    store: Store = "rocksdb"
     path: Path = Path("data/views")
     heap_mib: int = Field(default=512, ge=64, le=65_536)
     jars: Path | None = None
@@ -83,6 +94,12 @@ class StreamsConfig(Section):
     instance_token: InstanceToken | None = Field(default=None, repr=False)
     session_seconds: float = Field(default=12, ge=6, le=1800)
     standbys: int = Field(default=0, ge=0, le=10)
+
+    @property
+    def keys_max(self) -> int | None:
+        """How many keys of each partition are kept; None if all are."""
+        match = _LRU.fullmatch(self.store)
+        return None if match is None else int(match[1])
 
 
 class ServeConfig(WebConfig):

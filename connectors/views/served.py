@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, runtime_checkable
 
+from changelog.envelope.errors import ChangelogError
 from changelog.envelope.position import Position
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.schemas.types import Struct
@@ -46,6 +47,14 @@ class Completeness:
     at_s: float | None
 
 
+class ForgottenError(ChangelogError):
+    """A view that keeps only the keys used last does not have this key. The row may exist (PRECONDITION)."""
+
+
+class NoRangesError(ChangelogError):
+    """A view that keeps only the keys used last cannot list rows (PRECONDITION)."""
+
+
 class ViewMoment(Protocol):
     """The rows of an entity at one moment.
 
@@ -58,12 +67,16 @@ class ViewMoment(Protocol):
         """How far the rows are complete. If stale rows are allowed, this can go back while rows are read."""
 
     def get(self, key: str, /) -> StateRow | None:
-        """Returns the row of a key, which is a canonical text; None if there is no row."""
+        """Returns the row of a key, which is a canonical text; None if there is no row.
+
+        Raises ForgottenError if that is not known, because only the keys used last are kept.
+        """
 
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
         """Yields keys from `begin` on, in the order of their texts' code points, each with its row.
 
-        The row is None if it is gone. Reads only as much as the caller takes.
+        The row is None if it is gone. Reads only as much as the caller takes. Raises NoRangesError if only the keys
+        used last are kept.
         """
 
 

@@ -32,7 +32,7 @@ from changelog.connectors.views.http.questions import (
     refuse_unknown,
 )
 from changelog.connectors.views.http.waiting import WAIT_S, Reading, Waiting, age_s, read_once
-from changelog.connectors.views.served import SharedEngine
+from changelog.connectors.views.served import ForgottenError, NoRangesError, SharedEngine
 from changelog.connectors.views.shown import ShownMoment, ShownView
 from changelog.connectors.web.access import Access
 from changelog.connectors.web.guard import Guard, Surface, bug
@@ -264,6 +264,10 @@ def _parameters(request: Request) -> Parameters:
 def _failed(error: ChangelogError) -> Response:
     """Returns the answer for a ChangelogError. Logs the error if it counts as an error of the server (see STATUSES)."""
     status = STATUSES.get(error.kind, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if isinstance(error, NoRangesError):
+        status = HTTPStatus.BAD_REQUEST
+    elif isinstance(error, ForgottenError):  # as RFC 9111, 5.2.1.7, has it for a cache without the answer
+        status = HTTPStatus.GATEWAY_TIMEOUT
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("rows cannot be read", error=str(error))
     return error_answer(status, error.message, error.hint)

@@ -109,16 +109,17 @@ def _paths(view: ShownView) -> list[tuple[str, Document]]:
     values = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in columns]
     address = "/".join([f"/{view.name}", *(f"{{{name}}}" for name in columns)])
     rows = _operation(f"The rows of {view.name}, in the order of their keys.", "Rows", [*_RANGE, *_FRESHNESS])
-    row = _operation(f"The row of {view.name} with this key.", "Row", [*values, *_FRESHNESS], ("304", "404"))
+    row = _operation(f"The row of {view.name} with this key.", "Row", [*values, *_FRESHNESS], ("304", "404", "504"))
     return [(f"/{view.name}", {"get": rows}), (address, {"get": row})]
 
 
 def _operation(summary: str, schema: str, parameters: list[dict[str, Any]], also: tuple[str, ...] = ()) -> Document:
     texts = {
         "304": "The client has this state already (If-None-Match).",
-        "400": "The request cannot be read.",
+        "400": "The request cannot be read, or rows cannot be listed.",
         "404": "There is no such row now.",
         "503": "States are not new enough, or there is no changelog yet.",
+        "504": "Only the keys used last are kept, and this one is not among them. The row may exist.",
     }
     errors = {
         status: {

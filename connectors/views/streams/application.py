@@ -19,7 +19,8 @@ from changelog.envelope.service_choice import ServiceChoice
 class Application:
     """Running tables, how far they are complete, and how their partitions are read, also at other instances.
 
-    `topics` are the topics of its entities. `store_bytes` returns how much the stores take on disk.
+    `topics` are the topics of its entities. With `keys_max`, only so many keys of each partition are kept, those that
+    were used last. `store_bytes` returns how much the stores take on disk.
     """
 
     tables: KafkaTables
@@ -27,6 +28,7 @@ class Application:
     progress: TablesProgress
     topics: Mapping[str, ServedTopic]
     store_bytes: Callable[[], int]
+    keys_max: int | None = None
 
 
 def name_of(entity: str, topic: ServedTopic, id_: str, services: ServiceChoice) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
-from changelog.connectors.views.served import Completeness, Figures, StateRow
+from changelog.connectors.views.served import Completeness, Figures, ForgottenError, NoRangesError, StateRow
 from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.partitions import OnStale, Partitions, read_question
 from changelog.connectors.views.streams.placement import Needed
@@ -76,7 +76,9 @@ class StreamsEngine:
             raise progress.refusal(entity) or progress.error or restoring(entity)
         horizon = Horizon(reached)
         on_stale = horizon.lower if allows_stale else None
-        table = EntityTable(application.partitions, self._codec, entity, topic, progress.needed, on_stale)
+        table = EntityTable(
+            application.partitions, self._codec, entity, topic, progress.needed, on_stale, application.keys_max
+        )
         return StreamsMoment(table, horizon)
 
     def columns(self, application: Application, entity: str) -> Struct | None:
@@ -160,10 +162,16 @@ class StreamsMoment:
         if key == TRUNCATE_KEY:
             return None
         name = key.encode()
-        states = [self._table.state(number, name) for number in self._table.topic.partitions_of(name)]
+        numbers = self._table.topic.partitions_of(name)
+        pairs = [self._table.state(number, name) for number in numbers]
+        if self._table.keys_max is not None and not any(has_message for has_message, _ in pairs):
+            raise _forgotten(self._table)
+        states = [state for _, state in pairs]
         return _row(key, [state for state in states if state is not None])
 
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
+        if self._table.keys_max is not None:
+            raise _no_ranges(self._table)
         truncates = [self._table.truncated(number) for number in range(self._table.topic.partitions)]
         with closing(self._table.scan(begin.encode())) as messages:
             for name, group in groupby(messages, key=lambda message: message.key):
@@ -186,7 +194,8 @@ class EntityTable:
     """The table of one entity, with decoded messages.
 
     `needed` returns what the instance that has a partition must have of it. `on_stale` is called after a standby has
-    answered; if it is None, standbys are not asked.
+    answered; if it is None, standbys are not asked. With `keys_max`, only so many keys of each partition are kept,
+    those that were used last.
     """
 
     def __init__(
@@ -197,14 +206,23 @@ class EntityTable:
         topic: ServedTopic,
         needed: Callable[[Part], Needed],
         on_stale: OnStale | None,
+        keys_max: int | None = None,
     ) -> None:
         self._partitions, self._codec, self._entity, self.topic = partitions, codec, entity, topic
-        self._needed, self._on_stale = needed, on_stale
+        self._needed, self._on_stale, self.keys_max = needed, on_stale, keys_max
 
-    def state(self, partition: int, key: bytes) -> Envelope | None:
-        """Returns the last change of a key in a partition; None if there is none, or a truncate came after it."""
-        value, truncate = self._get_batch(partition, key, _TRUNCATE)
-        return None if value is None else self.decoded(Message(key, partition, value), self._truncate(truncate))
+    def state(self, partition: int, key: bytes) -> tuple[bool, Envelope | None]:
+        """Returns whether a partition has a message of a key, and the last change of the key; None if there is none, or
+        a truncate came after it.
+
+        If only the keys used last are kept, the truncate is read before the key, too. So it was always used later than
+        all rows before it, and is not forgotten before them.
+        """
+        before = () if self.keys_max is None else (_TRUNCATE,)
+        *_, value, truncate = self._get_batch(partition, *before, key, _TRUNCATE)
+        if value is None:
+            return False, None
+        return True, self.decoded(Message(key, partition, value), self._truncate(truncate))
 
     def truncated(self, partition: int) -> Position | None:
         """Returns the position of the last truncate; None if there was none."""
@@ -257,6 +275,22 @@ def _row(key: str, changes: Sequence[Envelope]) -> StateRow | None:
         unavailable=tuple(sorted(source.unavailable)),
         position=source.position,
         committed_at=source.committed_at,
+    )
+
+
+def _forgotten(table: EntityTable) -> ForgottenError:
+    return ForgottenError(
+        Kind.PRECONDITION,
+        f"this key is not among the {table.keys_max} keys of a partition that were used last, so its row is not known",
+        hint='ask the database, or a view with another [serve.streams] store than "lru:N"',
+    )
+
+
+def _no_ranges(table: EntityTable) -> NoRangesError:
+    return NoRangesError(
+        Kind.PRECONDITION,
+        f"rows cannot be listed: only the {table.keys_max} keys of each partition that were used last are kept",
+        hint='ask for one key; or list rows from a view with another [serve.streams] store than "lru:N"',
     )
 
 

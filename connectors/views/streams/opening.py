@@ -136,6 +136,7 @@ class _Opening:
             "advertised": self._settings.advertised,
             "session_s": self._settings.session_seconds,
             "standbys": self._settings.standbys,
+            "keys_max": self._settings.keys_max,
         }
 
     def _open(
@@ -169,6 +170,7 @@ class _Opening:
             partitions=partitions,
             progress=progress,
             topics=topics,
+            keys_max=settings.keys_max,
             store_bytes=_no_bytes if claim is None else claim.size,
         )
 

@@ -47,6 +47,9 @@ FETCH_BYTES: Final = 16 << 20
 REQUEST_BYTES: Final = 32 << 20
 """The most bytes that are sent to the changelog of a store at once. The changelog's own limit is that of the topic."""
 
+BATCH_BYTES: Final = 512 << 10
+"""The most bytes of a batch for a changelog. With Kafka's default of 16 KiB, the broker would handle many batches."""
+
 _GLOBAL_THREAD = "GlobalStreamThread"
 """A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
@@ -58,7 +61,8 @@ class TablesSettings:
     """How to run the tables. `options` are those of the Java client, and may have secrets. `topics` maps each table to
     its topic, in the order of the tables.
 
-    Tables are kept in RocksDB in `folder`, or in memory if it is None. Those in `small_tables` are always in memory,
+    Tables are kept in RocksDB in `folder`, or in memory if it is None. With `keys_max`, only so many keys of each
+    partition are kept, those that were used last. Those in `small_tables` are always in memory,
     and they have one partition. In the other tables, only messages of `services` count.
 
     `advertised` is the address of this instance; None if it is the only one. If the instance does not come back within
@@ -72,6 +76,7 @@ class TablesSettings:
     folder: Path | None
     topics: Mapping[str, str]
     small_tables: frozenset[str] = frozenset()
+    keys_max: int | None = None
     services: ServiceChoice = ALL_SERVICES
     advertised: str | None = None
     session_s: float = 12.0
@@ -127,6 +132,7 @@ class TablesSettings:
             "main.consumer.max.poll.records": "10000",
             "restore.consumer.max.poll.records": "10000",
             "producer.max.request.size": str(REQUEST_BYTES),
+            "producer.batch.size": str(BATCH_BYTES),
         }
 
 
@@ -278,19 +284,22 @@ class KafkaTables:
         builder = self._streams_package.StreamsBuilder()
         for table, topic in self._settings.topics.items():
             is_small = table in self._settings.small_tables
-            in_memory = self._settings.folder is None or is_small
-            types = kstream.Materialized.StoreType
-            store = (
-                kstream.Materialized.as_(table)
-                .withKeySerde(serdes.ByteArray())
-                .withValueSerde(serdes.ByteArray())
-                .withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
-            )
+            store = self._materialized(table, is_small=is_small)
+            store = store.withKeySerde(serdes.ByteArray()).withValueSerde(serdes.ByteArray())
             consumed = kstream.Consumed.with_(serdes.ByteArray(), serdes.ByteArray())
             if self._settings.services.names:
                 consumed = consumed.withTimestampExtractor(times_of_included(self._settings.services))
             (builder.globalTable if is_small else builder.table)(topic, consumed, store)
         return builder.build(properties)
+
+    def _materialized(self, table: str, *, is_small: bool) -> Any:
+        """Returns Java's object that says where a table is kept."""
+        materialized = self._streams_package.kstream.Materialized
+        if self._settings.keys_max is not None and not is_small:
+            stores = self._streams_package.state.Stores
+            return materialized.as_(stores.lruMap(table, jpype.JInt(self._settings.keys_max)))
+        types, in_memory = materialized.StoreType, self._settings.folder is None or is_small
+        return materialized.as_(table).withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
 
     def _store(self, table: str, partition: int, *, standby_too: bool = False) -> Any:
         """Returns the store of a partition, for reading. It stays valid when tasks are restored again."""

@@ -137,7 +137,8 @@ def ensure_changelog(
             f"rows of {served.name} can move between its partitions, so they cannot be chosen by service",
             hint="leave keep_service and drop_service out, or serve an archive (--archive FOLDER)",
         )
-    settings = {**TopicSettings(profile="aggressive").to_kafka(), "max.message.bytes": str(served.message_bytes)}
+    only_states = {"min.compaction.lag.ms": "0", "max.message.bytes": str(served.message_bytes)}
+    settings = TopicSettings(settings=only_states).to_kafka()
     changelog = Topic(name=name, partitions=served.partitions, settings=settings)
     state = ensure(client, [changelog], create=create, replication_factor=replication_factor)[name]
     if (text := loss(state)) is not None:

@@ -120,7 +120,7 @@ def test_what_is_missing_to_serve_topics_is_named(
 @pytest.mark.parametrize(
     ("sink", "streams", "problem"),
     [
-        (KAFKA, 'store = "lru:100"', "serve.streams.store: should be"),
+        (KAFKA, 'store = "lru:0"', "serve.streams.store: should be"),
         (KAFKA, "heap_mib = 1", "serve.streams.heap_mib: should be"),
         (KAFKA, 'advertised = "here"', "serve.streams.advertised: should be HOST:PORT, such as"),
         (KAFKA, 'advertised = "here:65536"', "serve.streams.advertised: should be HOST:PORT, such as"),

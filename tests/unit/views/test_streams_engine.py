@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
-from changelog.connectors.views.served import Completeness
+from changelog.connectors.views.served import Completeness, ForgottenError, NoRangesError
 from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.engine import StreamsEngine
 from changelog.connectors.views.streams.placement import Needed
@@ -19,12 +19,13 @@ from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import partition
-from changelog.envelope.model import Op, Record
+from changelog.envelope.model import MISSING, Op, Record
 from changelog.envelope.position import Position
 from tests.unit.records import record
 from tests.unit.views.story import KEYS, Story
 
 PARTITIONS = 2
+KEPT = 3
 
 
 class Memory:
@@ -66,14 +67,19 @@ class AtEnd:
         return Needed(0, 0)
 
 
-def engine(memory: Memory, *, placed: bool = True) -> StreamsEngine:
+def engine(memory: Memory, *, placed: bool = True, keys_max: int | None = None) -> StreamsEngine:
     topics = {
         name: ServedTopic(name=f"booking.{name}", key=("id",), partitions=PARTITIONS, is_placed_by_key=placed)
         for name in ("order", "guest")
     }
     tables = cast(Any, memory)
     main = Application(
-        tables=tables, partitions=tables, progress=cast(Any, AtEnd()), topics=topics, store_bytes=lambda: 7
+        tables=tables,
+        partitions=tables,
+        progress=cast(Any, AtEnd()),
+        topics=topics,
+        store_bytes=lambda: 7,
+        keys_max=keys_max,
     )
     return StreamsEngine(main, JSON, columns={}, where="here", close=lambda: None)
 
@@ -129,3 +135,47 @@ def test_a_message_that_is_no_envelope_is_named() -> None:
     with pytest.raises(ChangelogError, match=r"booking\.order, partition") as caught:
         engine(memory).view("order").now().get("1")
     assert caught.value.kind is Kind.MALFORMED
+
+
+class RecentlyUsed(Memory):
+    """Keeps only the `KEPT` keys of a partition that were used last, as Kafka Streams' store does."""
+
+    def take(self, change: Record, number: int) -> None:
+        self._use((change.entity, number), change.place.key.encode())
+        super().take(change, number)
+        messages = self.messages[change.entity, number]
+        while len(messages) > KEPT:
+            del messages[next(iter(messages))]
+
+    def get_batch(self, table: str, number: int, keys: Sequence[bytes], *_: object) -> Sequence[bytes | None]:
+        for key in keys:
+            self._use((table, number), key)
+        return super().get_batch(table, number, keys)
+
+    def _use(self, part: tuple[str, int], key: bytes) -> None:
+        messages = self.messages.get(part, {})
+        if key in messages:
+            messages[key] = messages.pop(key)
+
+
+def test_a_truncate_is_used_later_than_the_rows_before_it() -> None:
+    memory = RecentlyUsed()
+    keys = [text for text in (f"key {n}" for n in range(99)) if partition(text.encode(), PARTITIONS) == 0]
+    view = engine(memory, keys_max=KEPT).view("order")
+
+    def change(op: Op, commit: int, key: str) -> None:
+        current = "{}" if op is Op.CREATE else None
+        memory.take(record(op, current, MISSING if current else None, commit=commit, key=key), 0)
+
+    change(Op.CREATE, 1, keys[0])
+    change(Op.TRUNCATE, 2, TRUNCATE_KEY)
+    assert view.now().get(keys[0]) is None
+    change(Op.CREATE, 3, keys[1])
+    change(Op.CREATE, 4, keys[2])
+    with pytest.raises(ForgottenError):  # without the truncate, it would have its row again
+        view.now().get(keys[0])
+    assert view.now().get(keys[1]) is not None
+    with pytest.raises(ForgottenError, match="not among the 3 keys of a partition that were used last"):
+        view.now().get("never used")
+    with pytest.raises(NoRangesError, match="rows cannot be listed"):
+        next(view.now().rows(""))
