@@ -114,8 +114,8 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
 
 def _refuse_ignored(service: str, arguments: argparse.Namespace) -> None:
     """Raises ChangelogError (USAGE) if the throttled service is one whose changes do not count."""
-    kept, dropped = arguments.keep_service, arguments.drop_service
-    if service in dropped or (kept and service not in kept):
+    is_kept = not arguments.keep_service or service in arguments.keep_service
+    if service in arguments.drop_service or not is_kept:
         message = f"the view {arguments.view} throttles the service {service}, whose changes do not count"
         raise ChangelogError(Kind.USAGE, message, hint="leave out `throttle`, or change --keep-service, --drop-service")
 

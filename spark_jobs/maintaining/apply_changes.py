@@ -16,7 +16,7 @@ from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
-from changelog.spark_jobs.maintaining.progress import REBUILD, Checkpoint, ViewProgress, Waiting
+from changelog.spark_jobs.maintaining.progress import REBUILD, Checkpoint, ViewProgress, WaitingChanges
 from changelog.spark_jobs.maintaining.target import ArrayStates, StateBatch, ViewTarget
 from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
 
@@ -50,7 +50,7 @@ class MaintainedView:
         """The entities of all parts."""
         return list(dict.fromkeys(part.entity for part in self.parts))
 
-    def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: Waiting | None = None) -> None:
+    def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: WaitingChanges | None = None) -> None:
         """Applies a batch of the changelog's rows, which ends at `checkpoint`. Afterwards, `waiting` still waits.
 
         `rows` are those of the entities and of the reserved entity `schemas`. They may repeat rows of earlier batches.

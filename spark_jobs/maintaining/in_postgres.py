@@ -22,7 +22,7 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Primitive
 from changelog.spark_jobs.maintaining.derived import documents, totals_columns
 from changelog.spark_jobs.maintaining.derived.derivation import Derivation
-from changelog.spark_jobs.maintaining.derived.documents import Documents
+from changelog.spark_jobs.maintaining.derived.documents import NestedArrays
 from changelog.spark_jobs.maintaining.derived.sessions import Sessions
 from changelog.spark_jobs.maintaining.derived.totals import Totals
 from changelog.spark_jobs.maintaining.parts import ViewPart
@@ -251,7 +251,7 @@ def _derivations(totals: TotalsConfig | None, arrays: documents.Arrays, names: N
         derivations.append(Sessions(totals, totals.session, names))
     elif totals is not None:
         derivations.append(Totals(totals, names))
-    return [*derivations, Documents(arrays, names)] if arrays else derivations
+    return [*derivations, NestedArrays(arrays, names)] if arrays else derivations
 
 
 def _array_tables(table: ClaimedName, array: ViewPart) -> documents.ArrayTables:

@@ -25,7 +25,7 @@ of the changelog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingChanges:
     """The changes of a throttled service that have not been applied, although the view has gone on.
 
     No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, only changes wait whose
@@ -51,7 +51,7 @@ class ViewProgress:
     definition: Mapping[str, object]
     checkpoint: Checkpoint = field(default_factory=dict)
     truncated: Mapping[str, str] = field(default_factory=dict)
-    waiting: Waiting | None = None
+    waiting: WaitingChanges | None = None
 
     def to_json(self) -> str:
         """Returns the text that a target stores."""

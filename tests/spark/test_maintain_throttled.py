@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from changelog.connectors.config import ThrottleConfig, ViewConfig
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.servers.kafka import Broker
+from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Op, Record, Stamp
 from changelog.envelope.position import Position
 from changelog.spark_jobs.maintain_view import JOB
@@ -25,11 +26,11 @@ from changelog.spark_jobs.maintaining import in_postgres
 from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
 from changelog.spark_jobs.maintaining.following import file_ranges, follow_files, follow_topics, topic_ranges
 from changelog.spark_jobs.maintaining.following.file_ranges import FileRanges
-from changelog.spark_jobs.maintaining.following.rate import BURST_S, Rate
+from changelog.spark_jobs.maintaining.following.rate import BURST_S, ChangeRate
 from changelog.spark_jobs.maintaining.following.throttle import Throttle, opened_throttle
 from changelog.spark_jobs.maintaining.following.topic_ranges import TopicRanges
 from changelog.spark_jobs.maintaining.parts import ViewPart
-from changelog.spark_jobs.maintaining.progress import FORMAT, FORMAT_WAITING, ViewProgress, Waiting, parse
+from changelog.spark_jobs.maintaining.progress import FORMAT, FORMAT_WAITING, ViewProgress, WaitingChanges, parse
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings
 from changelog.spark_jobs.reading.where import Files, Kafka
 from changelog.spark_jobs.views.transforms import EVERYTHING
@@ -38,7 +39,7 @@ from tests.spark.changes import Workload
 from tests.spark.documented import ENTITIES, JOINED, Guests, announcements, documents, expected_documents, guest_parts
 from tests.spark.maintained import SUMMED, TOTALS, CrashError, CrashOnce, check_totals, query, table
 from tests.spark.ran import Run
-from tests.spark.test_derive_deltas_kafka import Topics, settings_of
+from tests.spark.test_derive_deltas_kafka import Topics, cut, settings_of
 from tests.spark.test_maintain_documents import CLAIMS
 from tests.spark.test_rebuild_view import announced, flat, grow
 from tests.spark.test_views import replay, stamped, transactions
@@ -51,7 +52,7 @@ ORDERS = [ViewPart(entity="order", columns=SUMMED)]
 
 @dataclass(slots=True)
 class Clock:
-    """Only the test moves it. At first, a second has passed since the last change, as for any `Rate`."""
+    """Only the test moves it. At first, a second has passed since the last change, as for any `ChangeRate`."""
 
     now_s: float = 0.0
 
@@ -95,7 +96,7 @@ def by(service: str, change: Record) -> Record:
 
 def test_a_rate_allows_no_more_than_its_changes_a_second() -> None:
     clock = Clock()
-    rate = Rate(10, clock)
+    rate = ChangeRate(10, clock)
     assert rate.allowed() == 10
     rate.spend(10)
     assert rate.allowed() == 0
@@ -110,7 +111,7 @@ def test_a_rate_allows_no_more_than_its_changes_a_second() -> None:
 
 
 def test_an_older_program_refuses_a_view_only_while_changes_wait() -> None:
-    waiting = Waiting(service=BATCH, changes=3, after={"position": "P"})
+    waiting = WaitingChanges(service=BATCH, changes=3, after={"position": "P"})
     for progress, format_ in (
         (ViewProgress(definition={}), FORMAT),
         (ViewProgress(definition={}, waiting=waiting), FORMAT_WAITING),
@@ -149,7 +150,7 @@ def test_a_waiting_change_neither_is_overtaken_wrongly_nor_overwrites(
     grow(tmp_path, [created, sorted(changes, key=lambda change: change.envelope.provenance.source.position)])
     clock, where = Clock(), Files(path=tmp_path / "log")
     clock.now_s = -1.0  # so that nothing is allowed yet
-    rate = Rate(1, clock)
+    rate = ChangeRate(1, clock)
     rate.spend(1)
     with opened(database, "orders", ORDERS) as view:
         ranges = FileRanges(where=where, entities=["order"])
@@ -188,7 +189,7 @@ def test_rows_are_states_that_they_had_and_in_the_end_the_last_ones(
         with opened(database, "orders", ORDERS, next(crashes, nowhere)) as view:
             ranges = FileRanges(where=where, entities=["order"])
             try:
-                with closing(Throttle(spark, view, ranges, BATCH, Rate(1, clock))) as throttle:
+                with closing(Throttle(spark, view, ranges, BATCH, ChangeRate(1, clock))) as throttle:
                     follow_files.apply_new(spark, where, view, throttle)
                     for _ in range(2):
                         waited = waited or _waiting(view) > 0
@@ -242,8 +243,8 @@ def test_documents_of_throttled_entities_are_those_of_their_rows(
     first = [announcements()]
     with opened(database, "guests", parts) as view:
         ranges = FileRanges(where=where, entities=ENTITIES)
-        with closing(Throttle(spark, view, ranges, BATCH, Rate(1, clock))) as throttle:
-            for _ in range(3):
+        with closing(Throttle(spark, view, ranges, BATCH, ChangeRate(1, clock))) as throttle:
+            for _ in range(2):
                 grow(tmp_path, [*first, *workload.transactions(15)], ENTITIES)
                 follow_files.apply_new(spark, where, view, throttle)
                 first = []
@@ -269,10 +270,10 @@ class StampedWorkload(Workload):
             yield [by(service, change) for change in records]
 
 
-def _ticking(per_second: int) -> Rate:
+def _ticking(per_second: int) -> ChangeRate:
     """Returns a rate for which a second passes whenever it looks at its clock."""
     clock = itertools.count()
-    return Rate(per_second, lambda: float(next(clock)))
+    return ChangeRate(per_second, lambda: float(next(clock)))
 
 
 def test_throttled_topics_are_followed_although_a_run_crashes(
@@ -284,18 +285,18 @@ def test_throttled_topics_are_followed_although_a_run_crashes(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_ranges, "WINDOW_CHANGES", 20)
+    monkeypatch.setattr(topic_ranges, "WINDOW_CHANGES", 60)
     workload = StampedWorkload(random.Random(seed))
     topics = Topics(folder=tmp_path, settings=settings_of(broker, own_name), workload=workload, records=[])
     topics.grow(30, first=[announced(record(Op.CREATE, "{}", commit=0))])
     where = Kafka(bootstrap_servers=topics.settings.client.bootstrap_servers, prefix=topics.settings.prefix)
     arguments: dict[str, Any] = {"offsets_max": 1_000_000, "every_s": None, "stopping": threading.Event()}
-    for reach in (CrashOnce(FAIL_POINTS[1], 2), nowhere):
+    for reach in (CrashOnce(FAIL_POINTS[0], 2), nowhere):
         with opened(database, "orders", ORDERS, reach) as view:
             ranges = TopicRanges(where=where, entities=["order"])
-            with closing(Throttle(spark, view, ranges, BATCH, _ticking(5))) as throttle:
+            with closing(Throttle(spark, view, ranges, BATCH, _ticking(20))) as throttle:
                 if reach is nowhere:
-                    topics.grow(10)
+                    topics.grow(5)
                     follow_topics.follow(spark, where, view, throttle=throttle, **arguments)
                     assert _waiting(view) == 0
                     continue
@@ -304,6 +305,10 @@ def test_throttled_topics_are_followed_although_a_run_crashes(
         assert _waits(database)
     assert table(database) == workload.rows["order"]
     check_totals(database, TOTALS)
+    cut(topics)
+    topic = f"{topics.settings.prefix}.order"
+    with pytest.raises(ChangelogError, match=f"history lost: {topic}, partition 0, is read up to offset 0, and Kafka"):
+        ranges.read(spark, {topic: {"0": 0}}, view.progress.checkpoint)
 
 
 # The job

@@ -28,8 +28,10 @@ from changelog.spark_jobs.archiving.write_files import ArchiveRun
 from changelog.spark_jobs.maintain_view import JOB
 from changelog.spark_jobs.maintaining import in_delta_lake, in_postgres
 from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns
+from changelog.spark_jobs.maintaining.following.file_ranges import FileRanges
 from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.target import GROUP, TargetSettings
+from changelog.spark_jobs.reading.where import Files
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns, copier
@@ -312,6 +314,9 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         assert re.search("history lost: the view goes up to .* begins at .*; run the job once with --rebuild", line), (
             line
         )
+    ranges = FileRanges(where=Files(path=config.parent / "log"), entities=["order"])
+    with pytest.raises(ChangelogError, match="history lost: the view goes up to"):
+        ranges.read(spark, {"position": str(Position(1, 1, 0))}, {"position": str(Position(1, 2, 0))})
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def _members(path: Path, arrays: Arrays) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class NestedArrays:
     """Implements `Derivation`: the arrays of documents. `own_names` has the tables for the view's own rows."""
 
     arrays: Arrays

@@ -28,7 +28,10 @@ class FileRanges:
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
         """Reads with statistics of positions, so that files before `after` cost nothing."""
-        rows = read_changelog(spark, self.where, entities=self.entities, after=position_of(after))
+        begin = position_of(after)
+        if begin is not None:
+            refuse_lost(spark, self.where, begin)
+        rows = read_changelog(spark, self.where, entities=self.entities, after=begin)
         rows = until_position(rows, position_of(until))
         return rows if keys is None else rows.join(keys, "key", "left_semi").select(rows.columns)
 
@@ -36,9 +39,6 @@ class FileRanges:
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
         """Returns the position of the last change of the window."""
-        begin = position_of(after)
-        if begin is not None:
-            refuse_lost(spark, self.where, begin)
         waiting = self.read(spark, after, until).where(is_waiting).select("position")
         first_positions = waiting.orderBy("position").limit(WINDOW_CHANGES).collect()
         return until if len(first_positions) < WINDOW_CHANGES else {"position": first_positions[-1]["position"]}

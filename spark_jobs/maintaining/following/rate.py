@@ -10,7 +10,7 @@ BURST_S: Final = 60.0
 _FIRST_S: Final = 1.0
 
 
-class Rate:
+class ChangeRate:
     """Allows `per_second` changes a second. After a rest, the changes of one second are allowed at once."""
 
     def __init__(self, per_second: int, now_s: Callable[[], float] = time.monotonic) -> None:

@@ -26,8 +26,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from changelog.connectors.config import ThrottleConfig
 from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
 from changelog.spark_jobs.maintaining.following.change_ranges import ChangeRanges
-from changelog.spark_jobs.maintaining.following.rate import Rate
-from changelog.spark_jobs.maintaining.progress import Checkpoint, Waiting
+from changelog.spark_jobs.maintaining.following.rate import ChangeRate
+from changelog.spark_jobs.maintaining.progress import Checkpoint, WaitingChanges
 from changelog.spark_jobs.views.transforms import is_chosen, lacks_values
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def opened_throttle(
     if config is None:
         yield None
         return
-    with closing(Throttle(spark, view, ranges, config.service, Rate(config.rate))) as throttle:
+    with closing(Throttle(spark, view, ranges, config.service, ChangeRate(config.rate))) as throttle:
         yield throttle
 
 
@@ -74,7 +74,7 @@ class Throttle:
     """
 
     def __init__(
-        self, spark: "SparkSession", view: MaintainedView, ranges: ChangeRanges, service: str, rate: Rate | None
+        self, spark: "SparkSession", view: MaintainedView, ranges: ChangeRanges, service: str, rate: ChangeRate | None
     ) -> None:
         self._spark, self._view, self._ranges = spark, view, ranges
         self._service, self._rate = service, rate
@@ -89,7 +89,7 @@ class Throttle:
         if waiting is not None:
             waiting = replace(waiting, changes=waiting.changes + count)
         elif count:
-            waiting = Waiting(service=self._service, changes=count, after=progress.checkpoint)
+            waiting = WaitingChanges(service=self._service, changes=count, after=progress.checkpoint)
         changes = rows.where(~self._is_waiting())
         if waiting is None:
             self._view.apply(changes, checkpoint)
@@ -147,7 +147,7 @@ class Throttle:
     def _counts(self) -> Expression:
         return F.col("entity").isin(*self._view.entities) & is_chosen(self._view.choice)
 
-    def _apply_waiting(self, window: _Window, waiting: Waiting, last: str) -> None:
+    def _apply_waiting(self, window: _Window, waiting: WaitingChanges, last: str) -> None:
         """Applies the changes of the window up to the position `last`."""
         count = bisect_right(window.positions, last)
         remaining = self._remaining(waiting, window, count, last)
@@ -159,7 +159,7 @@ class Throttle:
             self._rate.spend(count)
         del window.positions[:count]
 
-    def _remaining(self, waiting: Waiting, window: _Window, count: int, last: str) -> Waiting | None:
+    def _remaining(self, waiting: WaitingChanges, window: _Window, count: int, last: str) -> WaitingChanges | None:
         """Returns what waits after `count` changes of the window, the last of which is at position `last`."""
         changes = waiting.changes - count
         if count < len(window.positions):
@@ -178,7 +178,7 @@ class Throttle:
         changes: "DataFrame",
         after: Checkpoint,
         checkpoint: Checkpoint,
-        waiting: Waiting | None,
+        waiting: WaitingChanges | None,
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
         """Applies changes. If one lacks values, it applies all changes of its key after the checkpoint `after` as well,

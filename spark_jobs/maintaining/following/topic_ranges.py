@@ -32,7 +32,8 @@ class TopicRanges:
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """Reads with `keys` before it decodes, because decoding takes most of the time."""
+        """Selects by `keys` before it decodes, because decoding takes most of the time."""
+        unread(self._client(), self.where, self.entities, after)
         spans = {part: span for part, span in self._spans(after, until).items() if span.first < span.end}
         if not spans:
             return spark.createDataFrame([], nullable(DECODED))
@@ -53,7 +54,6 @@ class TopicRanges:
         all would have to be decoded.
         """
         del spark, is_waiting
-        unread(self._client(), self.where, self.entities, after)
         spans = self._spans(after, until)
         window = next(iter(kafka_offsets.slices(spans, WINDOW_CHANGES)), {})
         ends: dict[str, dict[str, int]] = {topic: dict(offsets) for topic, offsets in until.items()}
