@@ -100,8 +100,9 @@ class Effects:
     """What the statements did to the watched tables.
 
     `alterations` holds the changes of each watched table, by the name that the table had before the first statement.
-    `untouched` holds the names of the tables that are exactly as they were. `new_names` maps each new name of any table
-    to the line that first gave a table this name. `last_line` is the line of the last statement.
+    `untouched` holds the names of the tables that are exactly as they were. `new_names` holds the names that the
+    statements gave to tables, watched or not. It maps each name to the line of the first statement that gave it.
+    `last_line` is the line of the last statement.
     """
 
     alterations: Mapping[TableName, Sequence[Alteration]]

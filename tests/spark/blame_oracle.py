@@ -19,7 +19,7 @@ Attributes = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
-    """Returns the attributes of all keys after the changes up to and including a position, with one fold per key."""
+    """Applies the changes up to and including `until`, and returns the attributes of all keys. Each key has a fold."""
     folds: dict[tuple[str, str], BlameFold] = {}
     for record in changes_of(records, until):
         entity, key = record.entity, record.place.key

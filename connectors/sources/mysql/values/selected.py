@@ -1,10 +1,11 @@
-"""Works out how to read the values of a column from its table, so that they are printed in the same way as from the
-binary log.
+"""Makes the SQL that reads a column's values from its table, and the function that converts what the server sends. The
+result is the text that the module `printed` makes of the same values in the binary log.
 
-The server sends the values in its text protocol. It prints most of them as the module `printed` does. The exceptions
-are: numbers that the server rounds or pads with zeros; TIMESTAMPs, which it prints without a zone; types that it prints
-as bytes; and texts with halves of surrogate pairs. For a JSON document, `printed` writes what MySQL 8.0 prints; MySQL 9
-formats some doubles in documents differently.
+The server sends the values in its text protocol. It prints most of them as `printed` does. The exceptions are: numbers
+that the server rounds or pads with zeros; TIMESTAMPs, which it prints without a zone; types that it prints as bytes;
+and texts with halves of surrogate pairs.
+
+On MySQL 9, some doubles in JSON documents remain different: `printed` writes them as MySQL 8.0 does.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,8 +59,10 @@ Conversion = tuple[Convert | None, PrintColumn | None]
 
 
 def selected(column: LogColumn) -> Selected:
-    """Returns the expression that a query selects for a column, and the conversion of its values. `column` must be from
-    the catalogue (`catalog_columns`), because `declared` says whether the server pads numbers with zeros.
+    """Returns how to read a column: the expression that a query selects, and the conversion of the values.
+
+    `column` must be from the catalogue (`catalog_columns`), so that `declared` is set. It says, for example, whether
+    the server pads numbers with zeros.
 
     Raises ChangelogError (PRECONDITION) if the column's type cannot be published.
     """
