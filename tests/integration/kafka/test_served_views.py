@@ -272,6 +272,7 @@ def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
     views.stop()
     shutil.copytree(views.folder, tmp_path / "copy")
     changelog.more(5)
+    changelog.add([_place_by_key(record(Op.CREATE, '{"id":"1"}', key="1"))])  # random changes can leave no order
     views.log.write_text("", "utf-8")
     with views.configured('entity = "order"\nserve = {}', 'entity = "order"\ncolumns = ["id"]\nserve = {}'):
         rows = served_rows(views.start(), "/order")
@@ -282,7 +283,7 @@ def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
     shutil.rmtree(views.folder)
     shutil.move(tmp_path / "copy", views.folder)
     assert_equal(views.start(), changelog)
-    changes = sum(map(len, changelog.story.commits[-5:]))  # each has a message, and each delete also a tombstone
+    changes = sum(map(len, changelog.story.commits[-6:]))  # each has a message, and each delete also a tombstone
     assert 0 < restored_messages(views) <= 4 * changes  # orders are in two views
 
 
