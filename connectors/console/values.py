@@ -106,7 +106,9 @@ def _value(content: Content, start: int) -> Value:
 
 
 def _whole(content: str) -> Raw:
-    """Returns the value as JSON. A state that is not JSON, which an older version may have stored, becomes a string."""
+    """Returns the value as JSON. Older versions of this program could store rows whose text is not JSON; such a text
+    becomes a JSON string.
+    """
     try:
         msgspec.json.decode(content, type=Raw)
     except msgspec.MsgspecError:

@@ -38,7 +38,8 @@ def comment(stamp: Stamp) -> str:
 def commented(statement: str, *, formatted: bool = False, stamp: Stamp | None = None) -> str:
     """Returns a statement with the comment of a stamp, by default the current one.
 
-    With `formatted`, the driver reads `%s` in the statement as a placeholder, so percent signs are doubled.
+    Set `formatted` if the driver reads `%s` in the statement as a placeholder. Then the percent signs of the comment
+    are doubled; those of the statement are left as they are.
     """
     text = comment(current() if stamp is None else stamp)
     return (text.replace("%", "%%") if formatted else text) + statement

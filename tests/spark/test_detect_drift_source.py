@@ -1,6 +1,6 @@
 """Tests `detect_drift --source`, which compares the changelog with a copy of a table in another store.
 
-Such a copy may be late, so the job waits `--settle` seconds and compares the keys that differ again.
+Such a copy may be late. So if keys differ, the job waits `--settle` seconds, and compares these keys a second time.
 """
 
 import re

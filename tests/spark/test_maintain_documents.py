@@ -102,7 +102,8 @@ def test_documents_follow_a_file_log(config: Path, run: Run, dsn: str, seed: int
 
 
 def _texts(dsn: str, table: str) -> list[tuple[Any, ...]]:
-    """Returns the rows of a view as they are printed, apart from the columns that describe its last change."""
+    """Returns the rows of a view, with arrays as text. They have only `_position` of the columns about a row's last change.
+    """
     columns = 'id, status, sessions::text, orders::text, "Same status"::text'
     return query(dsn, f"SELECT _key, _position, {columns} FROM {table} ORDER BY _key")
 
@@ -189,7 +190,7 @@ def _change(entity: str, op: Op, key: int, commit: int, unavailable: Sequence[st
 
 
 def test_a_row_belongs_to_the_rows_that_its_values_name(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    """Each step has a batch, and the sessions that guests 1 and 2 have after it."""
+    """Each step has a batch of changes, and the sessions that guests 1 and 2 must have once it is applied."""
     created = [_change("guest", Op.CREATE, 1, 2), _change("guest", Op.CREATE, 2, 2)]
     moved = [_change("session", Op.UPDATE, 5, 4, guest_id=2), _change("session", Op.UPDATE, 6, 4, guest_id=None)]
     steps: list[tuple[list[Record], dict[int, list[int]]]] = [

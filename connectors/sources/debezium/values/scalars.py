@@ -100,7 +100,7 @@ def binary(value: Any) -> bytes:
 
 
 def spelled_binary(decode: Callable[[str], bytes]) -> Render:
-    """Returns the printer of bytes that are a text in the event. `decode` converts the text to the bytes."""
+    """Returns the printer of bytes that the event contains as a string. `decode` turns this string into the bytes."""
 
     def render(value: Any) -> bytes:
         if type(value) is not str:
@@ -111,7 +111,7 @@ def spelled_binary(decode: Callable[[str], bytes]) -> Render:
 
 
 def embedded(value: Any) -> bytes:
-    """Prints a JSON document that is a text in the event. A text that is not JSON becomes a string."""
+    """Prints a JSON document that the event contains as a string. If it is not valid JSON, the string is printed as one."""
     if type(value) is not str:
         raise TypeError("not a string")
     document = value.encode()

@@ -105,7 +105,7 @@ class MariadbGtid:
     - `ddl`: it is a statement that changes definitions.
     - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
     - `alter`: which part of a two-phase ALTER it is. For the second part, `alter_start` is the sequence of the first.
-    - `commit_id`: the same for transactions that were committed together.
+    - `commit_id`: a number that all transactions that were committed together share.
     """
 
     header: Header
