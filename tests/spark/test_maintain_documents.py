@@ -102,8 +102,7 @@ def test_documents_follow_a_file_log(config: Path, run: Run, dsn: str, seed: int
 
 
 def _texts(dsn: str, table: str) -> list[tuple[Any, ...]]:
-    """Returns the rows of a view, with arrays as text. They have only `_position` of the columns about a row's last change.
-    """
+    """Returns the rows of a view, with arrays as text and the position of each row's last change."""
     columns = 'id, status, sessions::text, orders::text, "Same status"::text'
     return query(dsn, f"SELECT _key, _position, {columns} FROM {table} ORDER BY _key")
 

@@ -111,7 +111,7 @@ def spelled_binary(decode: Callable[[str], bytes]) -> Render:
 
 
 def embedded(value: Any) -> bytes:
-    """Prints a JSON document that the event contains as a string. If it is not valid JSON, the string is printed as one."""
+    """Prints a JSON document that the event contains as a string. A string that is not JSON is printed as a string."""
     if type(value) is not str:
         raise TypeError("not a string")
     document = value.encode()
