@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
+    from changelog.spark_jobs.maintaining.following.change_ranges import ChangeRanges
     from changelog.spark_jobs.reading.where import Kafka
     from changelog.spark_jobs.views.transforms import Chosen
 
@@ -167,7 +169,7 @@ def _follow(
     stopping: threading.Event,
 ) -> None:
     """Follows the changelog until the job is to end."""
-    from changelog.spark_jobs.maintaining.following.throttle import opened_throttle  # noqa: PLC0415
+    from changelog.spark_jobs.maintaining.following.throttle import apply_earlier, opened_throttle  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Files, where_of  # noqa: PLC0415
 
     where, every_s = where_of(config), None if arguments.available_now else arguments.every
@@ -175,24 +177,18 @@ def _follow(
         from changelog.spark_jobs.maintaining.following import follow_files  # noqa: PLC0415
         from changelog.spark_jobs.maintaining.following.file_ranges import FileRanges  # noqa: PLC0415
 
-        file_ranges = FileRanges(where=where, entities=view.entities)
-        with opened_throttle(spark, view, file_ranges, throttle_config) as throttle:
-            follow_files.follow(spark, where, view, throttle=throttle, every_s=every_s, stopping=stopping)
-        return
-    with kafka_needed():
-        from changelog.spark_jobs.maintaining.following import follow_topics  # noqa: PLC0415
-        from changelog.spark_jobs.maintaining.following.topic_ranges import TopicRanges  # noqa: PLC0415
-    topic_ranges = TopicRanges(where=where, entities=view.entities)
-    with opened_throttle(spark, view, topic_ranges, throttle_config) as throttle:
-        follow_topics.follow(
-            spark,
-            where,
-            view,
-            throttle=throttle,
-            offsets_max=arguments.offsets,
-            every_s=every_s,
-            stopping=stopping,
-        )
+        ranges: ChangeRanges = FileRanges(where=where, entities=view.entities)
+        follow = partial(follow_files.follow, spark, where, view)
+    else:
+        with kafka_needed():
+            from changelog.spark_jobs.maintaining.following import follow_topics  # noqa: PLC0415
+            from changelog.spark_jobs.maintaining.following.topic_ranges import TopicRanges  # noqa: PLC0415
+        ranges = TopicRanges(where=where, entities=view.entities)
+        follow = partial(follow_topics.follow, spark, where, view, offsets_max=arguments.offsets)
+    apply_earlier(spark, view, ranges, throttle_config, stopping)
+    if not stopping.is_set():
+        with opened_throttle(spark, view, ranges, throttle_config) as throttle:
+            follow(throttle=throttle, every_s=every_s, stopping=stopping)
 
 
 def exchange_in_few_partitions(spark: "SparkSession") -> None:

@@ -7,7 +7,6 @@ highest number. The latency of a transaction counts from the time just before it
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 
+from bench.measure.options import print_figures
 from bench.measure.processes import cpu_seconds
 from changelog.connectors.servers.postgres import temporary_server
 
@@ -62,11 +62,7 @@ def main() -> None:
     parser.add_argument("--totals", action="store_true", help="keep sums by customer, too")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
-    figures = measure(options)
-    for name, value in figures.items():
-        print(f"{name}: {value}")
-    if options.json:
-        print(json.dumps(figures))
+    print_figures(measure(options), as_json=options.json)
 
 
 def measure(options: argparse.Namespace) -> Mapping[str, object]:

@@ -8,7 +8,6 @@ rest. With `--reads 0`, no requests are sent: this is what the changes cost.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import re
@@ -29,6 +28,7 @@ import pyarrow as pa
 
 from bench.archived.changes import World
 from bench.live import open_loop
+from bench.measure.options import print_figures
 from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, publish
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import temporary_broker
@@ -58,11 +58,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="number of connections (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
-    figures = measure(options)
-    for name, value in figures.items():
-        print(f"{name}: {value}")
-    if options.json:
-        print(json.dumps(figures))
+    print_figures(measure(options), as_json=options.json)
 
 
 def measure(options: argparse.Namespace) -> Mapping[str, object]:

@@ -1,6 +1,8 @@
-"""Defines the options that several benchmarks share: how many rows and rounds they measure."""
+"""Defines the options that several benchmarks share, how many rows and rounds they measure, and prints figures."""
 
 import argparse
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -25,3 +27,11 @@ class Size:
         """Returns the numbers of rows and of rounds."""
         rows = options.rows or (self.quick_rows if options.quick else self.rows)
         return rows, options.rounds or (1 if options.quick else self.rounds)
+
+
+def print_figures(figures: Mapping[str, object], *, as_json: bool) -> None:
+    """Prints each figure in a line, and with `as_json` a last line of JSON with all of them."""
+    for name, value in figures.items():
+        print(f"{name}: {value}")
+    if as_json:
+        print(json.dumps(figures))

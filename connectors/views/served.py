@@ -24,8 +24,7 @@ class StateRow:
     """A row of an entity as it is now.
 
     `current` is a JSON object, as the changelog has it. `unavailable` has the sorted names of the columns that it
-    lacks.
-    `position` and `committed_at` are those of the row's last change.
+    lacks. `position` and `committed_at` are those of the row's last change.
     """
 
     key: str

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from changelog.connectors.config import TotalsConfig
+from changelog.connectors.failpoints import Reach, nowhere
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.model import Op, Record
 from changelog.envelope.position import Position
@@ -17,7 +18,7 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Decimal
 from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
 from changelog.spark_jobs.maintaining.parts import ViewPart
-from changelog.spark_jobs.maintaining.progress import ViewProgress
+from changelog.spark_jobs.maintaining.progress import ViewProgress, parse
 from changelog.spark_jobs.maintaining.target import ViewTarget
 from changelog.spark_jobs.views.transforms import EVERYTHING
 from tests.spark.changes import PARTITIONS
@@ -113,17 +114,26 @@ def maintained(target: ViewTarget, columns: Sequence[Column] = COLUMNS) -> Maint
     return maintained_parts(target, [ViewPart(entity="order", columns=columns)])
 
 
-def maintained_parts(target: ViewTarget, parts: Sequence[ViewPart]) -> MaintainedView:
-    """Creates an empty view of these parts in the target."""
-    progress = ViewProgress(definition={})
-    target.create(parts[0].columns, progress.to_json())
+def maintained_parts(
+    target: ViewTarget,
+    parts: Sequence[ViewPart],
+    *,
+    keep_deleted: timedelta = timedelta(days=7),
+    reach: Reach = nowhere,
+) -> MaintainedView:
+    """Opens a view of these parts in the target where its last run stopped. Creates it if there is none."""
+    text = target.progress()
+    progress = ViewProgress(definition={}) if text is None else parse(text, "the view")
+    if text is None:
+        target.create(parts[0].columns, progress.to_json())
     return MaintainedView(
         parts=parts,
         choice=EVERYTHING,
         target=target,
         progress=progress,
         read_parts=lambda: parts,
-        keep_deleted=timedelta(days=7),
+        keep_deleted=keep_deleted,
+        reach=reach,
     )
 
 

@@ -27,17 +27,16 @@ from changelog.spark_jobs.maintaining.apply_changes import MaintainedView
 from changelog.spark_jobs.maintaining.following import file_ranges, follow_files, follow_topics, topic_ranges
 from changelog.spark_jobs.maintaining.following.file_ranges import FileRanges
 from changelog.spark_jobs.maintaining.following.rate import BURST_S, ChangeRate
-from changelog.spark_jobs.maintaining.following.throttle import Throttle, opened_throttle
+from changelog.spark_jobs.maintaining.following.throttle import Throttle, apply_earlier
 from changelog.spark_jobs.maintaining.following.topic_ranges import TopicRanges
 from changelog.spark_jobs.maintaining.parts import ViewPart
 from changelog.spark_jobs.maintaining.progress import FORMAT, FORMAT_WAITING, ViewProgress, WaitingChanges, parse
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS, TargetSettings
 from changelog.spark_jobs.reading.where import Files, Kafka
-from changelog.spark_jobs.views.transforms import EVERYTHING
 from tests.patience import until
 from tests.spark.changes import Workload
 from tests.spark.documented import ENTITIES, JOINED, Guests, announcements, documents, expected_documents, guest_parts
-from tests.spark.maintained import SUMMED, TOTALS, CrashError, CrashOnce, check_totals, query, table
+from tests.spark.maintained import SUMMED, TOTALS, CrashError, CrashOnce, check_totals, maintained_parts, query, table
 from tests.spark.ran import Run
 from tests.spark.test_derive_deltas_kafka import Topics, cut, settings_of
 from tests.spark.test_maintain_documents import CLAIMS
@@ -67,19 +66,8 @@ def opened(dsn: str, to: str, parts: Sequence[ViewPart], reach: Reach = nowhere)
     totals = TOTALS if to == "orders" else None
     settings = TargetSettings(to=to, dsn=dsn, totals=totals, arrays=parts[1:], reach=reach)
     with in_postgres.opened(settings) as target:
-        text = target.progress()
-        progress = ViewProgress(definition={}) if text is None else parse(text, to)
-        if text is None:
-            target.create(parts[0].columns, progress.to_json())
-        yield MaintainedView(
-            parts=parts,
-            choice=EVERYTHING,
-            target=target,
-            progress=progress,
-            read_parts=lambda: parts,
-            keep_deleted=timedelta(0),  # each marker of a delete is removed as soon as nothing waits
-            reach=reach,
-        )
+        keep_deleted = timedelta(0)  # each marker of a delete is removed as soon as nothing waits
+        yield maintained_parts(target, parts, keep_deleted=keep_deleted, reach=reach)
 
 
 def _waiting(view: MaintainedView) -> int:
@@ -252,8 +240,13 @@ def test_documents_of_throttled_entities_are_those_of_their_rows(
                 throttle.step()
                 assert documents(database) == query(database, JOINED)
             assert _waiting(view) > 0
-        with opened_throttle(spark, view, ranges, None):
-            assert _waiting(view) == 0, "a view that is no longer throttled catches up at once"
+        stopping = threading.Event()
+        stopping.set()
+        apply_earlier(spark, view, ranges, None, stopping)
+        assert _waiting(view) > 0, "a run that is to end applies nothing more"
+        stopping.clear()
+        apply_earlier(spark, view, ranges, None, stopping)
+        assert _waiting(view) == 0, "a view that is no longer throttled catches up at once"
     assert documents(database) == expected_documents(workload.rows)
 
 

@@ -63,7 +63,8 @@ class FileEngine:
         return FileMoment(self._files_of(services), entity)
 
     def _files_of(self, services: ServiceChoice) -> ChangelogFiles:
-        return self._files.setdefault(services, ChangelogFiles(self._path, services))
+        files = self._files.get(services)
+        return files or self._files.setdefault(services, ChangelogFiles(self._path, services))
 
 
 class FileView:

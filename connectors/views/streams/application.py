@@ -7,12 +7,16 @@ application of its own: it reads the entity's topic from its begin on, whatever 
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from changelog.connectors.views.streams.partitions import Partitions
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.service_choice import ServiceChoice
+
+MAIN: Final = ""
+"""The name of the application that has all changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

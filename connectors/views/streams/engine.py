@@ -12,7 +12,7 @@ from typing import NamedTuple
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.views.served import Completeness, Figures, ForgottenError, NoRangesError, StateRow
-from changelog.connectors.views.streams.application import Application
+from changelog.connectors.views.streams.application import MAIN, Application
 from changelog.connectors.views.streams.partitions import OnStale, Partitions, read_question
 from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.progress import least
@@ -48,7 +48,8 @@ class StreamsEngine:
         where: str,
         close: Callable[[], None],
     ) -> None:
-        self._main, self._codec, self._by_service, self._names = main, codec, by_service, names
+        self._main, self._codec, self._names = main, codec, names
+        self._applications = {MAIN: main, **by_service}
         self._columns_at_start, self._where, self._close = columns, where, close
 
     @property
@@ -57,12 +58,13 @@ class StreamsEngine:
 
     def entities(self) -> Mapping[str, Sequence[str]]:
         return {
-            entity: served.key for application in self._applications for entity, served in application.topics.items()
+            entity: served.key
+            for application in self._applications.values()
+            for entity, served in application.topics.items()
         }
 
     def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> "StreamsView":
-        name = self._names.get((entity, services))
-        return StreamsView(self, self._main if name is None else self._by_service[name], entity)
+        return StreamsView(self, self._applications[self._names.get((entity, services), MAIN)], entity)
 
     def moment(self, application: Application, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
         """Returns the rows of an entity as its table in an application has them now; with a `key`, only its row is
@@ -90,25 +92,24 @@ class StreamsEngine:
 
     def figures(self) -> Figures:
         lags, standby_lags = Counter[str](), Counter[str]()
-        for application in self._applications:
+        applications = self._applications.values()
+        for application in applications:
             of_served, of_standbys = application.progress.lags()
             for entity, topic in application.topics.items():
                 lags[entity] += _sum(of_served, topic)
                 standby_lags[entity] += _sum(of_standbys, topic)
         return Figures(
-            restored=sum(application.tables.restoration.messages() for application in self._applications),
-            restoring=sum(application.tables.restoration.left() for application in self._applications),
+            restored=sum(application.tables.restoration.messages() for application in applications),
+            restoring=sum(application.tables.restoration.left() for application in applications),
             lags=lags,
             standby_lags=standby_lags,
-            store_bytes=sum(application.store_bytes() for application in self._applications),
-            is_ready=all(map(_is_ready, self._applications)),
+            store_bytes=sum(application.store_bytes() for application in applications),
+            is_ready=all(map(_is_ready, applications)),
         )
 
     def answer(self, question: bytes, /) -> bytes:
         partition_question = read_question(question)
-        application = (
-            self._by_service.get(partition_question.application) if partition_question.application else self._main
-        )
+        application = self._applications.get(partition_question.application)
         if application is None:
             hint = "give all instances the same views"
             raise ChangelogError(
@@ -118,10 +119,6 @@ class StreamsEngine:
 
     def close(self) -> None:
         self._close()
-
-    @property
-    def _applications(self) -> Sequence[Application]:
-        return [self._main, *self._by_service.values()]
 
 
 class StreamsView:
@@ -197,7 +194,7 @@ class Message(NamedTuple):
 class EntityTable:
     """The table of one entity, with decoded messages.
 
-    `needed` returns what the instance that has a partition must have of it. `on_stale` is called after a standby has
+    `need` returns what the instance that has a partition must have of it. `on_stale` is called after a standby has
     answered; if it is None, standbys are not asked. With `keys_max`, only so many keys of each partition are kept,
     those that were used last.
     """

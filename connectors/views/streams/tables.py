@@ -62,8 +62,8 @@ class TablesSettings:
     its topic, in the order of the tables.
 
     Tables are kept in RocksDB in `folder`, or in memory if it is None. With `keys_max`, only so many keys of each
-    partition are kept, those that were used last. Those in `small_tables` are always in memory,
-    and they have one partition. In the other tables, only messages of `services` count.
+    partition are kept, those that were used last. The tables in `small_tables` are always in memory, and they have one
+    partition. In the other tables, only messages of `services` count.
 
     `advertised` is the address of this instance; None if it is the only one. If the instance does not come back within
     `session_s` seconds after a crash, the others take its partitions over. Each partition has `standbys` copies at
@@ -150,6 +150,7 @@ class KafkaTables:
 
     def __init__(self, settings: TablesSettings) -> None:
         self._settings = settings
+        self._topics_of_changelogs = {changelog: topic for topic, changelog in settings.changelogs.items()}
         self.restoration = Restoration()
         self._threads = Threads()
         self._failure: ChangelogError | None = None
@@ -319,8 +320,7 @@ class KafkaTables:
     def _part_of(self, part: Any) -> Part:
         """Returns the partition of a topic, from Java's object for the partition of the store's changelog."""
         name, number = part_of(part)
-        topics = {changelog: topic for topic, changelog in self._settings.changelogs.items()}
-        return topics.get(name, name), number
+        return self._topics_of_changelogs.get(name, name), number
 
     def _refuse_closed(self, store: Any) -> None:
         """Raises Java's error if a store was closed while it was read. Without this check, a closed store in memory

@@ -13,6 +13,7 @@ them waits, and it changes together with the rows.
 """
 
 import sys
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -46,19 +47,29 @@ class _Window:
     end: Checkpoint
 
 
+def apply_earlier(
+    spark: "SparkSession",
+    view: MaintainedView,
+    ranges: ChangeRanges,
+    config: ThrottleConfig | None,
+    stopping: threading.Event,
+) -> None:
+    """If the view was throttled in another way before, and changes of that service wait, applies them all. Stops early
+    if `stopping` is set; then some of them still wait, and the view must not be followed.
+    """
+    waiting = view.progress.waiting
+    if waiting is None or (config is not None and config.service == waiting.service):
+        return
+    with closing(Throttle(spark, view, ranges, waiting.service, None)) as earlier_throttle:
+        while view.progress.waiting is not None and not stopping.is_set():
+            earlier_throttle.step()
+
+
 @contextmanager
 def opened_throttle(
     spark: "SparkSession", view: MaintainedView, ranges: ChangeRanges, config: ThrottleConfig | None
 ) -> Iterator["Throttle | None"]:
-    """Yields the throttle that is configured; None if there is none.
-
-    If changes of another service wait, because the view was throttled in another way before, they are applied first.
-    """
-    waiting = view.progress.waiting
-    if waiting is not None and (config is None or config.service != waiting.service):
-        with closing(Throttle(spark, view, ranges, waiting.service, None)) as earlier_throttle:
-            while view.progress.waiting is not None:
-                earlier_throttle.step()
+    """Yields the throttle that is configured; None if there is none."""
     if config is None:
         yield None
         return

@@ -1,0 +1,142 @@
+"""Writes random changes of two entities, and notes them in a history."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.columnar import batch
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import partition
+from changelog.envelope.model import Op, Record
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.versions import TableColumns, Versions
+from changelog.schemas.types import Primitive, Struct
+from tests.campaigns._view_history import History
+from tests.integration.kafka.topics import entity
+from tests.patience import until
+from tests.unit.records import record
+
+PARTITIONS = 3
+KEYS = [f"key-{number}" for number in range(40)]
+ORDER = entity("order", PARTITIONS)
+GUEST = replace(entity("guest", PARTITIONS), partition_by=("place",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """Changes that are committed together, and the position of the last one."""
+
+    changes: Sequence[Record]
+    last: Position
+
+
+class Writer(threading.Thread):
+    """Writes random changes until it is stopped. Guests move between partitions.
+
+    If it loses the connection, it connects again, and stores the last commit unless the changelog has it.
+    """
+
+    def __init__(self, settings: KafkaSettings, history: History, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._settings, self._history, self._rng = settings, history, rng
+        self._places: dict[str, int] = {}
+        self._number = 0
+        self._unfinished: _Commit | None = None
+        self.changes, self.connections = 0, 0
+        self.running, self.stopping = threading.Event(), threading.Event()
+        self.idle = threading.Event()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                try:
+                    self.connections += 1
+                    self._write()
+                except ChangelogError as error:
+                    if error.kind is not Kind.CONNECTION:
+                        raise
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self.failure = error
+
+    def _write(self) -> None:
+        with closing(KafkaSink(self._settings, JSON)) as sink:
+            sink.prepare([ORDER, GUEST])
+            self._finish(sink)
+            while not self.stopping.is_set():
+                if not self.running.wait(0.05):
+                    self.idle.set()
+                    continue
+                self.idle.clear()
+                self._store(sink, self._commit([change for _ in range(5) for change in self._changes()]))
+                time.sleep(0.05)
+
+    def _finish(self, sink: KafkaSink) -> None:
+        """Stores the commit during which the connection was lost, if the changelog does not have it. The first commit
+        has the columns.
+        """
+        checkpoint, unfinished = sink.recover(), self._unfinished
+        if not self._number:
+            table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
+            versions = Versions([], accepted={}, filled=lambda *_: ())
+            columns = versions.announce(ORDER, table, record(Op.CREATE, "{}").envelope.provenance).record
+            unfinished = self._commit([columns])
+        if unfinished is None:
+            return
+        if checkpoint is None or checkpoint.position is None or checkpoint.position < unfinished.last:
+            self._store(sink, unfinished)
+        else:
+            self._stored(unfinished)
+
+    def pause(self) -> None:
+        """Returns after the last change was stored."""
+        self.running.clear()
+        self.idle.clear()
+        until(lambda: self.idle.is_set() or not self.is_alive(), "the writer does not pause")
+        if self.failure is not None:
+            raise self.failure
+
+    def _changes(self) -> Iterator[Record]:
+        key, op = self._rng.choice(KEYS), self._rng.choice((Op.UPDATE, Op.UPDATE, Op.UPDATE, Op.DELETE))
+        current = None if op is Op.DELETE else "{}"
+        yield record(op, current, key=key, partition=partition(key.encode(), PARTITIONS))
+        key = self._rng.choice(KEYS)
+        place, before = self._rng.randrange(PARTITIONS), self._places.get(key)
+        if before is not None and before != place:
+            yield record(Op.DELETE, None, key=key, entity="guest", partition=before)
+        self._places[key] = place
+        yield record(Op.UPDATE, "{}", key=key, entity="guest", partition=place)
+
+    def _commit(self, changes: Sequence[Record]) -> _Commit:
+        """Gives changes their positions, and notes them as seen from now on."""
+        self._number += 1
+        placed = []
+        for number, change in enumerate(changes, 1):
+            position = Position(1, self._number, 2 * number)
+            provenance = change.envelope.provenance
+            source = replace(provenance.source, position=position)
+            envelope = replace(change.envelope, provenance=replace(provenance, source=source))
+            placed.append(replace(change, envelope=envelope))
+            is_alive = change.envelope.current is not None
+            if change.entity in self._history.rows:
+                self._history.sending(change.entity, change.place.key, str(position), is_alive=is_alive)
+        return _Commit(changes=placed, last=Position(1, self._number, 2 * len(changes)))
+
+    def _store(self, sink: KafkaSink, commit: _Commit) -> None:
+        self._unfinished = commit
+        sink.add([batch.from_records(commit.changes)])
+        shapes = {served.name: served.shape() for served in (ORDER, GUEST)}
+        through = commit_text(commit.last.commit)
+        sink.commit(Checkpoint(position=commit.last, through=through, epoch=1, settings=shapes))
+        self._stored(commit)
+
+    def _stored(self, commit: _Commit) -> None:
+        self._unfinished = None
+        self.changes += len(commit.changes)
+        self._history.stored(time.time(), str(commit.last))
