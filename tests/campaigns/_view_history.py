@@ -1,8 +1,8 @@
-"""Records how the rows of two entities change, and judges whether an answer of served views agrees with this."""
+"""Records how the rows of views change, and judges whether an answer of served views agrees with this."""
 
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ class Answer:
     none. `reached` and `staleness_s` are from the headers X-Position and X-Staleness.
     """
 
-    entity: str
+    view: str
     key: str
     sent_s: float
     row: str | None
@@ -25,22 +25,24 @@ class Answer:
 
 
 class History:
-    """The changes of every key, and the commits. Any thread may call the methods."""
+    """The changes of every key in some `views`, and the commits. `rows` has the last position of every row, by view and
+    key. Any thread may call the methods.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, views: Iterable[str]) -> None:
         self._lock = threading.Lock()
         self._changes: dict[tuple[str, str], list[tuple[str, bool]]] = {}
         self._commits: list[tuple[float, str]] = []
-        self.rows: dict[str, dict[str, str]] = {"order": {}, "guest": {}}
+        self.rows: dict[str, dict[str, str]] = {view: {} for view in views}
 
-    def sending(self, entity: str, key: str, position: str, *, is_alive: bool) -> None:
-        """Notes a change before it is sent. Its row can be seen from now on."""
+    def sending(self, view: str, key: str, position: str, *, is_alive: bool) -> None:
+        """Notes a change that counts in a view, before it is sent. Its row can be seen from now on."""
         with self._lock:
-            self._changes.setdefault((entity, key), []).append((position, is_alive))
+            self._changes.setdefault((view, key), []).append((position, is_alive))
             if is_alive:
-                self.rows[entity][key] = position
+                self.rows[view][key] = position
             else:
-                self.rows[entity].pop(key, None)
+                self.rows[view].pop(key, None)
 
     def stored(self, at_s: float, position: str) -> None:
         """Notes a time at which all changes up to a position were stored."""
@@ -56,7 +58,7 @@ class History:
     def judge(self, answer: Answer, min_position: str | None) -> None:
         """Raises AssertionError if an answer has an older state than it says, or than the reader asked for."""
         with self._lock:
-            changes = list(self._changes.get((answer.entity, answer.key), ()))
+            changes = list(self._changes.get((answer.view, answer.key), ()))
             stored_s = answer.sent_s - answer.staleness_s - SLACK_S
             count = bisect_right(self._commits, (stored_s, ""))
             stored_position = self._commits[count - 1][1] if count else ""

@@ -1,4 +1,7 @@
-"""Writes random changes of two entities, and notes them in a history."""
+"""Writes random changes of two entities, and notes in which views they count.
+
+Some changes of orders are by the service `BATCH`. They do not count in the view `WITHOUT_BATCH`.
+"""
 
 import random
 import threading
@@ -21,11 +24,16 @@ from tests.campaigns._view_history import History
 from tests.integration.kafka.topics import entity
 from tests.patience import until
 from tests.unit.records import record
+from tests.unit.views.story import BATCH
 
 PARTITIONS = 3
 KEYS = [f"key-{number}" for number in range(40)]
 ORDER = entity("order", PARTITIONS)
 GUEST = replace(entity("guest", PARTITIONS), partition_by=("place",))
+
+WITHOUT_BATCH = "without-batch"
+ENTITIES = {"order": "order", "guest": "guest", WITHOUT_BATCH: "order"}
+"""The entity of each view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +113,8 @@ class Writer(threading.Thread):
     def _changes(self) -> Iterator[Record]:
         key, op = self._rng.choice(KEYS), self._rng.choice((Op.UPDATE, Op.UPDATE, Op.UPDATE, Op.DELETE))
         current = None if op is Op.DELETE else "{}"
-        yield record(op, current, key=key, partition=partition(key.encode(), PARTITIONS))
+        service = self._rng.choice((BATCH, "order-api", "order-api"))
+        yield record(op, current, key=key, partition=partition(key.encode(), PARTITIONS), service=service)
         key = self._rng.choice(KEYS)
         place, before = self._rng.randrange(PARTITIONS), self._places.get(key)
         if before is not None and before != place:
@@ -124,8 +133,8 @@ class Writer(threading.Thread):
             envelope = replace(change.envelope, provenance=replace(provenance, source=source))
             placed.append(replace(change, envelope=envelope))
             is_alive = change.envelope.current is not None
-            if change.entity in self._history.rows:
-                self._history.sending(change.entity, change.place.key, str(position), is_alive=is_alive)
+            for view in _views_of(change):
+                self._history.sending(view, change.place.key, str(position), is_alive=is_alive)
         return _Commit(changes=placed, last=Position(1, self._number, 2 * len(changes)))
 
     def _store(self, sink: KafkaSink, commit: _Commit) -> None:
@@ -140,3 +149,10 @@ class Writer(threading.Thread):
         self._unfinished = None
         self.changes += len(commit.changes)
         self._history.stored(time.time(), str(commit.last))
+
+
+def _views_of(change: Record) -> Sequence[str]:
+    """Returns the views in which a change counts."""
+    is_by_batch = change.envelope.provenance.stamp.service_name == BATCH
+    ignoring = {WITHOUT_BATCH} if is_by_batch else set()
+    return [view for view, entity_name in ENTITIES.items() if entity_name == change.entity and view not in ignoring]

@@ -5,7 +5,8 @@ The campaign `views_brokers` does the same with three brokers, which are killed 
 Each answer is judged by three rules. Its row must not be older than its `X-Position`. The answer must include
 everything that was stored up to `X-Staleness` seconds before the request. It must have reached `min_position`. After
 the death of an instance, a reader who allows stale rows gets every key within two seconds. After each round, every view
-on every instance equals the rows that follow from the changes that were written.
+on every instance equals the rows that follow from the changes that were written. In one view, the changes by one
+service do not count: its rows keep their state, and its positions move on.
 """
 
 import os
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
@@ -27,15 +28,18 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port, reachable, temporary_folder
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
+from changelog.connectors.views.streams.application import MAIN
+from changelog.connectors.views.streams.opening import BY_SERVICE
 from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
 from changelog.envelope.errors import ChangelogError
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._view_history import Answer, History
-from tests.campaigns._view_writer import KEYS, PARTITIONS, Writer
+from tests.campaigns._view_writer import ENTITIES, KEYS, PARTITIONS, WITHOUT_BATCH, Writer
 from tests.integration.kafka.served_views import ServedViews, streams_section
 from tests.patience import until
 from tests.servers import kafka_lib
 from tests.unit.views.running import Got
+from tests.unit.views.story import BATCH
 
 KEEP = "CHANGELOG_KEEP"
 """The environment variable that names a folder, to which the files of a failed piece are copied."""
@@ -66,7 +70,17 @@ tables = {{ include = ["*"] }}
 kind = "kafka"
 bootstrap_servers = "{servers}"
 prefix = "{prefix}"
-{streams}"""
+{streams}
+[views.order]
+entity = "order"
+serve = {{}}
+[views.guest]
+entity = "guest"
+serve = {{}}
+[views.{without_batch}]
+entity = "order"
+serve = {{ drop_service = ["{batch}"] }}
+"""
 
 
 def campaign(
@@ -132,7 +146,7 @@ class _Reader(threading.Thread):
 
     def _read(self) -> None:
         rng = self._rng
-        name, key, kind = rng.choice(("order", "guest")), rng.choice(KEYS), rng.choice(KINDS)
+        name, key, kind = rng.choice(list(ENTITIES)), rng.choice(KEYS), rng.choice(KINDS)
         min_position = self._seen if kind == "min" and self._seen else None
         parameters = {"stale": "?stale=allowed", "min": f"?min_position={min_position}"}
         sent_s = time.time()
@@ -149,7 +163,7 @@ class _Reader(threading.Thread):
 
 def _answer(name: str, key: str, sent_s: float, got: Got) -> Answer:
     return Answer(
-        entity=name,
+        view=name,
         key=key,
         sent_s=sent_s,
         row=got.json["position"] if got.status == 200 else None,
@@ -162,7 +176,7 @@ class _Soak:
     def __init__(
         self, brokers: Sequence[Broker], folder: Path, piece: Piece, instances: int, readable_s: float
     ) -> None:
-        self._rng, self._history, self._readable_s = random.Random(piece.seed), History(), readable_s
+        self._rng, self._history, self._readable_s = random.Random(piece.seed), History(ENTITIES), readable_s
         self._brokers = brokers
         prefix = f"views-{piece.seed}"
         client = Client(bootstrap_servers=",".join(broker.bootstrap_servers for broker in brokers))
@@ -237,7 +251,8 @@ class _Soak:
             for name, expected in self._history.rows.items():
                 target = f"/{name}?min_position={self._history.last}&limit=1000"
                 until(lambda view=view, target=target: view.api.get(target).status == 200, "a view is not complete")  # type: ignore[misc]
-                assert {row["key"]: row["position"] for row in view.api.rows(target)} == expected
+                rows = {row["key"]: row["position"] for row in view.api.rows(target)}
+                assert rows == expected, _difference(name, rows, expected)
         for reader in self._readers:
             if reader.failure is not None:
                 raise reader.failure
@@ -263,7 +278,10 @@ class _Soak:
         )
 
     def _is_standby(self, view: ServedViews, name: str, number: int) -> bool:
-        question = PartitionQuestion(table=name, partition=number, offset=0, keys=[], is_stale=True)
+        application = _by_service(view) if name == WITHOUT_BATCH else MAIN
+        question = PartitionQuestion(
+            table=ENTITIES[name], partition=number, offset=0, application=application, keys=[], is_stale=True
+        )
         with suppress(ChangelogError):
             self._others.ask(urlsplit(view.api.address).netloc, question)
             return True
@@ -274,6 +292,18 @@ class _Soak:
             view.begin()
         with ThreadPoolExecutor(len(views)) as pool:
             list(pool.map(lambda view: view.ready(), views))
+
+
+def _difference(name: str, rows: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    wrong_keys = sorted({key for key, _ in rows.items() ^ expected.items()})
+    differences = [f"{key} is {rows.get(key)}, expected {expected.get(key)}" for key in wrong_keys]
+    return f"{name}: {'; '.join(differences)}"
+
+
+def _by_service(view: ServedViews) -> str:
+    """Returns the name of the application for the changes by some services."""
+    [folder] = (view.folder / BY_SERVICE).iterdir()
+    return folder.name
 
 
 def _instance(folder: Path, settings: KafkaSettings) -> ServedViews:
@@ -290,6 +320,8 @@ def _instance(folder: Path, settings: KafkaSettings) -> ServedViews:
             servers=settings.client.bootstrap_servers,
             prefix=settings.prefix,
             streams=streams_section(folder, rest),
+            without_batch=WITHOUT_BATCH,
+            batch=BATCH,
         ),
         "utf-8",
     )

@@ -116,8 +116,9 @@ class TablesSettings:
             "num.standby.replicas": str(self.standbys),
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "none" if self.services.names else "all",
-            # With exactly_once_v2, stores of source topics can be emptied (KAFKA-20416).
-            "processing.guarantee": "at_least_once",
+            # At least once, a process that hung could write old rows to a changelog after its successor. Exactly once,
+            # stores of source topics can be emptied (KAFKA-20416), and nothing is written to these.
+            "processing.guarantee": "exactly_once_v2" if self.services.names else "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
             "main.consumer.isolation.level": "read_committed",
             "restore.consumer.isolation.level": "read_committed",
