@@ -26,6 +26,7 @@ from changelog.spark_jobs.maintaining.derived.documents import NestedArrays
 from changelog.spark_jobs.maintaining.derived.sessions import Sessions
 from changelog.spark_jobs.maintaining.derived.totals import Totals
 from changelog.spark_jobs.maintaining.parts import ViewPart
+from changelog.spark_jobs.maintaining.postgres_tables import create_index, create_or_empty, declared
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 from changelog.spark_jobs.views import to_postgres
@@ -162,24 +163,27 @@ class PostgresTarget:
         return None if row is None else str(row[0])
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
-        """Creates the tables. Drops those that an earlier view left."""
-        declared = _declared([*ViewColumns(columns).declared(), *documents.declared((), self._arrays)])
-        totals = None if self._totals is None else _declared(totals_columns.declared(self._totals, columns))
+        """Creates the tables. Drops those that an earlier view left, or empties them if their columns are the same."""
         with self._connection.transaction():
+            self._create_table("rows", [*ViewColumns(columns).declared(), *documents.declared((), self._arrays)])
+            if self._totals is None:
+                self._connection.execute(self._sql("DROP TABLE IF EXISTS {totals}"))
+            else:
+                self._create_table("totals", totals_columns.declared(self._totals, columns))
             for statement in (
-                "DROP TABLE IF EXISTS {rows}, {deleted}, {progress}, {totals}",
-                "CREATE TABLE {rows} ({declared}, PRIMARY KEY (_key))",
+                "DROP TABLE IF EXISTS {deleted}, {progress}",
                 "CREATE TABLE {deleted} (key text PRIMARY KEY, position text NOT NULL, at timestamptz NOT NULL)",
                 "CREATE TABLE {progress} (record text NOT NULL, newest timestamp)",
-                *([] if totals is None else ["CREATE TABLE {totals} ({totals_columns}, PRIMARY KEY (_key))"]),
                 *(f"COMMENT ON TABLE {{{name}}} IS {{mark}}" for name in self._lasting_names),
             ):
-                words = {"declared": declared, "totals_columns": totals or sql.SQL(""), "mark": sql.Literal(MARK)}
-                self._connection.execute(self._sql(statement, **words))
+                self._connection.execute(self._sql(statement, mark=sql.Literal(MARK)))
             self._create_arrays()
             for index in (index for derivation in self._derivations for index in derivation.indexes()):
-                self._connection.execute(index)
+                create_index(self._connection, index)
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
+
+    def _create_table(self, name: str, columns: Sequence[tuple[str, str]]) -> None:
+        create_or_empty(self._connection, self._names[name], columns, self._names["batch"])
 
     def _create_arrays(self) -> None:
         """Creates the tables of arrays. Drops those that an earlier view left, also of other arrays."""
@@ -194,7 +198,7 @@ class PostgresTarget:
                 "COMMENT ON TABLE {rows} IS {mark}",
                 "COMMENT ON TABLE {deleted} IS {mark}",
             ):
-                words = {"declared": _declared(columns), "mark": sql.Literal(mark)}
+                words = {"declared": declared(columns), "mark": sql.Literal(mark)}
                 self._connection.execute(sql.SQL(statement).format(**array.names, **words))
 
     def apply(self, batch: StateBatch) -> None:
@@ -273,10 +277,6 @@ def _merging(names: Names, columns: Sequence[Column], truncated: str | None) -> 
     }
     truncating = () if truncated is None else _TRUNCATING
     return (sql.SQL(text).format(**names, **words) for text in (*truncating, *_MERGING))
-
-
-def _declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns)
 
 
 def _merged(name: str, *, is_own: bool) -> sql.Composed:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from psycopg import sql
 
+from changelog.spark_jobs.maintaining.postgres_tables import ViewIndex
 from changelog.spark_jobs.maintaining.target import StateBatch
 
 
@@ -15,8 +16,8 @@ class Derivation(Protocol):
     these rows change and once after, and changes only that. So a batch that is applied again changes nothing.
     """
 
-    def indexes(self) -> Iterator[sql.Composed]:
-        """Yields the statements that create the indexes of a new view."""
+    def indexes(self) -> Iterator[ViewIndex]:
+        """Yields the indexes that a new view needs."""
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
         """Yields the statements that precede those which change the rows. The batch's states are staged by then."""

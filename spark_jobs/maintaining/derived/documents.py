@@ -18,6 +18,7 @@ from changelog.schemas.spark import DIGITS_MAX
 from changelog.schemas.types import ColumnType, Decimal, Primitive
 from changelog.spark_jobs.maintaining.derived.totals import affected
 from changelog.spark_jobs.maintaining.parts import Path, ViewPart
+from changelog.spark_jobs.maintaining.postgres_tables import ViewIndex
 from changelog.spark_jobs.maintaining.target import StateBatch
 from changelog.spark_jobs.views.to_postgres import ClaimedName
 
@@ -150,15 +151,15 @@ class NestedArrays:
     arrays: Arrays
     own_names: Mapping[str, sql.Identifier]
 
-    def indexes(self) -> Iterator[sql.Composed]:
-        """Creates the indexes by which rows that belong together are found."""
+    def indexes(self) -> Iterator[ViewIndex]:
+        """Yields the indexes by which rows that belong together are found."""
         columns: set[tuple[Path, tuple[str, ...]]] = set()
         for path, tables in self.arrays.items():
             on = tables.array.on
             columns |= {(path, tuple(on)), (path[:-1], tuple(dict.fromkeys(on.values())))}
         for path, names in sorted(columns):
             rows = self.arrays[path].names["rows"] if path else self.own_names["rows"]
-            yield sql.SQL("CREATE INDEX ON {} ({})").format(rows, _listed(names))
+            yield ViewIndex(rows, names)
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
         """Notes to which enclosing rows the batch's rows belong."""

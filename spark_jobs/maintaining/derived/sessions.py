@@ -20,10 +20,8 @@ from psycopg import sql
 
 from changelog.connectors.config import SessionConfig, TotalsConfig
 from changelog.spark_jobs.maintaining.derived.totals import UTC, Tables, affected, expiring, interval
+from changelog.spark_jobs.maintaining.postgres_tables import ViewIndex
 from changelog.spark_jobs.maintaining.target import StateBatch
-
-_INDEXES: Final = ("CREATE INDEX ON {rows} ({by}, {time_name})", "CREATE INDEX ON {totals} ({by}, _end)")
-"""A session's rows, and the sessions near a time, are found by these."""
 
 _TIMES: Final = """SELECT {by_values}, {time} AS time FROM {rows} AS was
     WHERE ({affected}) AND {time} IS NOT NULL"""
@@ -66,9 +64,10 @@ class Sessions:
     session: SessionConfig
     tables: Tables
 
-    def indexes(self) -> Iterator[sql.Composed]:
-        """Creates the indexes by which sessions and their rows are found."""
-        yield from self._statements(_INDEXES, None)
+    def indexes(self) -> Iterator[ViewIndex]:
+        """Yields the indexes by which sessions and their rows are found."""
+        yield ViewIndex(self.tables["rows"], [*self.config.by, self.session.column])
+        yield ViewIndex(self.tables["totals"], [*self.config.by, "_end"])
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
         """Notes the times of the rows that the batch may change."""
@@ -92,7 +91,6 @@ def _statements(
         "values": _numbered(", was.{column} AS {value}", totals.sums),
         "sums": _numbered(", count({value}), sum({value})", totals.sums),
         "time": sql.Identifier("was", session.column),
-        "time_name": sql.Identifier(session.column),
         "gap": interval(session.gap_seconds),
         "affected": condition,
     }
@@ -110,7 +108,6 @@ def _by_words(by: Sequence[str]) -> dict[str, sql.Composable]:
         for number, column in enumerate(by)
     ]
     return {
-        "by": sql.SQL(", ").join(sql.Identifier(column) for column in by),
         "by_values": sql.SQL(", ").join(
             sql.SQL("{} AS {}").format(sql.Identifier("was", column), name)
             for column, name in zip(by, names, strict=True)

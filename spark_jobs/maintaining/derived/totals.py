@@ -14,9 +14,10 @@ from psycopg import sql
 
 from changelog.connectors.config import TotalsConfig, WindowConfig
 from changelog.spark_jobs.maintaining.derived.totals_columns import END, START, count_column, sum_column
+from changelog.spark_jobs.maintaining.postgres_tables import ViewIndex
 from changelog.spark_jobs.maintaining.target import StateBatch
 
-Tables = Mapping[str, sql.Composable]
+Tables = Mapping[str, sql.Identifier]
 """The tables of a view: its `rows`, the `batch`, the `totals`, the `progress`, and `changes`, which exists only within
 the transaction."""
 
@@ -69,7 +70,7 @@ class Totals:
     config: TotalsConfig
     tables: Tables
 
-    def indexes(self) -> Iterator[sql.Composed]:
+    def indexes(self) -> Iterator[ViewIndex]:
         """Yields nothing: the primary keys are enough."""
         yield from ()
 
