@@ -94,7 +94,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="how long to remember the positions of deleted keys (%(default)s)",
     )
-    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it again from the beginning")
+    parser.add_argument(
+        "--rebuild", action="store_true", help="remove all rows, and build the view again from the beginning"
+    )
     add_choice_options(parser)
 
 
