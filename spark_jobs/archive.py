@@ -82,9 +82,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL, MINOR, LEVELS),
-        help="after archiving, merge the files of each closed day (closed), those of every day (all), the newest files "
-        "of every day (minor), or all closed days into files with disjoint ranges of keys (levels); for a file log, "
-        "all and minor also archive days that are not closed",
+        help="after archiving, merge files; closed (the default): those of each closed day; all: those of every day; "
+        "minor: the newest files of every day; levels: all closed days, into files with disjoint ranges of keys. For a "
+        "file log, all and minor also archive days that are not closed",
     )
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="at the end, drop all days except today and the N days before"

@@ -4,8 +4,8 @@ Delta Lake, hashes of Redis, or a target that a package adds.
 The job follows the changelog until it is stopped, or up to its present end with --available-now. It applies a state
 only if its position is newer than that of the row, so neither a repeated nor a late change does any harm. Each run
 continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which changes
-count; all other changes are ignored as if they had never been made. The changes of a service that the view throttles
-are applied at its rate, which also holds back the end of a run with --available-now.
+count; all other changes are ignored as if they had never been made. If the view throttles a service, changes by this
+service are applied at a limited rate, so a run with --available-now may take longer.
 """
 
 import argparse
@@ -94,7 +94,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="how long to remember the positions of deleted keys (%(default)s)",
     )
-    parser.add_argument("--rebuild", action="store_true", help="drop the view, and build it again from the beginning")
+    parser.add_argument(
+        "--rebuild", action="store_true", help="remove all rows, and build the view again from the beginning"
+    )
     add_choice_options(parser)
 
 
