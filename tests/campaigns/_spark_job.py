@@ -11,7 +11,7 @@ from pathlib import Path
 
 from changelog.connectors import failpoints
 from tests.campaigns._service import ROOT
-from tests.servers import CACHE, HASTY_JAVA
+from tests.servers import CACHE, HASTY_JAVA, HASTY_WORKERS
 
 ENDS_S = 300.0
 """How long a run may take, in seconds."""
@@ -69,6 +69,7 @@ class SparkJob:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
             "spark.ui.enabled": "false",
+            **HASTY_WORKERS,
         }
         return [
             str(Path(sys.executable).parent / "spark-submit"),

@@ -26,7 +26,7 @@ from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, setting, tokens_of
 from tests.campaigns._service import Service, is_read
 from tests.campaigns._standby import STANDBY, Standby, standby_of
-from tests.servers import fresh_database, java_needed
+from tests.servers import HASTY_WORKERS, fresh_database, java_needed
 from tests.servers.spark import local_spark
 
 ROUNDS = 10
@@ -42,6 +42,7 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": "1",
+    **HASTY_WORKERS,
 }
 """Settings for small tables: compiling a query and starting many tasks would take longer than the query itself.
 

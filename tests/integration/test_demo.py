@@ -19,7 +19,7 @@ from changelog.connectors.sinks.files.log import FileLog
 from changelog.spark_jobs.demo.story import lacking
 from tests.integration.blame_check import check_blame
 from tests.patience import PROGRAM_S
-from tests.servers import HASTY_JAVA, fetched, java_needed, kafka_lib
+from tests.servers import HASTY_SPARK, fetched, java_needed, kafka_lib
 
 HOME = Path(__file__).parents[2]
 
@@ -69,8 +69,7 @@ def demo(temporary: Path, *words: str) -> subprocess.Popen[str]:
 
 def start(temporary: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, *words]
-    spark = f'--driver-java-options "{HASTY_JAVA}" pyspark-shell'
-    settings = {"PYTHONUNBUFFERED": "1", "COLUMNS": "80", "PYSPARK_SUBMIT_ARGS": spark}
+    settings = {"PYTHONUNBUFFERED": "1", "COLUMNS": "80", "PYSPARK_SUBMIT_ARGS": f"{HASTY_SPARK} pyspark-shell"}
     environment = {**os.environ, "TMPDIR": str(temporary), **settings}
     return subprocess.Popen(
         command, cwd=HOME, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

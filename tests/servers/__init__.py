@@ -50,6 +50,14 @@ if there is no archive of classes that fits. Spark's queries fill the default ro
 would then search it for code to remove.
 """
 
+HASTY_WORKERS = {"spark.python.daemon.module": "tests.servers.spark_workers"}
+"""Settings of a Spark that only tests use. Its Python workers spend less time on each task. They need this checkout on
+their path, or as the working directory of Spark.
+"""
+
+HASTY_SPARK = f'--driver-java-options "{HASTY_JAVA}" --conf ' + " --conf ".join(map("=".join, HASTY_WORKERS.items()))
+"""Options of `spark-submit`, as a part of the value of PYSPARK_SUBMIT_ARGS."""
+
 SLEEPING = Path(__file__).parent / "sleeping"
 """Holds a sitecustomize.py, which Python imports when it starts. Without it, `time.sleep` can fail under libfaketime.
 """

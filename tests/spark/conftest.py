@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog.spark_jobs.runner.job import Job, main
-from tests.servers import CACHE, HASTY_JAVA, java_needed
+from tests.servers import CACHE, HASTY_JAVA, HASTY_WORKERS, java_needed
 from tests.servers.spark import local_spark
 from tests.spark.ran import Ran, Run
 
@@ -41,6 +41,7 @@ def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.files.openCostInBytes": "1",  # with this setting, few tasks read many small files
+        **HASTY_WORKERS,
     }
     if jars:
         options |= {

@@ -41,7 +41,7 @@ from changelog.spark_jobs.derive_deltas import JOB
 from changelog.spark_jobs.runner.job import main
 from tests.integration.kafka.topics import settled
 from tests.patience import PATIENCE_S, PROGRAM_S
-from tests.servers import CACHE, HASTY_JAVA
+from tests.servers import CACHE, HASTY_SPARK
 from tests.servers.registry import Registry
 from tests.spark.changes import PARTITIONS, Workload
 from tests.spark.derived import checkpoint, config, position, same, summary, tables
@@ -50,7 +50,7 @@ from tests.spark.derived import checkpoint, config, position, same, summary, tab
 def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subprocess.CompletedProcess[bytes]:
     """Runs a job in a process of its own, with a fail point."""
     jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
-    hasty = f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
+    hasty = f"{HASTY_SPARK} --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"
     options = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
     return subprocess.run(
         [sys.executable, "-m", f"changelog.spark_jobs.{job}", *arguments],
