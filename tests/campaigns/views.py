@@ -29,7 +29,6 @@ from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port, reachable, temporary_folder
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.connectors.views.streams.application import MAIN
-from changelog.connectors.views.streams.opening import BY_SERVICE
 from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
 from changelog.envelope.errors import ChangelogError
 from tests.campaigns._pieces import Campaign, Figures, Piece
@@ -278,7 +277,7 @@ class _Soak:
         )
 
     def _is_standby(self, view: ServedViews, name: str, number: int) -> bool:
-        application = _by_service(view) if name == WITHOUT_BATCH else MAIN
+        application = view.by_service if name == WITHOUT_BATCH else MAIN
         question = PartitionQuestion(
             table=ENTITIES[name], partition=number, offset=0, application=application, keys=[], is_stale=True
         )
@@ -298,12 +297,6 @@ def _difference(name: str, rows: Mapping[str, str], expected: Mapping[str, str])
     wrong_keys = sorted({key for key, _ in rows.items() ^ expected.items()})
     differences = [f"{key} is {rows.get(key)}, expected {expected.get(key)}" for key in wrong_keys]
     return f"{name}: {'; '.join(differences)}"
-
-
-def _by_service(view: ServedViews) -> str:
-    """Returns the name of the application for the changes by some services."""
-    [folder] = (view.folder / BY_SERVICE).iterdir()
-    return folder.name
 
 
 def _instance(folder: Path, settings: KafkaSettings) -> ServedViews:

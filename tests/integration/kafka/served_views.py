@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from changelog.connectors.views.streams.opening import BY_SERVICE
 from tests.campaigns._service import LEAN
 from tests.patience import PATIENCE_S, PROGRAM_S, until
 from tests.servers import fetched
@@ -63,6 +64,12 @@ class ServedViews:
         """How the process ended; None while it runs."""
         assert self._process is not None
         return self._process.poll()
+
+    @property
+    def by_service(self) -> str:
+        """The name of the only application for changes by some services, after a start."""
+        [folder] = (self.folder / BY_SERVICE).iterdir()
+        return folder.name
 
     @contextmanager
     def configured(self, old: str, new: str) -> Iterator[None]:

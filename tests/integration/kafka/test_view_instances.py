@@ -3,17 +3,21 @@
 import http.client
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
 
 from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import committed, ends
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port
+from changelog.connectors.sinks.kafka.encoding.messages import JSON
+from changelog.connectors.sinks.kafka.reading.spans import messages_in
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.connectors.views.served import INSTANCES
+from changelog.connectors.views.streams.tables import changelog_of
 from changelog.envelope.key import partition
 from changelog.envelope.model import Op
 from tests.integration.kafka.served_views import ServedViews
@@ -85,6 +89,24 @@ def write(changelog: Changelog, number: int) -> None:
     )
 
 
+def add_backlog(changelog: Changelog, application: str) -> None:
+    """Stores changes of orders. Returns while instances of the application process them."""
+    admin = changelog.settings.client.admin()
+    before = committed(admin, application)
+    place = {key: partition(key.encode(), PARTITIONS) for key in KEYS}
+    changelog.add([record(Op.UPDATE, '{"n":0}', key=key, partition=place[key]) for _ in range(1000) for key in KEYS])
+    until(lambda: committed(admin, application) != before, "no change is processed")
+
+
+def last_positions(changelog: Changelog, name: str) -> Mapping[str, str]:
+    """Returns the position of the last change of each key in the changelog of a store by service."""
+    client, topic = changelog.settings.client, changelog_of(f"{changelog.settings.prefix}.{name}", "order")
+    spans = {part: range(end) for part, end in ends(client.admin(), [(topic, n) for n in range(PARTITIONS)]).items()}
+    with closing(client.reader()) as consumer:
+        values = {message.key(): message.value() for messages in messages_in(consumer, spans) for message in messages}
+    return {key: str(JSON.decode(values[key.encode()] or b"").provenance.source.position) for key in KEYS}
+
+
 def statuses(api: Api, parameters: str = "") -> Sequence[int]:
     return [api.get(f"{target}{parameters}").status for target in TARGETS]
 
@@ -118,6 +140,7 @@ def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
     first, second = instances
     write(changelog, 0)
     await_all(first.api)
+    add_backlog(changelog, f"{changelog.settings.prefix}.{second.by_service}")
     second.send(signal.SIGSTOP)
     answers = [first.api.get(target) for target in TARGETS]
     assert {answer.status for answer in answers} == {200, 503}  # both instances have partitions
@@ -134,6 +157,8 @@ def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
         for answer in [second.api.get(f"{target}{reached}") for target in TARGETS]:
             assert answer.status == 503 or answer.json["current"]["n"] == 1
     await_all(second.api)
+    rows = changelog.rows[WITHOUT_BATCH]
+    assert last_positions(changelog, second.by_service) == {key: rows[key]["position"] for key in KEYS}
 
 
 def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
