@@ -53,7 +53,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tu
         ),
         (
             '[views.x]\nentity = "order"\nserve = {}\ncolumns = ["id", "total"]',
-            "changelog: views.x: order has no column total; it has: id, status, amount, note",
+            "changelog: views.x: the entity order has no column total; it has: id, status, amount, note",
         ),
         (
             '[views.x]\nentity = "guest"\nserve = {}',

@@ -106,14 +106,14 @@ def test_running_tables_count_once_every_checkpoint_was_written_again(folder: Pa
 def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:
     error = refusal(folder, replace(OWNER, application="shop-views"))
     assert error.kind is Kind.PRECONDITION
-    assert error.message == f"{folder} has the rows of the application booking-views, not of shop-views"
+    assert error.message == f"the folder {folder} has the rows of the application booking-views, not of shop-views"
     assert "[serve.streams] path" in str(error)
     assert "of the cluster c1, not of c2" in refusal(folder, replace(OWNER, cluster="c2")).message
     (folder / "changelog.json").write_text("{", "utf-8")
-    assert "is not a folder of served views" in refusal(folder).message
+    assert "does not hold served views" in refusal(folder).message
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").write_text("", "utf-8")
-    assert "is not a folder of served views" in refusal(tmp_path / "home").message
+    assert "does not hold served views" in refusal(tmp_path / "home").message
     assert refusal(tmp_path / "home" / "letter").kind is Kind.STORAGE
 
 
