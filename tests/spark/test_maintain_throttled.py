@@ -300,7 +300,9 @@ def test_throttled_topics_are_followed_although_a_run_crashes(
     check_totals(database, TOTALS)
     cut(topics)
     topic = f"{topics.settings.prefix}.order"
-    with pytest.raises(ChangelogError, match=f"history lost: {topic}, partition 0, is read up to offset 0, and Kafka"):
+    with pytest.raises(
+        ChangelogError, match=f"history lost: topic {topic}, partition 0, is read up to offset 0, and Kafka"
+    ):
         ranges.read(spark, {topic: {"0": 0}}, view.progress.checkpoint)
 
 
