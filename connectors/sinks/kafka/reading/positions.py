@@ -75,7 +75,7 @@ def _parsed(entry: _Stored, topic: str) -> Checkpoint:
         if error.kind is not Kind.MALFORMED:
             raise
         raise ChangelogError(
-            Kind.GAP, f"the message at offset {entry.offset} of {topic} is not a checkpoint", hint=OVER_GAP
+            Kind.GAP, f"the message at offset {entry.offset} of topic {topic} is not a checkpoint", hint=OVER_GAP
         ) from error
 
 
@@ -107,8 +107,8 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    Reads up to the place where the committed messages ended when the first message arrived. It does not read on from
-    there, because other sources may write to the topic all the time. If `end` is given, reads the committed messages up
+    Reads up to the end that the committed messages had when the first message arrived. It does not read beyond this
+    end, because other sources may write to the topic all the time. If `end` is given, reads the committed messages up
     to the offset `end`, and waits for them if necessary.
     """
     action = f"reading {topic}"
