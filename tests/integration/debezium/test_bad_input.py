@@ -48,8 +48,8 @@ def test_java_that_is_missing_or_old_is_reported(
     (home / "bin").mkdir(parents=True)
     monkeypatch.setenv("JAVA_HOME", str(home))
     hint = "install Java 17 or newer (Debian: apt-get install openjdk-17-jdk-headless)"
-    assert check.failures(site) == [f"java: no java in {home} -> {hint}"]
-    assert site.refused() == f"no java in {home}; {hint}"
+    assert check.failures(site) == [f"java: there is no java in {home} -> {hint}"]
+    assert site.refused() == f"there is no java in {home}; {hint}"
     old_java = home / "bin" / "java"
     old_java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", "utf-8")
     old_java.chmod(0o755)

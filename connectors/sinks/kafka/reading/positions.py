@@ -86,8 +86,8 @@ def _refuse_shared(checkpoints: Mapping[bytes, _Stored], prefix: str, name: str,
         if shared:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"{other} already publishes to {topic(prefix, shared[0])}, and so would {name}: changes of two sources "
-                "cannot be ordered",
+                f"the source {other} already publishes to the topic {topic(prefix, shared[0])}, and so would {name}: "
+                "changes of two sources cannot be ordered",
                 hint=f"give one of them another [sink] prefix; or, if {other} is no longer used, drop its checkpoint: "
                 f"`changelog drop --positions --yes` with the configuration of {other}",
             )

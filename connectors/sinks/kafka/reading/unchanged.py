@@ -100,8 +100,8 @@ def refuse_rows(client: Client, values: ValueCodec, prefix: str, name: str, part
         if position is not None and not is_foreign(message, values, name):
             raise ChangelogError(
                 Kind.GAP,
-                f"{positions_topic(prefix)} has no checkpoint of {name}, but partition {number} of {topic} holds a row "
-                f"at {position}",
+                f"the topic {positions_topic(prefix)} has no checkpoint of the source {name}, but partition {number} "
+                f"of the topic {topic} holds a row at {position}",
                 hint=OVER_GAP,
             )
 
