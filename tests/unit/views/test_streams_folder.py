@@ -55,7 +55,7 @@ def test_stores_of_a_topic_that_was_created_again_are_deleted(folder: Path) -> N
 
 
 def passed(folder: Path, seconds: float) -> None:
-    """Makes the stores complete only up to a time that is this many seconds earlier."""
+    """Changes the marker: the stores now count as complete up to a time that is this many seconds earlier."""
     marker = json.loads((folder / "changelog.json").read_text("utf-8"))
     marker["complete_at_s"] -= seconds
     (folder / "changelog.json").write_text(json.dumps(marker), "utf-8")
