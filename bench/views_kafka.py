@@ -9,8 +9,9 @@ Each start is a process of its own, and lasts until every row can be read:
 - *crash*: the process was killed, and a thousand changes were added.
 - *restored*: the folder was deleted. Kafka Streams restores the stores up to the offsets of the application.
 
-With `--keep-service NAME` or `--drop-service NAME`, a view is measured in which not all changes count. All changes are
-by `order-api`. So `--drop-service other` measures the rule, and the changelog that such a view has of its own.
+`--keep-service NAME` and `--drop-service NAME` say by which services changes count in the view. All changes are by
+`order-api`, so with `--drop-service other` all of them count. Then the figures show what such a rule costs, with the
+compacted topic that Kafka Streams keeps for such a view.
 
 CPU times are those of the whole process, from the moment at which Java has started.
 """

@@ -19,7 +19,9 @@ class ServiceChoice:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The services whose changes are included if `is_of_kept`; otherwise, those whose changes are not."""
+        """The services that the choice names: those whose changes are included if `is_of_kept`, otherwise those whose
+        changes are left out.
+        """
         return self.keep or self.drop
 
     @property

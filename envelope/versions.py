@@ -183,8 +183,8 @@ class Versions:
         """Returns whether an operator accepted the change of columns at this row.
 
         The operator did so if the accepted position is that of this row, or of a later row of the same transaction. For
-        a row that was read from its table, the accepted position must be that of this row or an earlier one: the table
-        is read again after a stop, and the rows then get later positions.
+        a row that was read from its table, the accepted position may be that of this row or an earlier one. After a
+        stop, the table is read again, and its rows get later positions.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:

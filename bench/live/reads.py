@@ -1,10 +1,10 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while changes of the rows arrive.
 
-The broker, the service, a process that publishes 5,000 changes a second, and this process, which sends 1,000 requests a
-second over a few connections, share the machine. So the CPU time of the service is printed too, for each request and
-for groups of threads: *python* are those of the event loop and of Python's other threads, and the others are Java's.
-With `--changes 0`, nothing is published, so all the CPU time is that of requests, but for what the service does at
-rest. With `--reads 0`, no requests are sent: this is what the changes cost.
+One process publishes 5,000 changes a second. This process sends 1,000 requests a second over a few connections. Both
+share the machine with the broker and the service. So the CPU time of the service is printed too, for each request and
+for groups of threads: the group *python* has the event loop and Python's other threads, and the other groups are
+Java's. With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With
+`--reads 0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
 """
 
 import argparse

@@ -43,4 +43,6 @@ def position_at(log: Log, at: Moment) -> Position:
 def _refuse_past_end(log: Log, position: Position) -> None:
     checkpoint = log.checkpoint()
     if checkpoint is not None and position > checkpoint.reached:
-        raise ChangelogError(Kind.USAGE, f"{position} is past the end: {log.where} ends at {checkpoint.reached}")
+        raise ChangelogError(
+            Kind.USAGE, f"the position {position} is past the end: {log.where} ends at {checkpoint.reached}"
+        )

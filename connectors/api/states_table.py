@@ -56,12 +56,16 @@ def _columns(log: Log, entity: str, until: Position | None) -> Sequence[Column]:
             Column(name=name, type=type_, nullable=True) for name, type_ in Version.parse(states[-1]).columns.fields
         ]
     if records:
-        message = f"{entity} has no columns at {until}: its first columns are those at {position_of(records[0])}"
+        message = (
+            f"the entity {entity} has no columns at {until}: its first columns are those at {position_of(records[0])}"
+        )
         raise ChangelogError(Kind.USAGE, message)
     for _ in log.read_together([entity]):
-        message = f"{log.where} has changes of {entity}, but not their columns"
+        message = f"{log.where} has changes of the entity {entity}, but not their columns"
         raise ChangelogError(Kind.PRECONDITION, message, hint="read the changes instead, which have the rows as JSON")
-    raise ChangelogError(Kind.PRECONDITION, f"{log.where} has no change of {entity} yet, so its columns are unknown")
+    raise ChangelogError(
+        Kind.PRECONDITION, f"{log.where} has no change of the entity {entity} yet, so its columns are unknown"
+    )
 
 
 def _refuse_same_names(entity: str, columns: Sequence[Column]) -> None:
@@ -69,7 +73,7 @@ def _refuse_same_names(entity: str, columns: Sequence[Column]) -> None:
         if column.name in ABOUT.names:
             raise ChangelogError(
                 Kind.USAGE,
-                f"{entity} has a column {column.name}, which is also the name of a column that the table adds",
+                f"the entity {entity} has a column {column.name}, which is also a column that the table adds",
                 hint="leave the added columns out: provenance=False",
             )
 

@@ -58,10 +58,10 @@ def resumed(
 
     `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
     windows (the progress of table reads) will be read. `joined` says that the log continues the log from which the
-    changelog was made; if it does not, a table that is not complete is read from its start. `held_entities` returns the
-    entities that have rows in the changelog, including entities that are no longer configured; `held_entities` is
-    called only if entities were added. If an added entity has rows in the changelog, it was configured earlier, and its
-    table may have lost rows since then. So a sweep searches the changelog for keys that the table lacks.
+    changelog was made. If it does not, a table that is not complete is read from its start. `held_entities` returns the
+    entities that have rows in the changelog, including entities that are no longer configured. It is called only if
+    entities were added. If an added entity has rows in the changelog, it was configured earlier, and its table may have
+    lost rows since then. So a sweep searches the changelog for keys that the table lacks.
     """
     windows = {} if checkpoint is None else checkpoint.windows
     if not joined:
@@ -86,9 +86,9 @@ class Checkpointing:
     `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
     signal's signature must cover, and returns how the signal must be signed; None if no signature is needed. Columns
     are *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table
-    is read again. For entities in `asking`, it is not read again; the checkpoint only lists the restated columns.
-    `stretch` says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that tests can
-    crash there.
+    is read again. The tables of entities in `asking` are not read again; the checkpoint only lists their restated
+    columns. `stretch` says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that
+    tests can crash there.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ def _drop_on_kafka(
             say(f"dropped {len(on_kafka.topics)} topics")
         if positions and on_kafka.checkpoint:
             kafka.forget(settings, sink)
-            say(f"dropped the checkpoint of {settings.name}")
+            say(f"dropped the checkpoint of the source {settings.name}")
 
 
 def _show(settings: Config, remnants: Sequence[Remnant], on_kafka: KafkaRemnants) -> None:

@@ -138,7 +138,9 @@ def execute(arguments: argparse.Namespace) -> int:
     database, patterns = source.name(), arguments.tables or [source.usual_tables]
     tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
-        raise ChangelogError(Kind.USAGE, f"no table of {database} matches {' '.join(patterns)}", hint="see --tables")
+        raise ChangelogError(
+            Kind.USAGE, f"no table of the database {database} matches {' '.join(patterns)}", hint="see --tables"
+        )
     if script := _script(arguments):
         configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
         print(script(source, {(table.schema, table.name) for table in configured}))

@@ -54,7 +54,10 @@ def execute(arguments: argparse.Namespace) -> int:
         return signalling.ask(settings, arguments, "republish", entity)
     keys = arguments.keys or list(report_keys(arguments.report, entity))
     if not keys:
-        say(f"{arguments.report} has no key of {entity}, so there is nothing to do", file=sys.stderr)
+        say(
+            f"the report {arguments.report} has no key of the entity {entity}, so there is nothing to do",
+            file=sys.stderr,
+        )
         return 0
     parts = list(divide(keys))
     if len(parts) == 1:
@@ -74,7 +77,7 @@ def report_keys(file: Path, entity: str) -> Iterator[str]:
         if report.kind != "changelog-drift-report" or report.keys is None:
             raise ChangelogError(
                 Kind.USAGE,
-                f"{file} is not a drift report that lists keys",
+                f"the file {file} is not a drift report that lists keys",
                 hint=f"name the report.json or the {KEYS_FILE} of a run of `detect_drift` that compared rows",
             )
         file = file.parent / report.keys

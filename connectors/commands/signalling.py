@@ -110,7 +110,7 @@ def ask(
         if unread is not None:
             unread(signal)
     elif entity in Repairs.parse(checkpoint.repairs).paused and do in ("republish", "rebuild"):
-        _say(f"the table of {entity} is not read until `changelog signal resume {entity}`", quiet=quiet)
+        _say(f"the table of the entity {entity} is not read until `changelog signal resume {entity}`", quiet=quiet)
     elif arguments.wait:
         outcome = _wait(settings, log, entry, quiet=quiet)
     if quiet:

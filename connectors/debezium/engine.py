@@ -140,7 +140,7 @@ class DebeziumEngine:
 
 def _property(name: str, value: Value) -> str:
     if not isinstance(value, str | int | float):
-        raise ChangelogError(Kind.USAGE, f"{name} must be a string, a number, true or false")
+        raise ChangelogError(Kind.USAGE, f"the property {name} must be a string, a number, true or false")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

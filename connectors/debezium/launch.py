@@ -56,7 +56,9 @@ class Launch:
         for name in self.properties:
             if name.startswith("offset.storage") or name in RESERVED:
                 raise ChangelogError(
-                    Kind.USAGE, f"{name} is managed by the engine", hint="remove it from the connector's properties"
+                    Kind.USAGE,
+                    f"the property {name} is managed by the engine",
+                    hint="remove it from the connector's properties",
                 )
         if "connector.class" not in self.properties:
             raise ChangelogError(

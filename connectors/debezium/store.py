@@ -160,7 +160,9 @@ class FileStore:
 
     def _in_use(self, holder: str) -> ChangelogError:
         return ChangelogError(
-            Kind.IN_USE, f"{self.folder} is used by {holder}", hint="stop it, or give this engine another folder"
+            Kind.IN_USE,
+            f"the folder {self.folder} is used by {holder}",
+            hint="stop it, or give this engine another folder",
         )
 
     def _unusable(self, error: OSError) -> ChangelogError:

@@ -25,7 +25,7 @@ def no_change(log: Log, entity: str, key: str) -> ChangelogError:
         noun = "column" if len(columns) == 1 else "columns"
         return ChangelogError(
             Kind.USAGE,
-            f"the key of {entity} has {len(columns)} {noun}, not {count}",
+            f"the key of the entity {entity} has {len(columns)} {noun}, not {count}",
             hint=f"give the values of {', '.join(columns)}, in this order",
         )
     return ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {safe(key)}")

@@ -84,7 +84,7 @@ def install(jars: JarSet, folder: Path, check: Callable[[Path], None] = lambda _
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"{folder} holds files that this command did not put there",
+            f"the folder {folder} holds files that this command did not put there",
             hint="choose an empty folder with --to",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ def find_java() -> str:
     program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     hint = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jdk-headless)"
     if program is None:
-        raise ChangelogError(Kind.PRECONDITION, f"no java in {home or 'the path'}", hint=hint)
+        raise ChangelogError(Kind.PRECONDITION, f"there is no java in {home or 'PATH'}", hint=hint)
     output = subprocess.run([program, "-version"], capture_output=True, check=False).stderr.decode("utf-8", "replace")
     version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None or int(version[1]) < OLDEST_JAVA:

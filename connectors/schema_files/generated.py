@@ -70,7 +70,9 @@ def _contents(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple
         raise ChangelogError(Kind.PRECONDITION, f"{file} {contract.trouble}", hint=hint)
     if avro.entity_of(contract.schema) is None:
         raise ChangelogError(
-            Kind.PRECONDITION, f"{file} is not the file of an entity", hint="move it, or give another --out"
+            Kind.PRECONDITION,
+            f"the file {file} is not the schema file of an entity",
+            hint="move it, or give another --out",
         )
     return files.text_of(files.merged(schema, contract.schema)).encode(), old_content
 

@@ -90,7 +90,9 @@ class Repository:
         try:
             return real_path.relative_to(os.path.realpath(self.root)).as_posix()
         except ValueError:
-            raise ChangelogError(Kind.USAGE, f"{file} is not in the repository {self.root}", hint=ELSEWHERE) from None
+            raise ChangelogError(
+                Kind.USAGE, f"the file {file} is not in the repository {self.root}", hint=ELSEWHERE
+            ) from None
 
     def tree(self, commit: str) -> dict[str, str]:
         """Returns the schema files of a commit: a mapping of the path to the id of the content."""
@@ -171,7 +173,9 @@ class Repository:
     def _error(self, stderr: str) -> ChangelogError:
         if "not a git repository" in stderr:
             return ChangelogError(
-                Kind.PRECONDITION, f"{self._folder} is not in a git repository", hint=f"git init, or {ELSEWHERE}"
+                Kind.PRECONDITION,
+                f"the folder {self._folder} is not in a git repository",
+                hint=f"git init, or {ELSEWHERE}",
             )
         line = next(iter(stderr.splitlines()), "it failed").removeprefix("fatal: ")
         return ChangelogError(Kind.PRECONDITION, f"git: {line}", hint=f"correct that, or {ELSEWHERE}")

@@ -176,7 +176,7 @@ class Broker(ServerProcess):
         match = re.search(r"^cluster\.id=(.+)$", meta.read_text(encoding="utf-8"), re.MULTILINE)
         if match is None:
             raise ChangelogError(
-                Kind.PRECONDITION, f"{meta} names no cluster", hint="remove the folder, or choose another"
+                Kind.PRECONDITION, f"the file {meta} names no cluster", hint="remove the folder, or choose another"
             )
         return match[1]
 

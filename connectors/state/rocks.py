@@ -182,7 +182,9 @@ class RocksStore:
             return msgspec.json.decode(file.read_bytes(), type=_Marker)
         except msgspec.DecodeError as error:
             raise ChangelogError(
-                Kind.PRECONDITION, f"{file} cannot be read", hint="delete the folder, and the state is made again"
+                Kind.PRECONDITION,
+                f"the file {file} cannot be read",
+                hint="delete the folder, and the state is made again",
             ) from error
 
     def _in_use(self, holder: str) -> ChangelogError:

@@ -1,4 +1,4 @@
-"""Decides which views there are: those that the configuration serves, or else all entities of the changelog."""
+"""Decides which views are served: those of the configuration, or all entities of the changelog if it has none."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class Catalogue:
         return {name: self._shown(name, entities) for name in self.declared or entities}
 
     def view(self, name: str) -> ShownView | None:
-        """Returns one of the views; None if there is none with this name."""
+        """Returns the view with this name; None if there is none."""
         entities = self.engine.entities()
         return self._shown(name, entities) if name in (self.declared or entities) else None
 

@@ -1,4 +1,4 @@
-"""Shows how far rows are restored, until all can be read: as a bar on a terminal, and in log lines elsewhere."""
+"""Shows how far rows are restored, until all rows can be read: as a bar on a terminal, elsewhere in log lines."""
 
 import threading
 import time
@@ -20,7 +20,9 @@ _log = structlog.get_logger("views")
 
 
 class Pace:
-    """Estimates how long some work still takes, from how much of it was left earlier. `clock` returns seconds."""
+    """Estimates how long some work will still take, from the amounts of it that were left earlier. `clock` returns
+    seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

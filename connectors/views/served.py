@@ -1,8 +1,8 @@
 """Defines the interface of engines. An engine knows the last state of every key of an entity.
 
 The states are the same as in the job `rebuild_view`: the change of a key with the highest position counts. If the
-database's log did not send a value in this change, the value is taken from an earlier change of the key. It is
-*unavailable* if no change has it.
+database's log did not send a value in this change, the value is taken from an earlier change of the key. If no change
+has the value, it is *unavailable*.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,9 @@ from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.schemas.types import Struct
 
 INSTANCES: Final = "/.instance/1"
-"""The address at which an instance answers the others, with the version of its questions. No view has this name."""
+"""The address at which an instance answers other instances. It contains the version of their questions. No view has
+this name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,8 @@ class StateRow:
 class Completeness:
     """How far states are complete: they have every change up to `position`.
 
-    `at_s` is the time when this was last known to be true, in seconds since 1970. Changes that were published later may
-    be missing. `position` and `at_s` are None if they are unknown.
+    `at_s` is the last time at which these states were known to be complete, in seconds since 1970. Changes that were
+    published later may be missing. `position` and `at_s` are None if they are unknown.
     """
 
     position: Position | None
@@ -68,7 +70,7 @@ class ViewMoment(Protocol):
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row.
 
-        Raises ForgottenError if that is not known, because only the keys used last are kept.
+        Raises ForgottenError if it is unknown whether there is a row, because only the keys used last are kept.
         """
 
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
@@ -86,7 +88,7 @@ class ServedView(Protocol):
         """Returns the rows as they are now.
 
         With a `key`, the caller must read only the row of this key. Then `reached` need not hold for other rows, so its
-        position may be higher. With `allows_stale`, rows may come from an older copy, if the instance that has them
+        position may be higher. With `allows_stale`, rows may come from an older copy if the instance that has the rows
         does not answer. Raises ChangelogError (PRECONDITION) if there is no changelog yet.
         """
 
@@ -102,14 +104,13 @@ class StateEngine(Protocol):
         """The words by which errors name the changelog, as in "the changelog in FOLDER"."""
 
     def entities(self) -> Mapping[str, Sequence[str]]:
-        """Returns the entities of the changelog, each with the columns of its key, or with no columns if they are
-        unknown.
+        """Returns the entities of the changelog, and the columns of each entity's key; no columns if these are unknown.
 
         The result is empty if there is no changelog yet.
         """
 
     def view(self, entity: str, services: ServiceChoice = ALL_SERVICES, /) -> ServedView:
-        """Returns the rows of an entity, by the changes that `services` includes. The changelog need not have the
+        """Returns the rows of an entity. Only changes that `services` includes count. The changelog need not have the
         entity yet.
         """
 
@@ -122,9 +123,9 @@ class Figures:
     """How far an engine has restored its rows.
 
     `restored` messages were restored since the start, and `restoring` offsets are still to be restored in this process.
-    `lags` says for each entity how many offsets its rows lack up to the newest checkpoint, and `standby_lags` how many
-    the standbys in this process lack. The stores take `store_bytes` on disk. `is_ready` is true from the moment when
-    all rows could be read for the first time.
+    `lags` has, for each entity, the number of offsets that its rows lack up to the newest checkpoint, and
+    `standby_lags` has the same for the standbys in this process. The stores take `store_bytes` on disk. `is_ready` is
+    true from the moment when all rows could be read for the first time.
     """
 
     restored: int

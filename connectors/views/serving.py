@@ -62,8 +62,8 @@ def serving_views(
 def frozen() -> Iterator[None]:
     """Excludes the objects that exist now from garbage collection until the block ends.
 
-    Almost all of them, such as modules and classes, are never garbage. But each full collection would look at all of
-    them, and make every request wait meanwhile.
+    Almost all of them, such as modules and classes, never become garbage. But each full collection would examine all of
+    them, while every request waits.
     """
     gc.freeze()
     try:

@@ -45,14 +45,14 @@ class ShownView:
         names = [name for name, _ in columns.fields]
         unknown_name = next((name for name in self.columns or () if name not in names), None)
         if unknown_name is not None:
-            message = f"{self.entity} has no column {unknown_name}"
+            message = f"the entity {self.entity} has no column {unknown_name}"
             raise ChangelogError(Kind.USAGE, message, hint=f"it has: {', '.join(names)}")
         if self.condition is not None:
             judge(self.condition, columns)
 
     def now(self, key: str | None = None, *, allows_stale: bool = False) -> "ShownMoment":
-        """Returns the rows that the view shows now; with a `key`, only its row is read. With `allows_stale`, rows may
-        come from an older copy.
+        """Returns the rows that the view shows now. With a `key`, the caller reads only the row of this key. With
+        `allows_stale`, rows may come from an older copy.
 
         Raises ChangelogError (PRECONDITION) also if the condition cannot be evaluated, because the changelog does not
         have the types of the columns.
@@ -66,7 +66,7 @@ class ShownView:
         if columns is None:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"the changelog does not have the columns of {self.entity}, which the view's condition needs",
+                f"the changelog lacks the columns of the entity {self.entity}, which the view's condition needs",
                 hint="leave `where` out, and filter in the client",
             )
         return _judged(self.condition, columns)
@@ -104,7 +104,7 @@ class ShownMoment:
         try:
             values = members(row.current)
         except ValueError:
-            message = f"the state of a row of {self.view.entity} is not a JSON object"
+            message = f"the state of a row of the entity {self.view.entity} is not a JSON object"
             raise ChangelogError(Kind.MALFORMED, message, position=row.position) from None
         if self.judge is not None and self.judge(values) is not True:
             return None

@@ -88,7 +88,9 @@ def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str
         if table not in tables:
             problems.append(f"entities.{name}.table: {_absent(table, tables, config)}")
         elif table in owners:
-            problems.append(f"entities.{name}.table: {table_text(table)} is already the table of {owners[table]}")
+            problems.append(
+                f"entities.{name}.table: {table_text(table)} is already the table of the entity {owners[table]}"
+            )
         else:
             table_of[name] = tables[table]
             owners[table] = name
@@ -122,8 +124,8 @@ def _absent(table: TableName, tables: dict[TableName, TableInfo], config: Config
     elsewhere = [table_text(other) for other in tables if other[1].lower() == table[1].lower()]
     if config.source.kind == "debezium" and not elsewhere:
         return (
-            f"there is no event of {table_text(table)} yet that can be read; let Debezium publish one, or add the key, "
-            'as in key = ["id"]; if there are events, `changelog check` says why they cannot be read'
+            f"there is no event of the table {table_text(table)} yet that can be read; let Debezium publish one, or "
+            'add the key, as in key = ["id"]; if there are events, `changelog check` says why they cannot be read'
         )
     advice = f"did you mean {elsewhere[0]}?" if elsewhere else "create it, or correct the name"
     if config.source.kind == "mysql":  # its catalogue has only tables that the account may read
@@ -146,12 +148,12 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
     }
     missing = [(path, name) for path, names in columns_by_path.items() for name in names if name not in columns]
     for path, name in missing:
-        yield f".{path}: {_text(table)} has no column {name}; it has {', '.join(columns)}"
+        yield f".{path}: the table {_text(table)} has no column {name}; it has {', '.join(columns)}"
     if missing:
         return
     key = _key(settings, table)
     if not key:
-        yield f': {_text(table)} has no primary key; add key = ["COLUMN"], or exclude the table'
+        yield f': the table {_text(table)} has no primary key; add key = ["COLUMN"], or exclude the table'
         return
     key_problem = table.key_problem(key)
     if key_problem is not None:
@@ -159,10 +161,10 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
     partition_by = settings.partition_by or key
     for name in partition_by:
         if name not in key and not columns[name].not_null:
-            yield f".partition_by: column {name} of {_text(table)} may be null; make it NOT NULL"
+            yield f".partition_by: column {name} of the table {_text(table)} may be null; make it NOT NULL"
     for name in dict.fromkeys((*key, *partition_by)):
         if name in settings.mask:
-            yield f".mask: {name} is a key or partition column, which cannot be masked"
+            yield f".mask: column {name} is a key or partition column, which cannot be masked"
         is_included = "*" in settings.columns or name in settings.columns
         if name in key and (not is_included or name in settings.exclude_columns):
             yield f".columns: key column {name} must be published"

@@ -22,8 +22,8 @@ result says that a writer is unknown, because the last known writer may not have
   writer. If no earlier change has the value, its writer is unknown until an update comes for which the log has the
   value. This update counts as the writer, because databases leave out only values that an update did not set.
 
-The first change whose state has a column sets this column, even if the value is null. If a later state lacks the
-column, and its change does not name the column as unavailable, the row no longer has the column.
+The first change whose state has a column sets this column, even if the value is null. Later, a state can lack the
+column. Unless its change names the column as unavailable, the row then no longer has the column.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

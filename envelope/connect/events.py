@@ -232,7 +232,7 @@ class Rendering:
         except (ValueError, KeyError):
             raise ChangelogError(
                 Kind.STOP,
-                f"a key of {self._entity.name} cannot be represented in Debezium's types",
+                f"a key of the entity {self._entity.name} cannot be represented in Debezium's types",
                 hint='set another key, or publish with [sink] envelope = "changelog"; docs/reference/debezium.md lists '
                 "the types",
                 position=Position.parse(position),

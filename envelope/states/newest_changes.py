@@ -24,7 +24,7 @@ ROWS_MIN: Final = 1 << 16
 
 COMMITTED_AT: Final = b'"committedAt":"'
 TAIL_BYTES: Final = len(COMMITTED_AT) + len('2026-11-21T03:10:02.886044Z"}}')
-"""`COMMITTED_AT` begins this many bytes before the end of a provenance without unavailable values or JSON nulls."""
+"""In a provenance without unavailable values and JSON nulls, `COMMITTED_AT` begins this many bytes before the end."""
 
 _CHUNK_BYTES: Final = 1 << 26
 _SLICE_ROWS: Final = 4096

@@ -15,10 +15,10 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
     A manifest lists the files of the archive, and readers begin with the newest one. A manifest is deleted when the
-    manifest after it is older than `grace`. Every reader of the deleted manifest began before the next one was written,
-    so it had at least `grace` to finish. A file that no remaining manifest lists, such as the file of a killed run,
-    is deleted if it is older than `grace`. With `log`, a file of this file log is deleted if every remaining manifest
-    says that the archive has the file's rows.
+    manifest after it is older than `grace`. Its readers began before that later manifest was written, so they have had
+    at least `grace` to finish. A file that no remaining manifest lists, such as the file of a killed run, is deleted if
+    it is older than `grace`. With `log`, a file of this file log is deleted if every remaining manifest says that the
+    archive has the file's rows.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))

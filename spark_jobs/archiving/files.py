@@ -46,7 +46,7 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
             offsets = {topic: dict(parts) for topic, parts in manifest.offsets.items()}
             for (topic, partition), span in spans.items():
                 if offsets.setdefault(topic, {}).get(str(partition)) != span.after:
-                    raise _in_use(run.store, f"{topic}, partition {partition}, was archived")
+                    raise _in_use(run.store, f"topic {topic}, partition {partition}, was archived")
                 offsets[topic][str(partition)] = span.end
             complete = _complete(manifest, goal, offsets)
             return replace(manifest, files=(*manifest.files, *listed_files), offsets=offsets, complete=complete)

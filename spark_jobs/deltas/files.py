@@ -103,9 +103,9 @@ def write(
     """Writes and commits the deltas of those `changes` that the output lacks. Returns None if it already has all of
     them.
 
-    `old_record` is the content of the output so far. `ordered` says that the positions of all `changes` are after the
-    output's floor, and that changes which appear later will be after all `changes`. The last position then becomes the
-    new floor. Raises ChangelogError (IN_USE) if another run wrote to the output at the same time.
+    `old_record` is the content of the output so far. `ordered` says two things: all `changes` are after the output's
+    floor, and changes that appear later will be after all `changes`. Then their last position becomes the new floor.
+    Raises ChangelogError (IN_USE) if another run wrote to the output at the same time.
     """
     new_changes = _unwritten(changes, old_record.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))

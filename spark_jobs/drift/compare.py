@@ -1,9 +1,9 @@
 """Compares the tables of a source with its changelog, both as of one snapshot of the database. We call it the *fence*.
 
 Each side is read once, and most keys turn out to have the same row on both sides. Every other key is *judged*: its two
-rows are compared column by column. For some keys, the changelog does not show the state at the fence: the database's
-log already had a change of the key when the snapshot was taken, but the snapshot does not show this change, and its
-original is unknown. Such a key is *undecided*, and is compared again under a later fence.
+rows are compared column by column. For some keys, the changelog does not show the state at the fence. The database's
+log already had a change of the key that the snapshot does not show, and the original of this change is unknown. Such a
+key is *undecided*, and is compared again under a later fence.
 """
 
 from collections import Counter, defaultdict

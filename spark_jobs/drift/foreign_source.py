@@ -88,12 +88,14 @@ def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping
     """
     if name not in types:
         column_names = ", ".join(types)
-        raise ChangelogError(Kind.USAGE, f"--source has no column {name} of {entity}", hint=f"it has: {column_names}")
+        raise ChangelogError(
+            Kind.USAGE, f"--source has no column {name} of the entity {entity}", hint=f"it has: {column_names}"
+        )
     plain = _hashed_type(types[name]) if type_ is None else type_
     if not _is_faithful(plain, types[name]):
         raise ChangelogError(
             Kind.USAGE,
-            f"column {name} of {entity}: {types[name].simpleString()} cannot represent the changelog's values",
+            f"column {name} of the entity {entity}: {types[name].simpleString()} cannot hold the changelog's values",
             hint=_remedy(plain, masked=type_ is None),
         )
     return plain

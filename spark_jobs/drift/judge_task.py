@@ -137,7 +137,9 @@ def _source(row: Mapping[str, Any], texts: Texts) -> RowState | None:
     texts_of_key = texts.get((row["entity"], row["key"]))
     if texts_of_key is None:
         if row["locator"] is not None:
-            raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer at its place in the table")
+            raise ChangelogError(
+                Kind.MALFORMED, f"a row of the entity {row['entity']} is no longer at its place in the table"
+            )
         return None
     current, json_null = texts_of_key
     return RowState.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())

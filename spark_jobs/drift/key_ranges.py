@@ -69,7 +69,7 @@ def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType
         type_name = type_ if isinstance(type_, Primitive) else type(type_).__name__
         raise ChangelogError(
             Kind.USAGE,
-            f"{entity}: its key begins with {column}, which is of type {type_name}",
+            f"the key of the entity {entity} begins with column {column}, whose type is {type_name}",
             hint="ranges work with integers, strings and UUIDs; --sample SHARE works with all keys",
         )
     assert isinstance(type_, Primitive)
@@ -87,5 +87,5 @@ def _value(text: str, column: str, type_: Primitive) -> int | str:
             raise ValueError
     except ValueError:
         what = "a UUID" if type_ is Primitive.UUID else "an integer of 64 bits"
-        raise ChangelogError(Kind.USAGE, f"{text!r} is not a value of {column}: give {what}") from None
+        raise ChangelogError(Kind.USAGE, f"{text!r} is not a value of column {column}: give {what}") from None
     return integer

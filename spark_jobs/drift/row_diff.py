@@ -3,8 +3,8 @@
 Two values are equal if their canonical forms are equal (docs/reference/types.md): members of objects are compared by
 name, JSON by its value, and numbers by their text. Two differences are not drift. A column is *unknown* if the
 changelog has no value for it, because the database's log did not send the value (`unavailable`). A column is *schema
-changed* if the table's columns changed after the row was written, and this altered the value although the database's
-log has no change of the row.
+changed* if a later change of the table's columns altered its value, although the database's log has no change of the
+row.
 """
 
 import struct
@@ -30,9 +30,9 @@ CHANGED: Final = "changed"
 SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
-"""Other states of a key, after its two rows are compared. SAME: the key is equal on both sides. GONE: it is on neither
-side. PENDING: the fence shows none of the key's changes in the changelog, so the key is judged by the original of its
-first change.
+"""Other states of a key, after its two rows are compared. SAME: the key is equal on both sides. GONE: neither side has
+the key. PENDING: the fence shows none of the changes that the changelog has of the key, so the key is judged by the
+original of its first change.
 """
 
 NULL: Final = b"null"

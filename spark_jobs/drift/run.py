@@ -194,7 +194,7 @@ def _until_archived(
             return
         if time.monotonic() > deadline:
             topic, partition = parts_missing[0]
-            message = f"{name_of(where)} lacks messages of {topic}, partition {partition}"
+            message = f"{name_of(where)} lacks messages of topic {topic}, partition {partition}"
             raise NotComparedError(NOT_CAUGHT_UP, message, hint="run spark_jobs/archive.py first, or wait longer")
         time.sleep(1.0)
 

@@ -51,7 +51,8 @@ class MaintainedView:
         return list(dict.fromkeys(part.entity for part in self.parts))
 
     def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: WaitingChanges | None = None) -> None:
-        """Applies a batch of the changelog's rows, which ends at `checkpoint`. Afterwards, `waiting` still waits.
+        """Applies a batch of the changelog's rows, which ends at `checkpoint`. `waiting` describes the changes that
+        still wait afterwards.
 
         `rows` are those of the entities and of the reserved entity `schemas`. They may repeat rows of earlier batches.
 
@@ -119,7 +120,9 @@ class MaintainedView:
             if differing or list(old_types) != list(new_types):
                 names = ", ".join(differing) or "their order"
                 raise ChangelogError(
-                    Kind.PRECONDITION, f"the columns of {old_part.entity} have changed ({names})", hint=REBUILD
+                    Kind.PRECONDITION,
+                    f"the columns of the entity {old_part.entity} have changed ({names})",
+                    hint=REBUILD,
                 )
 
     def _forget(self) -> None:

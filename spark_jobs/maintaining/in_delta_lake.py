@@ -34,7 +34,7 @@ _SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
 """By default, a MERGE that changes no row makes no commit, so its progress would not be stored."""
 
 _COMMITS_SEARCHED: Final = 20
-"""How many of the newest commits are searched for one of another run, before each batch."""
+"""Before each batch, this many of the newest commits are searched for a commit of another run."""
 
 _MARKERS: Final = "key string, position string, at timestamp"
 
@@ -43,7 +43,7 @@ _NEWER: Final = "now._position > was._position"
 
 @contextmanager
 def opened(settings: TargetSettings) -> Iterator["DeltaTarget"]:
-    """Opens the table at a path or URI. If two runs write it at a time, one of them fails.
+    """Opens the table at a path or URI. If two runs write it at the same time, one of them fails.
 
     Raises ChangelogError (USAGE) for wrong settings.
     """
@@ -70,7 +70,7 @@ class DeltaTarget:
         if to_delta_lake.newest_metadata(self._spark, self._markers) not in (None, MARK):
             raise ChangelogError(
                 Kind.USAGE,
-                f"{self._markers} is a table that this job did not make",
+                f"the table {self._markers} was not made by this job",
                 hint="use another --to: this job keeps its markers of deleted keys there",
             )
         progress = to_delta_lake.newest_metadata(self._spark, self._path)
@@ -145,7 +145,7 @@ class DeltaTarget:
 def _table(spark: SparkSession, path: str) -> Any:
     table = to_delta_lake.table_at(spark, path)
     if table is None:
-        raise ChangelogError(Kind.STORAGE, f"{path} is gone", hint=REBUILD)
+        raise ChangelogError(Kind.STORAGE, f"the table {path} is gone", hint=REBUILD)
     return table
 
 

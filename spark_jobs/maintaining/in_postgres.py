@@ -1,9 +1,9 @@
-"""Keeps a view in a table of PostgreSQL. Spark's tasks copy a batch into a table of its own, and one transaction then
-applies it, together with the progress.
+"""Keeps a view in a table of PostgreSQL. Spark's tasks copy a batch into a staging table. One transaction then applies
+the batch, and stores the progress.
 
-Beside the view's table there are `<table>__deleted`, the markers of deleted keys, `<table>__progress`, and, if the view
-has totals, `<table>__totals`. Each array of documents has a table of its rows, `<table>__<array>`, with markers of its
-own. Its rows are applied like those of the view.
+Further tables are beside the view's table: `<table>__deleted` with the markers of deleted keys, `<table>__progress`,
+and, if the view has totals, `<table>__totals`. The rows of each array of documents are in a table `<table>__<array>`,
+which has markers of its own. They are applied like the view's own rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ Names = Mapping[str, sql.Identifier]
 """The names of the tables of one part of a view, by the keys of `_SUFFIXES` or `_ARRAY_SUFFIXES`."""
 
 MARK: Final = "changelog maintained view"
-"""The comment on tables that this job made. It differs from that on tables which `rebuild_view` replaces."""
+"""The comment on tables that this job made. Tables of `rebuild_view` have another comment."""
 
 _SUFFIXES: Final = {
     "rows": "",
@@ -53,7 +53,7 @@ _SUFFIXES: Final = {
     "changes": "__batch_sums",
     "spans": "__batch_spans",
 }
-"""The suffix that each table adds to the view's name. The last four tables exist only while a batch is applied."""
+"""The suffix of each table, which follows the view's name. The last four tables exist only while a batch is applied."""
 
 _ARRAY_SUFFIXES: Final = {
     "rows": "",
@@ -62,7 +62,7 @@ _ARRAY_SUFFIXES: Final = {
     "parts": "__batch_parts",
     "values": "__batch_on",
 }
-"""The same for the tables of an array. Their names begin with `documents.table_of`."""
+"""The suffixes of the tables of an array. They follow the result of `documents.table_of`."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -186,7 +186,7 @@ class PostgresTarget:
         create_or_empty(self._connection, self._names[name], columns, self._names["batch"])
 
     def _create_arrays(self) -> None:
-        """Creates the tables of arrays. Drops those that an earlier view left, also of other arrays."""
+        """Creates the tables of arrays. Drops all tables of arrays that an earlier view left."""
         mark = documents.mark_of(self._table)
         for table in to_postgres.tables_with(self._connection, self._table.schema, mark):
             self._connection.execute(sql.SQL("DROP TABLE {}").format(table))

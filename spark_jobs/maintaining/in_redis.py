@@ -36,7 +36,7 @@ for number = 2, #ARGV do
 end
 """
 )
-"""Removes the rows of some keys. If the first argument is not empty, only rows of positions before it are removed."""
+"""Removes the rows of some keys. If the first argument is not empty, removes only rows whose position is before it."""
 
 _SET: Final = """
 local progress, record, nonce, field, value = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -104,8 +104,8 @@ class RedisTarget:
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no view.
 
-        If an earlier run was killed while it removed the old rows of a view, to build the view again, the rest of them
-        are removed now.
+        An earlier run may have been killed while it removed the old rows of a view, in order to build the view again.
+        Then this method removes the remaining old rows.
         """
         if self._client.type(self._progress) not in ("none", "hash"):
             self._refuse(self._progress)
@@ -191,7 +191,7 @@ class RedisTarget:
 
     def _refuse(self, name: str) -> NoReturn:
         hint = "use another --to: this job changes only views that it made"
-        raise ChangelogError(Kind.USAGE, f"{name} in Redis is not part of a view that this job made", hint=hint)
+        raise ChangelogError(Kind.USAGE, f"the key {name} in Redis is not part of a view that this job made", hint=hint)
 
     def _server_id(self) -> str:
         """Returns the id of the server's process. It changes with a restart or a failover."""

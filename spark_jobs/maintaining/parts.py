@@ -1,4 +1,4 @@
-"""The parts of a maintained view: its own rows, and the rows of each array in its documents."""
+"""Defines the parts of a maintained view: its own rows, and the rows of each array in its documents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from changelog.schemas.types import ColumnType, Decimal, Primitive
 _ALL: Final = ("*",)
 
 _INEXACT: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE, Primitive.JSON, Primitive.TIME})
-"""Types whose values can be equal although they were published as different texts, or the other way round."""
+"""Types for which equal texts do not always mean equal values, or different texts different values."""
 
 _INTEGERS: Final = frozenset({Primitive.INT, Primitive.LONG})
 
@@ -24,7 +24,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPart:
-    """The rows of one entity in a view. They have `columns`; of these, documents show the columns `shown`.
+    """The rows of one entity in a view. They have `columns`, and documents show only the columns `shown`.
 
     The rows of an array belong to the enclosing rows whose values are equal in all pairs of `on`, which maps columns of
     this part to columns of the enclosing part.
@@ -65,12 +65,12 @@ def parts_of(name: str, view: ViewConfig, columns: Mapping[str, Sequence[Column]
 def _part(path: Path, config: ViewConfig | NestedConfig, columns: Sequence[Column], where: str) -> ViewPart:
     columns_by_name = {column.name: column for column in columns}
     shown = list(columns_by_name) if config.columns == _ALL else list(config.columns)
-    _refuse_unknown(shown, columns_by_name, f"{where} columns: {config.entity}")
+    _refuse_unknown(shown, columns_by_name, f"{where} columns: the entity {config.entity}")
     needed = [name for inner in config.nested.values() for name in inner.on.values()]
-    _refuse_unknown(needed, columns_by_name, f"{where} nested: {config.entity}")
+    _refuse_unknown(needed, columns_by_name, f"{where} nested: the entity {config.entity}")
     if isinstance(config, NestedConfig):
         needed += config.on
-        _refuse_unknown(needed, columns_by_name, f"{where} on: {config.entity}")
+        _refuse_unknown(needed, columns_by_name, f"{where} on: the entity {config.entity}")
         names = list(dict.fromkeys([*shown, *needed]))
         return ViewPart(
             path=path,
@@ -97,7 +97,7 @@ def _refuse_names(config: ViewConfig | NestedConfig, columns: Sequence[Column], 
     taken_names = {name.lower() for name in (*(column.name for column in columns), *fold.ABOUT.names)}
     for member in config.nested:
         if member.lower() in taken_names:
-            message = f"{where} nested: another column or array of {config.entity} has the name {member}"
+            message = f"{where} nested: another column or array of the entity {config.entity} has the name {member}"
             raise ChangelogError(Kind.USAGE, message, hint="rename the array; names must differ in more than case")
         taken_names.add(member.lower())
 
@@ -109,7 +109,9 @@ def _refuse_on(part: ViewPart, outer: ViewPart, where: str) -> None:
         if not _is_exact(type_) or not _is_exact(outer_type):
             inexact_name = outer_name if _is_exact(type_) else name
             hint = "use integers, decimal numbers of at most 38 digits, booleans, text, UUIDs, bytes or dates"
-            raise ChangelogError(Kind.USAGE, f"{where} on: values of {inexact_name} cannot be compared", hint=hint)
+            raise ChangelogError(
+                Kind.USAGE, f"{where} on: values of column {inexact_name} cannot be compared", hint=hint
+            )
         if type_ != outer_type and not {type_, outer_type} <= _INTEGERS:
             message = f"{where} on: {part.entity}.{name} and {outer.entity}.{outer_name} have different types"
             raise ChangelogError(Kind.USAGE, message, hint="name columns of the same type")

@@ -1,4 +1,4 @@
-"""The progress of a maintained view: what the view is, and how far it has followed the changelog."""
+"""Defines the progress of a maintained view: its definition, and how far it has followed the changelog."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ of the changelog."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingChanges:
-    """The changes of a throttled service that have not been applied, although the view has gone on.
+    """The changes of a throttled service that wait, while the view has applied later changes of other services.
 
     No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, only changes wait whose
     positions are greater than `position`. `changes` counts all changes that wait.
@@ -94,10 +94,12 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
 def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
     """Returns the progress with the topics of `definition`, if they are topics of the same entities and changelog.
 
-    So a view continues after a repartition, which adds a topic, and after the old topic is deleted. The progress is
-    returned as it is if a topic has another id in `definition`, because it was deleted and created again; or if
-    `definition` has none of an entity's earlier topics, because the old topic was deleted before a run knew the new
-    one.
+    So a view continues after a repartition, which adds a topic, and after the old topic is deleted. In two cases, the
+    progress is returned unchanged:
+
+    - A topic has another id in `definition`, because it was deleted and created again.
+    - `definition` has none of an entity's earlier topics, because the old topic was deleted before a run knew the new
+      one.
     """
     before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
     if not isinstance(before, dict) or not isinstance(now, dict):

@@ -1,7 +1,7 @@
 """Writes states into Redis from Spark's tasks. A Lua script applies a state only if its position is newer.
 
-A row is a hash with one field for each column that is not null. Values are text: the content of a JSON string, or the
-JSON of any other value, as it is published (docs/reference/types.md).
+A row is a hash with one field for each column that is not null. Fields are text. A published value
+(docs/reference/types.md) that is a JSON string becomes the content of this string; any other value stays JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _STATES_AT_ONCE: Final = 500
 """How many states are sent before the answers are read."""
 
 _STALE: Final = "STALE"
-"""How the script's error begins if the task is left over from an earlier batch."""
+"""The beginning of the script's error if the task is left over from an earlier batch."""
 
 _LISTS: Final = ("_unavailable", "_out_of_range")
 _MOMENT: Final = renderer(Primitive.TIMESTAMP_TZ)

@@ -1,4 +1,4 @@
-"""The interface of a target: a store, such as a table, in which `maintain_view` keeps a view.
+"""Defines the interface of a target: a store, such as a table, in which `maintain_view` keeps a view.
 
 `TARGETS` names the targets that exist. A package can add more with an entry point; docs/how-to/maintain-views.md has an
 example.
@@ -34,8 +34,9 @@ EXTRAS: Final = frozenset({"redis"})
 """The targets for which the extra of the same name must be installed."""
 
 FAIL_POINTS: Final = ("view:staged", "view:applied")
-"""Boundaries between steps at which tests make a run crash: a batch is staged in the target but not applied; a batch is
-applied."""
+"""Boundaries between steps at which tests make a run crash: a batch is staged in the target and not applied yet, or it
+is applied.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +106,8 @@ class ViewTarget(Protocol):
            lists keep the values that the row has.
         5. The progress is stored.
 
-        So a batch that is applied again changes nothing, and a late batch brings no deleted row back. It is called from
-        various threads, but never from two at a time.
+        So a batch that is applied again changes nothing, and a late batch brings no deleted row back. Several threads
+        call this method, but never two at the same time.
         """
 
     def forget(self, before: datetime) -> None:

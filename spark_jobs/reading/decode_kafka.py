@@ -112,7 +112,7 @@ class _ValueDecoder:
                 return _of_envelope(self._avro(value), partition, offset)
             return self._json(value) or _of_envelope(json_codec.decode(value), partition, offset)
         except ChangelogError as error:
-            where = f"{error.message}: {topic}, partition {partition}, offset {offset}"
+            where = f"{error.message}: topic {topic}, partition {partition}, offset {offset}"
             raise ChangelogError(error.kind, where, hint=error.hint) from None
 
     def _json(self, value: bytes) -> Row | None:

@@ -177,6 +177,6 @@ def _refuse_compacted(admin: Admin, spans: Spans) -> None:
 def _lost(part: Part, what: str) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
-        f"history lost: {part[0]}, partition {part[1]}, {what}",
+        f"history lost: topic {part[0]}, partition {part[1]}, {what}",
         hint="start again with an empty output, leave the entity out (--skip ENTITY), or accept it (--accept-lost)",
     )

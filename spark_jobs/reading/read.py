@@ -134,8 +134,8 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
 
     Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. Rows
     of the reserved entities prove nothing, because retention never drops them. If they are all that the archive has,
-    its changes were dropped, and the oldest file of the log decides. The error's text has `what` immediately before
-    `end`; an example of `what` is `the deltas go up to`.
+    its changes were dropped, and the oldest file of the log decides. `what` comes before `end` in the error's text, as
+    in `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))

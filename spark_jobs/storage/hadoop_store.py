@@ -17,7 +17,9 @@ _CONDITIONAL = "fs.option.create.conditional.overwrite"
 """Hadoop's name for the capability to create a file only if none exists at its path."""
 
 _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
-"""File systems whose rename is atomic and never overwrites, but where a new file is visible before it is complete."""
+"""File systems on which a rename is atomic and never overwrites a file, but a new file is visible before it is
+complete.
+"""
 
 
 def hadoop(spark: "SparkSession", root: str) -> FolderStore:

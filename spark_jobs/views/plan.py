@@ -55,8 +55,8 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position | None, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """Returns the columns of each entity: those in the entity's file in `folder`. If `folder` is None, the columns are
-    the last version that the changelog has up to `position`, or the last version of all if `position` is None.
+    """Returns the columns of each entity, from the entity's file in `folder`. If `folder` is None, they are from the
+    last version in the changelog up to `position`, or from the last version of all if `position` is None.
 
     Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
     """
@@ -70,7 +70,7 @@ def columns_of(
         if entity not in versions_by_entity:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"{name_of(changelog)} has no columns of {entity} at {position or 'its end'}",
+                f"{name_of(changelog)} has no columns of the entity {entity} at {position or 'its end'}",
                 hint="name a folder with its schema: --schemas DIR (`changelog schemas generate` writes one)",
             )
     return {
@@ -174,7 +174,7 @@ def _documents(
         _refuse_unknown(f"{inner_path}.on", list(inner.on.values()), documents, part.entity)
         _refuse_unknown(f"{inner_path}.on", list(inner.on), inner_documents, inner.entity)
         if member.lower() in {name.lower() for name in documents.columns}:
-            message = f"{inner_path}: {part.entity} has a column of this name"
+            message = f"{inner_path}: the entity {part.entity} has a column of this name"
             raise ChangelogError(Kind.USAGE, message, hint="rename the nested member")
         inner_names = _names(inner, inner_documents, inner_path)
         documents = nested(documents, member, inner_documents, inner.on, inner_names)
@@ -205,4 +205,6 @@ def _refuse_unknown(path: str, names: Sequence[str], rows: DataFrame, entity: st
     unknown_name = next((name for name in names if name not in rows.columns), None)
     if unknown_name is not None:
         names_text = ", ".join(name for name in rows.columns if name not in fold.ABOUT.names)
-        raise ChangelogError(Kind.USAGE, f"{path}: {entity} has no column {unknown_name}", hint=f"it has: {names_text}")
+        raise ChangelogError(
+            Kind.USAGE, f"{path}: the entity {entity} has no column {unknown_name}", hint=f"it has: {names_text}"
+        )

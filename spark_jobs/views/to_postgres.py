@@ -115,7 +115,7 @@ def claim(connection: Connection, table: Target, mark: str) -> ClaimedName:
         raise ChangelogError(Kind.USAGE, message, hint="create the schema, or use another --to")
     locked = one(connection, "SELECT pg_try_advisory_lock(%s, hashtext(%s))", [LOCK_CLASS, f"{schema}.{table.name}"])
     if not (locked and locked[0]):
-        raise ChangelogError(Kind.IN_USE, f"another run writes {table}", hint="wait until it ends")
+        raise ChangelogError(Kind.IN_USE, f"another run writes the table {table}", hint="wait until it ends")
     table_name = ClaimedName(schema, table.name)
     refuse_taken(connection, table_name, mark)
     return table_name

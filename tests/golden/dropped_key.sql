@@ -14,4 +14,4 @@ INSERT INTO orders VALUES (1, 'NEW');
 ALTER TABLE orders DROP COLUMN id;
 INSERT INTO orders VALUES ('no key');
 -> {"columns": {"table": "public.orders", "dropped": ["id"]}}
--> {"stop": "entity orders: key column id is no longer in public.orders"}
+-> {"stop": "entity orders: key column id is no longer in the table public.orders"}

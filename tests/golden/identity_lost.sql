@@ -23,7 +23,7 @@ INSERT INTO orders VALUES (3, 'c', 'NEW');
 -> {"entity": "orders", "key": "c", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":3,"code":"c","status":"NEW"}}
 UPDATE orders SET status = 'PAID' WHERE id = 1;
--> {"stop": "the log holds no value for key or partition column code of public.orders"}
+-> {"stop": "the log holds no value for the key or partition column code of the table public.orders"}
 
 ALTER TABLE orders REPLICA IDENTITY FULL;
 --> accept dead-letter
@@ -33,7 +33,7 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 -- Of the old row, the log has only the primary key.
 ALTER TABLE orders REPLICA IDENTITY DEFAULT;
 UPDATE orders SET id = 20, code = 'B' WHERE id = 2;
--> {"stop": "the log holds no value for key or partition column code of public.orders"}
+-> {"stop": "the log holds no value for the key or partition column code of the table public.orders"}
 
 ALTER TABLE orders REPLICA IDENTITY FULL;
 --> accept dead-letter
@@ -43,7 +43,7 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 ALTER TABLE orders REPLICA IDENTITY DEFAULT;
 DELETE FROM orders WHERE id = 3;
--> {"stop": "the log holds no value for key or partition column code of public.orders"}
+-> {"stop": "the log holds no value for the key or partition column code of the table public.orders"}
 
 ALTER TABLE orders REPLICA IDENTITY FULL;
 --> accept skip

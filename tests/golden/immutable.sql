@@ -30,13 +30,13 @@ UPDATE click SET what = 'nothing';
 DELETE FROM click;
 
 UPDATE event SET what = 'cancelled' WHERE id = 2;
--> {"stop": "a row of public.event was changed, and entity event is immutable"}
+-> {"stop": "a row of the table public.event was changed, and the entity event is immutable"}
 
 -- The operator skips the change, so it is never published.
 --> accept skip
 
 DELETE FROM event WHERE id = 2;
--> {"stop": "a row of public.event was changed, and entity event is immutable"}
+-> {"stop": "a row of the table public.event was changed, and the entity event is immutable"}
 
 -- The operator sends the change to the dead letters, where somebody can look at it.
 --> accept dead-letter

@@ -30,7 +30,7 @@ INSERT INTO note VALUES (1);
     "current": {"id":1}}
 
 INSERT INTO orders VALUES (3), (4);
--> {"stop": "a change of public.orders has no provenance stamp"}
+-> {"stop": "a change of the table public.orders has no provenance stamp"}
 
 -- The operator's decision is valid until the transaction ends.
 --> accept default
@@ -40,12 +40,12 @@ INSERT INTO orders VALUES (3), (4);
     "current": {"id":4}}
 
 DELETE FROM orders WHERE id = 1;
--> {"stop": "a change of public.orders has no provenance stamp"}
+-> {"stop": "a change of the table public.orders has no provenance stamp"}
 
 --> accept skip
 
 DELETE FROM orders WHERE id = 2;
--> {"stop": "a change of public.orders has no provenance stamp"}
+-> {"stop": "a change of the table public.orders has no provenance stamp"}
 
 --> accept dead-letter
 -> {"entity": "dead", "key": "orders", "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}},

@@ -59,7 +59,7 @@ COMMIT;
     "current": {"id":1}}
 
 TRUNCATE orders, item;
--> {"stop": "public.orders was truncated"}
+-> {"stop": "the table public.orders was truncated"}
 
 --> accept skip
 -> {"entity": "item", "key": "\u0000truncate",
@@ -70,7 +70,7 @@ INSERT INTO orders VALUES (2);
     "current": {"id":2}}
 
 TRUNCATE orders CASCADE;
--> {"stop": "public.orders was truncated"}
+-> {"stop": "the table public.orders was truncated"}
 
 -- The TRUNCATE is sent to the dead letters, for somebody to look at.
 --> accept dead-letter

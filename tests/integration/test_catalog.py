@@ -169,8 +169,8 @@ def test_names_with_any_characters_are_read(conn: Connection) -> None:
     [
         ("id int PRIMARY KEY", None),
         ("id int NOT NULL, UNIQUE (id)", None),
-        ("id int", "column id of public.t may be null"),
-        ("id int UNIQUE", "column id of public.t may be null"),
+        ("id int", "column id of the table public.t may be null"),
+        ("id int UNIQUE", "column id of the table public.t may be null"),
         ("id int NOT NULL", r"public.t has no unique index on \(id\)"),
         ("id int NOT NULL, b int NOT NULL, UNIQUE (id, b)", "no unique index"),
         ("id int PRIMARY KEY DEFERRABLE", "index t_pkey of public.t is deferrable"),
@@ -195,14 +195,14 @@ def test_indexes_that_cannot_be_an_entity_key(conn: Connection) -> None:
         "CREATE UNIQUE INDEX lowered ON t (lower(x))",
         "CREATE UNIQUE INDEX wide ON t (x) INCLUDE (id)",
     )
-    assert t.key_problem(("id",)) == "the unique index partly of public.t is partial; create another on (id)"
+    assert t.key_problem(("id",)) == "the unique index partly of the table public.t is partial; create another on (id)"
     assert t.key_problem(("x",)) is None
     assert [index.name for index in t.indexes] == ["partly", "wide"]
     conn.execute("INSERT INTO t VALUES (-1, 'a'), (-1, 'b')")
     with pytest.raises(psycopg.errors.UniqueViolation):
         conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (id)")
     conn.execute("DROP INDEX partly")
-    assert "broken of public.t is not valid" in str(tables(conn)["public", "t"].key_problem(("id",)))
+    assert "broken of the table public.t is not valid" in str(tables(conn)["public", "t"].key_problem(("id",)))
 
 
 def test_generated_columns_can_be_a_key_since_postgresql_18(conn: Connection) -> None:
@@ -228,17 +228,17 @@ def test_the_publication_is_created_once(conn: Connection) -> None:
 @pytest.mark.parametrize(
     ("creation", "problem"),
     [
-        ("FOR TABLE other", "p lacks table public.t"),
-        ("FOR TABLE t WITH (publish = 'insert')", "p leaves out some kinds of change"),
+        ("FOR TABLE other", "publication p lacks table public.t"),
+        ("FOR TABLE t WITH (publish = 'insert')", "publication p leaves out some kinds of change"),
         ("FOR TABLE t (id)", "column list on public.t"),
-        ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter of public.t"),
+        ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter of table public.t"),
     ],
 )
 def test_a_publication_that_lacks_something_is_refused(conn: Connection, creation: str, problem: str) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, x int)")
     conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
     conn.execute(f"CREATE PUBLICATION p {creation}".encode())
-    with pytest.raises(ChangelogError, match="p publishes partitions under their own names") as raised:
+    with pytest.raises(ChangelogError, match="publication p publishes partitions under their own names") as raised:
         refuse(failures(conn, entity()))
     assert raised.value.kind is Kind.PRECONDITION
     conn.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
@@ -289,7 +289,7 @@ def test_a_publication_that_leaves_out_generated_columns_is_a_problem_since_post
     conn.execute("CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
     messages = [finding.message for finding in failures(conn, entity())]
     can_be_published = conn.info.server_version >= 180000
-    assert messages == (["p leaves out the generated columns of public.t"] if can_be_published else [])
+    assert messages == (["publication p leaves out the generated columns of public.t"] if can_be_published else [])
 
 
 @pytest.mark.parametrize(
@@ -298,12 +298,12 @@ def test_a_publication_that_leaves_out_generated_columns_is_a_problem_since_post
         ("status IN ('a', 'b') and x > 1.5 AND NOT done", None),
         (
             "(x > 1.50::numeric AND (status = 'a' OR status = 'b')) AND NOT done",
-            "disagree on the row filter of public.t",
+            "disagree on the row filter of table public.t",
         ),
-        ("status IN ('a', 'c') AND x > 1.5 AND NOT done", "disagree on the row filter of public.t"),
-        ("true), (true", "disagree on the row filter of public.t"),
-        ("stat = 'a'", 'comparing .* with the row filter of public.t: column "stat" does not exist'),
-        ("status = ", "comparing .* with the row filter of public.t: syntax error"),
+        ("status IN ('a', 'c') AND x > 1.5 AND NOT done", "disagree on the row filter of table public.t"),
+        ("true), (true", "disagree on the row filter of table public.t"),
+        ("stat = 'a'", 'comparing .* with the row filter of table public.t: column "stat" does not exist'),
+        ("status = ", "comparing .* with the row filter of table public.t: syntax error"),
     ],
 )
 @pytest.mark.parametrize("partitioned", [False, True])

@@ -208,11 +208,11 @@ def test_all_problems_of_a_configuration_are_reported_at_once(tables: str, tmp_p
     assert sorted(problems[1:]) == [
         "entities.a.table: the database has no table public.Guest; did you mean public.guest?",
         "entities.b.columns: key column id must be published",
-        "entities.b.partition_by: column status of public.orders may be null; make it NOT NULL",
-        "entities.c.table: public.orders is already the table of b",
+        "entities.b.partition_by: column status of the table public.orders may be null; make it NOT NULL",
+        "entities.c.table: public.orders is already the table of the entity b",
         "entities.d.table: a.b.c is not a table; write SCHEMA.TABLE, with quotes around a name that holds a dot",
-        "entities.e.mask: public.guest has no column nmae; it has id, name, email",
-        'entities.keyless: public.keyless has no primary key; add key = ["COLUMN"], or exclude the table',
+        "entities.e.mask: the table public.guest has no column nmae; it has id, name, email",
+        'entities.keyless: the table public.keyless has no primary key; add key = ["COLUMN"], or exclude the table',
         'entities.nobody: no table has this name; add table = "SCHEMA.TABLE"',
     ]
 
@@ -230,7 +230,7 @@ def test_check_finds_no_problem_that_it_has_fixed(config_file: Path, capsys: pyt
     assert 'ALTER TABLE "public"."event_2026" REPLICA IDENTITY FULL;' in out
     after = findings(config_file, capsys)
     assert not any("old rows" in text for text in after["warn"])
-    assert "publication: booking has every configured table" in after["ok"]
+    assert "publication: publication booking has every configured table" in after["ok"]
 
 
 def test_check_finds_problems_that_would_stop_the_service(
@@ -265,15 +265,15 @@ def test_check_finds_problems_that_would_stop_the_service(
     expected = [
         "replication: role reader may not replicate",
         "slot: slot booking is not ours (test_decoding, of database ",
-        "publication: booking publishes partitions under their own names",
-        "publication: booking leaves out some kinds of change",
-        "publication: booking has a column list on public.guest",
-        "publication: booking lacks table public.orders",
-        "guest: row security hides rows of public.guest from role reader",
+        "publication: publication booking publishes partitions under their own names",
+        "publication: publication booking leaves out some kinds of change",
+        "publication: publication booking has a column list on table public.guest",
+        "publication: publication booking lacks table public.orders",
+        "guest: row security hides rows of table public.guest from role reader",
         "guest: the replica identity of public.guest lacks name",
         "guest: the setting `where` uses name, outside the replica identity of public.guest",
-        "fleeting: public.fleeting is unlogged, so the log has none of its changes",
-        "orders: role reader may not read public.orders",
+        "fleeting: table public.fleeting is unlogged, so the log has none of its changes",
+        "orders: role reader may not read table public.orders",
     ]
     for text in expected:
         assert any(message.startswith(text) for message in messages["fail"]), (text, messages["fail"])
@@ -316,7 +316,7 @@ def test_check_fixes_the_publication_on_an_older_server(
     assert messages["fail"] == []
     assert "t: the log does not carry generated columns: twice" in messages["warn"]
     assert run(path, "check", "--fix") == 0
-    assert "publication: booking has every configured table" in findings(path, capsys)["ok"]
+    assert "publication: publication booking has every configured table" in findings(path, capsys)["ok"]
     assert run(path, "status") == 0
 
 

@@ -121,7 +121,7 @@ def test_without_java_the_demo_says_how_to_see_the_rest(monkeypatch: pytest.Monk
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     reason = lacking()
     assert reason is not None
-    assert reason.startswith(f"no java in {tmp_path}; install Java 17 or newer")
+    assert reason.startswith(f"there is no java in {tmp_path}; install Java 17 or newer")
 
 
 def test_the_demo_refuses_a_folder_that_exists(temporary: Path) -> None:

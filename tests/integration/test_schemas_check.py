@@ -234,7 +234,7 @@ def test_a_check_that_has_nothing_to_compare_with_fails(
     outside = tmp_path_factory.mktemp("outside")
     Repository(outside).write("order", file="order.avsc")
     error = refused(capsys, "schemas", str(outside), code=2)
-    assert error.startswith(f"{outside}/order.avsc is not in the repository ")
+    assert error.startswith(f"the file {outside}/order.avsc is not in the repository ")
     repository.git("branch", "--move", "main", "trunk")
     assert refused(capsys) == (
         "git has no main branch here: neither origin/HEAD nor main nor master; fetch it, or say --against git:REF"
@@ -253,7 +253,9 @@ def test_outside_a_repository_and_without_git_the_error_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     Repository(tmp_path).write("order")
-    assert refused(capsys) == ("schemas is not in a git repository; git init, or say --against DIR or registry:URL")
+    assert refused(capsys) == (
+        "the folder schemas is not in a git repository; git init, or say --against DIR or registry:URL"
+    )
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(capsys).startswith("git is not installed; install it, or say")
 

@@ -164,7 +164,7 @@ def test_a_file_without_an_entity_is_reported(site: Site, capsys: pytest.Capture
         ('{"type": "record", "name": "State"}', "is not an Avro schema: a record has no fields; correct it"),
         (
             '{"type": "record", "name": "Delta", "fields": []}',
-            "is not the file of an entity; move it, or give another --out",
+            "is not the schema file of an entity; move it, or give another --out",
         ),
     ],
 )

@@ -26,7 +26,7 @@ def test_a_table_that_is_renamed_before_its_first_chunk_asks_for_a_new_plan(data
     with connect(database, settings=SETTINGS) as connection:
         connection.execute("CREATE TABLE public.hall (id int PRIMARY KEY)")
         connection.execute("ALTER TABLE public.hall RENAME TO lobby")
-        with pytest.raises(ChangelogError, match=r"table public\.hall of hall disappeared") as raised:
+        with pytest.raises(ChangelogError, match=r"table public\.hall of the entity hall disappeared") as raised:
             read_table({"hall": make_entity("hall", "hall")}, b"", connection, "hall")
     assert raised.value.kind is Kind.ALTERED
 

@@ -130,7 +130,7 @@ def test_a_foreign_row_filter_stops_the_service_until_it_is_removed(site: Site) 
             "UPDATE item SET name = 'seen' WHERE id = 1",
         )
         error = str(service.ended())
-    assert "disagree on the row filter of public.item" in error
+    assert "disagree on the row filter of table public.item" in error
     assert "may be missing" in error
     assert "disagree on the row filter" in site.refused()
     site.sql(f'ALTER PUBLICATION "{site.name}" SET TABLE ONLY item')

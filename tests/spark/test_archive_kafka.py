@@ -129,7 +129,7 @@ def test_the_job_stops_if_kafka_lost_history(site: Site, settings: KafkaSettings
         admin = settings.client.admin()  # a variable, because the client must exist until the answer arrives
         admin.delete_records([cut])[cut].result()
         error = site.run(code=3)["error"]
-        assert error.startswith(f"history lost: {settings.prefix}.order, partition 0, is read up to offset ")
+        assert error.startswith(f"history lost: topic {settings.prefix}.order, partition 0, is read up to offset ")
         assert site.rows().num_rows == 3, "nothing is written"
         assert site.run("--accept-lost")["rows"] == 2
         assert [row["position"][9:25] for row in site.rows().to_pylist()] == [f"{n:016X}" for n in (1, 2, 3, 6, 7)]

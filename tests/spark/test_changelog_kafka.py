@@ -258,7 +258,9 @@ def test_a_changelog_is_read_up_to_its_checkpoint_or_not_at_all(
         send(rows, settings, [change(2)])
         store_checkpoint(settings, 2)
         assert resolve(spark, where, None).commit == 2
-        with pytest.raises(ChangelogError, match=rf"^reading {own_name}\.order, partition 0: a transaction has been"):
+        with pytest.raises(
+            ChangelogError, match=rf"^reading topic {own_name}\.order, partition 0: a transaction has been"
+        ):
             read_changelog(spark, where)
         rows.commit_transaction(PATIENCE_S)
     keys = read_changelog(spark, where).select("key").collect()

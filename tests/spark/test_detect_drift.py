@@ -298,7 +298,7 @@ def test_an_altered_table_is_no_drift(site: Site, service: Running, detect: Run)
         (["--since", "00000009/0000000000000000/00000000"], "is beyond the end"),
         (["--archive", "elsewhere"], "leave out --archive"),
         (["--from", "1"], "--from and --below work with one entity only"),
-        (["--entities", "aged", "--below", "x"], "'x' is not a value of id: give an integer of 64 bits"),
+        (["--entities", "aged", "--below", "x"], "'x' is not a value of column id: give an integer of 64 bits"),
         (["--entities", "price", "--from", "1"], "its key begins with price, which is of type Decimal"),
     ],
 )

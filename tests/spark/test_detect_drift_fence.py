@@ -1,5 +1,5 @@
-"""Tests that the job `detect_drift` compares nothing if the result would not be exact, and that a commit which is in
-the log but not visible yet is not reported as drift.
+"""Tests that the job `detect_drift` compares nothing if the result would not be exact. Also tests that a commit that is
+in the log, but not yet visible, does not count as drift.
 """
 
 import contextlib

@@ -95,7 +95,7 @@ def test_drift_in_topics_is_found_there_and_in_their_archive(planted: Planted, r
         service.until(lambda: site.state("other")["5"]["note"] == "after")
         late = run(detect_drift.JOB, site.config, *from_archive, "--wait", "1", code=5).report
         assert late["verdict"] == "not caught up"
-        assert late["why"].startswith(f"the archive in {from_archive[1]} lacks messages of ")
+        assert late["why"].startswith(f"the archive in {from_archive[1]} lacks messages of topic ")
 
 
 def test_drift_in_avro_is_found_repaired_and_verified(planted: Planted, run: Run, registry: Registry) -> None:

@@ -216,14 +216,17 @@ def test_masked_columns_compare_by_their_masks(
         assert "another" not in ran.beside("report.json").read_text() + ran.beside("keys.jsonl").read_text()
         frame.withColumn("owes", F.col("owes").cast("double")).write.mode("overwrite").parquet(path)
         [line] = run(JOB, site.config, *arguments, "--entities", "person", code=2).lines
-        assert "column owes of person: double cannot represent the changelog's values" in line
+        assert "column owes of the entity person: double cannot hold the changelog's values" in line
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("id, shop", "--source has no column note of sale"),
-        ("*, CAST(amount AS double) AS cast", "column amount of sale: double cannot represent the changelog's values"),
+        ("id, shop", "--source has no column note of the entity sale"),
+        (
+            "*, CAST(amount AS double) AS cast",
+            "column amount of the entity sale: double cannot hold the changelog's values",
+        ),
     ],
 )
 def test_a_column_that_cannot_be_compared_is_refused_by_name(
@@ -243,7 +246,7 @@ def test_a_refused_column_is_accepted_with_the_type_in_the_hint(
 ) -> None:
     masks = Masks(kinds={"value": "sha256"} if masked else {}, hmac_key=b"a secret of sixteen")
     frame = spark.createDataFrame([], "id long, value map<string, int>")
-    with pytest.raises(ChangelogError, match="column value of sale: map") as refused:
+    with pytest.raises(ChangelogError, match="column value of the entity sale: map") as refused:
         rows_of(frame, _version(type_), masks)
     hinted = re.search(r"reads the column as ([a-z_]+(\(\d+,\d+\))?)", refused.value.hint or "")
     assert hinted is not None, refused.value.hint
@@ -254,7 +257,7 @@ def test_a_refused_column_is_accepted_with_the_type_in_the_hint(
 @pytest.mark.parametrize("type_", [Array(element=Primitive.INT), Struct(fields=()), Decimal(precision=39, scale=2)])
 def test_a_column_that_spark_cannot_hold_has_no_other_type_in_the_hint(spark: SparkSession, type_: ColumnType) -> None:
     frame = spark.createDataFrame([], "id long, value array<int>")
-    with pytest.raises(ChangelogError, match="column value of sale: array<int>") as refused:
+    with pytest.raises(ChangelogError, match="column value of the entity sale: array<int>") as refused:
         rows_of(frame, _version(type_), Masks(kinds={}, hmac_key=b""))
     assert "leave out --source" in (refused.value.hint or "")
 

@@ -298,17 +298,26 @@ TYPES: dict[str, ColumnType] = {
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        ({"on": {"ids": "id"}}, r"\[views.v.nested.rows\] on: session has no column ids; it has: id, number"),
-        ({"on": {"id": "ids"}}, r"\[views.v\] nested: guest has no column ids; it has: id, number"),
-        ({"on": {"id": "id"}, "columns": ["x"]}, r"\[views.v.nested.rows\] columns: session has no column x"),
+        (
+            {"on": {"ids": "id"}},
+            r"\[views.v.nested.rows\] on: the entity session has no column ids; it has: id, number",
+        ),
+        ({"on": {"id": "ids"}}, r"\[views.v\] nested: the entity guest has no column ids; it has: id, number"),
+        (
+            {"on": {"id": "id"}, "columns": ["x"]},
+            r"\[views.v.nested.rows\] columns: the entity session has no column x",
+        ),
         ({"on": {"id": "text"}}, "on: session.id and guest.text have different types; name columns of the same type"),
-        ({"on": {"ratio": "ratio"}}, "on: values of ratio cannot be compared; use integers, decimal numbers"),
-        ({"on": {"time": "time"}}, "on: values of time cannot be compared"),
-        ({"on": {"digits": "digits"}}, "on: values of digits cannot be compared"),
-        ({"on": {"list": "list"}}, "on: values of list cannot be compared"),
+        ({"on": {"ratio": "ratio"}}, "on: values of column ratio cannot be compared; use integers, decimal numbers"),
+        ({"on": {"time": "time"}}, "on: values of column time cannot be compared"),
+        ({"on": {"digits": "digits"}}, "on: values of column digits cannot be compared"),
+        ({"on": {"list": "list"}}, "on: values of column list cannot be compared"),
         (
             {"on": {"id": "id"}, "nested": {"Text": {"entity": "guest", "on": {"id": "id"}}}},
-            r"\[views.v.nested.rows\] nested: another column or array of session has the name Text; rename the array",
+            (
+                r"\[views.v.nested.rows\] nested: another column or array of the entity session has the name Text; "
+                "rename the array"
+            ),
         ),
     ],
 )

@@ -1,5 +1,5 @@
-"""Changes of a throttled service wait, and those of other services do not. Whatever waits, each row of the view is a
-state that the row really had, at the position that the row shows; in the end, it is the last one.
+"""Tests that changes of a throttled service wait, and that those of other services do not. While changes wait, each row
+of the view is a state that its key had at the position in the row. In the end, each row is the last state of its key.
 """
 
 import itertools
@@ -51,7 +51,7 @@ ORDERS = [ViewPart(entity="order", columns=SUMMED)]
 
 @dataclass(slots=True)
 class Clock:
-    """Only the test moves it. At first, a second has passed since the last change, as for any `ChangeRate`."""
+    """A clock that only the test moves. A new `ChangeRate` allows the changes of one second at once."""
 
     now_s: float = 0.0
 
@@ -197,7 +197,7 @@ def _waits(dsn: str) -> bool:
 
 
 def _check_count(view: MaintainedView, records: Sequence[Record]) -> None:
-    """All changes of the service wait that are after those which were applied."""
+    """Checks the number of waiting changes: the changes of the service that come after the last applied one."""
     waiting = view.progress.waiting
     if waiting is not None:
         applied = max(waiting.position, waiting.after.get("position", ""))
@@ -300,7 +300,9 @@ def test_throttled_topics_are_followed_although_a_run_crashes(
     check_totals(database, TOTALS)
     cut(topics)
     topic = f"{topics.settings.prefix}.order"
-    with pytest.raises(ChangelogError, match=f"history lost: {topic}, partition 0, is read up to offset 0, and Kafka"):
+    with pytest.raises(
+        ChangelogError, match=f"history lost: topic {topic}, partition 0, is read up to offset 0, and Kafka"
+    ):
         ranges.read(spark, {topic: {"0": 0}}, view.progress.checkpoint)
 
 

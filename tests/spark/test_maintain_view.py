@@ -211,8 +211,8 @@ def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn
         (("statsu",), (), "the view has no column statsu; it has: id, status"),
         (("status",), ("ratio",), "sums: ratio is neither an integer nor a decimal number of a fixed scale"),
         (("status",), ("digits",), "sums: digits is neither an integer nor a decimal number .* at most 38 digits"),
-        (("ratio",), (), "by: rows cannot be grouped by ratio; group by numbers without a floating point"),
-        (("doc",), (), "by: rows cannot be grouped by doc"),
+        (("ratio",), (), "by: rows cannot be grouped by column ratio; group by numbers without a floating point"),
+        (("doc",), (), "by: rows cannot be grouped by column doc"),
         (("sum_id",), ("id",), "two columns of the totals have the same name; each sum adds"),
         (("id", "id"), (), "two columns of the totals have the same name"),
         (("status",), LONG_NAMES, "two columns of the totals have the same name"),
@@ -296,7 +296,9 @@ def test_altered_columns_stop_the_job(config: Path, run: Run, dsn: str, spark: S
         columns = [*COLUMNS, Column(name="extra", type=Primitive.LONG, nullable=True)]
         view.read_parts = lambda: [ViewPart(entity="order", columns=columns)]
         rows = frame(spark, tmp_path, [announced(later, shape), later])
-        with pytest.raises(ChangelogError, match=r"the columns of order have changed \(extra\); run the job once"):
+        with pytest.raises(
+            ChangelogError, match=r"the columns of the entity order have changed \(extra\); run the job once"
+        ):
             view.apply(rows, {})
     assert query(dsn, "SELECT * FROM others") == []
 
@@ -323,7 +325,7 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
     ("statement", "arguments", "code", "message"),
     [
         ("", ("--view", "nowhere"), 2, r"has no view nowhere; add \[views.nowhere\]"),
-        ("", ("--view", "misspelt"), 2, "order has no column statsu; it has: id, status"),
+        ("", ("--view", "misspelt"), 2, "the entity order has no column statsu; it has: id, status"),
         ("", ("--view", "unknown"), 2, "has no entity room; it has: "),
         ("", ("--view", "chosen"), 2, "the view chosen has a `where`; keep a view without it"),
         ("", ("--view", "documents", "--output", "delta"), 2, "--output delta keeps no nested arrays; use --output po"),

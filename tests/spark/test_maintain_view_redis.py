@@ -255,9 +255,9 @@ def test_a_full_server_refuses_rows_and_keeps_those_that_it_has(client: Any, red
         ([], ("--dsn", "env:UNKNOWN_OPTION"), 2, "the text of --dsn is not a URL of Redis; redis://USER"),
         ([], ("--dsn", "env:IMPOSSIBLE_HOST"), 2, "the text of --dsn is not a URL of Redis; redis://USER"),
         ([], ("--to", "a b"), 2, "'a b' cannot begin names in Redis; --to is the beginning of the names"),
-        (["SET orders:progress 1"], (), 2, "orders:progress in Redis is not part of a view that this job made"),
+        (["SET orders:progress 1"], (), 2, "the key orders:progress in Redis is not part of a view that this job made"),
         (["HSET orders:progress record {}"], (), 2, "orders is not a view that this job made; use another --to"),
-        (["SADD orders:keys a"], (), 2, "orders:keys in Redis is not part of a view that this job made"),
+        (["SADD orders:keys a"], (), 2, "the key orders:keys in Redis is not part of a view that this job made"),
     ],
 )
 def test_a_refused_run_changes_nothing(

@@ -105,11 +105,11 @@ def test_sessions_expire_and_late_rows_do_not_bring_them_back(spark: SparkSessio
         (TotalsConfig(window=WindowConfig(column="at", seconds=1)), "totals: the view has no column at; it has: guest"),
         (
             TotalsConfig(window=WindowConfig(column="low", seconds=1)),
-            "totals.window: low is not a date with a time; name a column of type timestamp",
+            "totals.window: column low is not a date with a time; name a column of type timestamp",
         ),
         (
             TotalsConfig(by=("guest",), session=SessionConfig(column="guest", gap_seconds=1)),
-            "totals.session: guest is not a date with a time",
+            "totals.session: column guest is not a date with a time",
         ),
     ],
 )

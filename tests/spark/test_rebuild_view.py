@@ -216,7 +216,11 @@ def test_documents_nest_the_rows_that_belong_to_them(
     ("arguments", "code", "message"),
     [
         (("--entity", "ordre"), 2, "has no entity ordre; it has: guest, order"),
-        (("--entity", "guest"), 3, "has no columns of guest at .*; name a folder with its schema: --schemas DIR"),
+        (
+            ("--entity", "guest"),
+            3,
+            "has no columns of the entity guest at .*; name a folder with its schema: --schemas DIR",
+        ),
         (("--as-of", "00000001/00000000000FFFFF/00000000"), 2, "is beyond the end"),
         (("--as-of", "1999-01-01T00:00:00Z"), 2, "1999-01-01T00:00:00.* is before the first transaction"),
         (("--schemas", "nowhere"), 2, "nowhere/order.avsc cannot be read"),
@@ -225,8 +229,8 @@ def test_documents_nest_the_rows_that_belong_to_them(
         (("--archive", "nothing"), 3, "has no manifest"),
         (("--keep-service", "a", "--drop-service", "a"), 2, "a service is both kept and dropped"),
         (("--view", "nothing"), 2, "the configuration has no view nothing; add .* has: statuses, taken, wrong"),
-        (("--view", "wrong"), 2, "view.nested.peers.on: order has no column statsu; it has: id, status"),
-        (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
+        (("--view", "wrong"), 2, "view.nested.peers.on: the entity order has no column statsu; it has: id, status"),
+        (("--view", "taken"), 2, "view.nested.Note: the entity order has a column of this name"),
     ],
 )
 def test_a_view_that_cannot_be_made_is_reported_in_one_line(

@@ -234,7 +234,7 @@ def test_two_runs_do_not_write_the_same_table_at_once(folder: Path, run: Run, ds
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s, hashtext('public.orders'))", [to_postgres.LOCK_CLASS])
         summary = run(*POSTGRES, "--schemas", str(folder / "schemas"), code=3)
-    assert "another run writes orders; wait until it ends" in summary["stderr"]
+    assert "another run writes the table orders; wait until it ends" in summary["stderr"]
 
 
 def test_each_view_is_one_commit_of_delta_lake(spark: SparkSession, folder: Path, run: Run) -> None:

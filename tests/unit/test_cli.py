@@ -205,7 +205,8 @@ def test_history_of_part_of_a_key(config_file: Path, log: Path, capsys: pytest.C
     sink.close()
     assert run(config_file, "history", "line", "7") == 2
     assert capsys.readouterr().err == (
-        "changelog: the key of line has 2 columns, not 1; give the values of order_id, line_no, in this order\n"
+        "changelog: the key of the entity line has 2 columns, not 1; "
+        "give the values of order_id, line_no, in this order\n"
     )
 
 

@@ -156,7 +156,7 @@ def test_lint_says_that_a_checkout_without_git_has_nothing_to_compare_with(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert script.main() == 0
-    assert capsys.readouterr().out == "schemas: not compared: . is not in a git repository\n"
+    assert capsys.readouterr().out == "schemas: not compared: the folder . is not in a git repository\n"
 
 
 def test_the_documentation_lists_every_rule_every_mode_and_every_format() -> None:

@@ -189,8 +189,11 @@ def test_history_shows_patches_and_the_keys_that_the_row_had(
     [
         ("blame ordr 42", "the changelog in LOG has no entity ordr; it has: guest, order"),
         ("blame order 43", "the changelog in LOG has no change of order 43"),
-        ("blame guest EU", "the key of guest has 2 columns, not 1; give the values of region, id, in this order"),
-        ("history order 42 7", "the key of order has 1 column, not 2; give the values of id, in this order"),
+        (
+            "blame guest EU",
+            "the key of the entity guest has 2 columns, not 1; give the values of region, id, in this order",
+        ),
+        ("history order 42 7", "the key of the entity order has 1 column, not 2; give the values of id, in this order"),
         (
             f"blame order 41 --at {at(1)}",
             (

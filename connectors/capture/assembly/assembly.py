@@ -8,8 +8,8 @@ This module is pure. A decoder reads a block (a stretch of the database's log) a
     ordinals:   0, 1              2              3, 4, 5                              6
 
 `take` only counts rows. Consecutive rows with the same transaction and stamp (who makes the change) form one `Span`.
-Spans are encoded together (`flush`), as late as possible: before something changes how rows are decoded, and at the end
-of the block. Thus a block of small transactions costs little more than one large transaction.
+Spans are encoded together (`flush`), as late as possible: at the end of the block, or just before something changes how
+rows are decoded. So a block of small transactions costs little more than one large transaction.
 
 **Ordinals.** The rows and messages of a transaction are numbered from 0; the number is the ordinal. The last part of a
 row's position is the *position ordinal*: twice the ordinal, plus 1 for the second record of a row that moved. Ordinals
@@ -20,9 +20,9 @@ position as before.
 including the last published one are dropped. But if only a part of the last transaction was published, its rows after
 the last published position ordinal are delivered.
 
-Rows that were read from a table are published at a signal (a message to the service). After a restart the table is read
-once more, and may have other rows. So if a part of a transaction was published before the restart, no rows of table
-reads are published inside this transaction.
+Rows that were read from a table are published at a signal (a message to the service). After a restart, the table is
+read once more, and may have other rows. So no rows of table reads are published inside a transaction that was partly
+published before the restart.
 
 **Stops.** A row that a policy refuses stops the changelog. Everything before the row's *transaction* is published, and
 nothing of the transaction itself. So an operator can decide what to do with the row before readers see a part of that
@@ -229,8 +229,8 @@ class AssemblyRun:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
         A stamp applies to the rows after it. It also applies to the rows that were taken last, if their place is
-        `place`. The log delivered these rows before the message, but they come after the message. The sender of a fence
-        waits until the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if
+        `place`: these rows come after the message, but the log delivered them before it. The sender of a fence waits
+        until the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if
         `number` is None. `settle` is called before the rows of a table read are published. A decoder whose log does not
         report every change of tables can then describe the tables as they are at this place.
 

@@ -35,8 +35,8 @@ class Binding:
     - `full`: whether the log has complete old rows of the table (because its replica identity is FULL).
     - `identity`: the places of the columns in the table's replica identity. An old tuple that is not a complete row has
       only the values of these columns.
-    - `lost`: the error message that says why the table's rows have no key; then `key` and `partition` are empty. None
-      if they have a key.
+    - `lost`: the error message that says why the table's rows have no key, and None if they have one. If it is set,
+      `key` and `partition` are empty.
     - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
       SQL statement that makes the database log complete old rows; hints quote it.
     - `crossing`: whether rows may move between partitions of the table. `leaves`: a set for each partition of the table

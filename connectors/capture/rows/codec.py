@@ -35,8 +35,8 @@ class Codec:
     """Converts the values of one column.
 
     `to_json` takes the server's text of a value that is not NULL, in UTF-8, and returns its JSON value in UTF-8. It
-    raises ChangelogError (MALFORMED) if it notices that no server prints such a text under the source's session
-    settings. It does not check text that it can use unchanged.
+    raises ChangelogError (MALFORMED) for a text that no server prints under the source's session settings. But it does
+    not check a text that it can use unchanged.
     """
 
     shape: Shape

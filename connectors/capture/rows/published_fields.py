@@ -70,7 +70,7 @@ def _lost(entity: Entity, table: str, names: Collection[str]) -> str | None:
     for role, column_names in (("key", entity.key), ("partition_by", entity.partition_by)):
         for name in column_names:
             if name not in names:
-                return f"entity {entity.name}: {role} column {name} is no longer in {table}"
+                return f"entity {entity.name}: {role} column {name} is no longer in the table {table}"
     return None
 
 

@@ -148,7 +148,7 @@ def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     ]
     if binding.entity.on_truncate == "publish" or origin.decisions.at(position) == "default":
         return messages
-    what = f"{binding.table} was truncated"
+    what = f"the table {binding.table} was truncated"
     choices = "default|skip|dead-letter"
     return _decided(origin, position, messages[:1], what, 'or set on_truncate = "publish"', choices=choices)
 
@@ -157,7 +157,7 @@ def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
     sides = (None if isinstance(row, Insert) else row.old, None if isinstance(row, Delete) else row.new)
     for side in sides:
         if side is not None and len(side) != binding.width:
-            what = f"a row of {binding.table} has {len(side)} columns, but its relation has {binding.width}"
+            what = f"a row of the table {binding.table} has {len(side)} columns, but its relation has {binding.width}"
             raise ChangelogError(Kind.MALFORMED, what)
 
 
@@ -176,7 +176,7 @@ def _unknown(binding: Binding, column: str) -> _NoPlaceError:
 
     Either the value is null, or the table's replica identity leaves the column out of old rows.
     """
-    what = f"the log holds no value for key or partition column {column} of {binding.table}"
+    what = f"the log holds no value for the key or partition column {column} of the table {binding.table}"
     if column in binding.unlogged:
         rebuild = f"once the service runs, `changelog rebuild {binding.entity.name}`"
         return _NoPlaceError(what, f"and {binding.whole_rows}; {rebuild}")
@@ -308,7 +308,7 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
     if len(json) > JSON_BYTES_MAX:
         raise ChangelogError(
             Kind.LIMIT,
-            f"a row of {binding.table} makes {len(json)} bytes of JSON, but a message holds {JSON_BYTES_MAX}",
+            f"a row of the table {binding.table} makes {len(json)} bytes of JSON, but a message holds {JSON_BYTES_MAX}",
             hint="leave its largest column out with exclude_columns, or mask it, and start with --accept-config",
         )
     return _Side(json=Raw(json), unavailable=tuple(unavailable), json_null=tuple(json_null))
@@ -374,14 +374,14 @@ def provenance(origin: Origin, binding: Binding, op: Op, change: Change, positio
 def _immutable(origin: Origin, binding: Binding, published: list[Record], change: Change) -> list[Record]:
     if binding.entity.on_change_of_immutable == "ignore":
         return []
-    what = f"a row of {binding.table} was changed, and entity {binding.entity.name} is immutable"
+    what = f"a row of the table {binding.table} was changed, and the entity {binding.entity.name} is immutable"
     return _decided(origin, change.position(), published, what, 'or set on_change_of_immutable = "ignore"')
 
 
 def _unstamped(origin: Origin, binding: Binding, published: list[Record], change: Change) -> list[Record]:
     if origin.decisions.at(change.position()) == "default":
         return published
-    what = f"a change of {binding.table} has no provenance stamp"
+    what = f"a change of the table {binding.table} has no provenance stamp"
     return _decided(origin, change.position(), published, what, "", choices="default|skip|dead-letter")
 
 

@@ -3,7 +3,7 @@
 A ghost is a key that the changelog has and its table may lack. A sweep searches the changelog for ghosts. The lookup
 then shows which ghosts the table really lacks.
 
-A `Lookup` is one of the tasks that `Windows` hands out in parts; the other kind of task reads a complete table. The
+`Windows` hands out two kinds of tasks, in parts. One kind reads a complete table. The other kind is a `Lookup`. The
 parts of a lookup are groups of keys. For each part, the reader writes a message into the database's log. When the
 message arrives in the stream, the service publishes the rows of the part's keys, and a delete for each ghost that the
 table lacks. A part that was handed out and given back is handed out once more.

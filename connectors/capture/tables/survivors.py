@@ -58,8 +58,8 @@ _DEPTH_MAX = 24
 class GhostPortion:
     """Some ghosts, by entity, and the entities that end with this portion: no later portion has ghosts of them.
 
-    An entity that ends is in `whole` if all its ghosts were yielded. It is in `cut` if it has further ghosts, which
-    only another call of `older_than` can find.
+    Such an entity is in `whole` if all its ghosts were yielded. It is in `cut` if it has further ghosts, which only
+    another call of `older_than` can find.
     """
 
     ghosts: Mapping[str, Sequence[Ghost]]
@@ -300,7 +300,8 @@ def _states(read: Read, folded_rows: pa.Table, names: pa.StringArray) -> Iterato
     for entity_number, *_ in last_rows - rows_read:
         raise ChangelogError(
             Kind.CONNECTION,
-            f"rows of {names[entity_number]} disappeared from the changelog during a sweep; the service sweeps again",
+            f"rows of the entity {names[entity_number]} disappeared from the changelog during a sweep; "
+            "the service sweeps again",
         )
 
 
@@ -309,7 +310,9 @@ def _ghost(rows: pa.RecordBatch, row: int) -> Ghost:
     envelope = record.envelope
     source = envelope.provenance.source
     if envelope.current is None:
-        raise ChangelogError(Kind.MALFORMED, f"a row of {record.entity} holds no state", position=source.position)
+        raise ChangelogError(
+            Kind.MALFORMED, f"a row of the entity {record.entity} holds no state", position=source.position
+        )
     return Ghost(
         key=record.place.key,
         partition=record.place.partition,

@@ -24,8 +24,8 @@ snapshot sees is in the log before this place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
 PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot. The row lacks the
-change, but would be published after the change, and so overwrite it. (The idea of reading between marks is from DBLog,
-arXiv:2010.12597. DBLog compares positions in the log, which would lose updates here.)
+change, but would be published after it, and so overwrite it. (The idea of reading between marks is from DBLog,
+arXiv:2010.12597. But DBLog compares positions in the log, and that would lose updates here.)
 
 **Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
 looked up in the table, in chunks. For each ghost that the table lacks, a delete is published at the message of the
@@ -33,10 +33,10 @@ chunk, but only if no transaction has touched the key since the search began (`_
 touched the key, the key's last row came from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the next unused transaction id at the moment when the recording of touched keys begins. A
-transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part of it is
-delivered, because its table joined the publication while the transaction ran. So if the snapshot of a chunk does not
-see such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the
-transaction arrives in the stream: in the second case, the stream lacks changes of the transaction.
+transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or the stream has only a
+part of it, because its table joined the publication while the transaction ran. So if the snapshot of a chunk does not
+see such a transaction, the chunk is read again later. In the second case, it would not help to wait for the commit of
+the transaction in the stream, because the stream lacks some of its changes.
 
 **Memory.** Touched keys are forgotten when every snapshot in use sees their transactions, because then every later
 snapshot sees these transactions too. For entities that are swept, only the transactions are forgotten, and the keys are

@@ -62,7 +62,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
         if stop.altered != entity or position > stop.position:
             raise ChangelogError(
                 Kind.USAGE,
-                f"the service did not stop at a change of the columns of {entity} at this position",
+                f"the service did not stop at a change of the columns of the entity {entity} at this position",
                 hint=f"it stopped at {stop.position}: {stop.message}",
                 position=position,
             )
@@ -72,7 +72,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
         if not is_complete(progress):
             raise ChangelogError(
                 Kind.USAGE,
-                f"the table of {entity} has not been read to its end yet",
+                f"the table of the entity {entity} has not been read to its end yet",
                 hint="wait: the service is still reading it",
             )
         columns = () if "stale" in progress else [ALL_COLUMNS]

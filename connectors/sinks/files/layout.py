@@ -313,8 +313,8 @@ def _refuse_foreign(path: Path, resume: Resume, newest: Checkpoint | None) -> No
     if newest is not None and resume.checkpoint.position != newest.position:
         raise ChangelogError(
             Kind.MALFORMED,
-            f"{resume_file(path)} ends at {resume.checkpoint.position or 'no position'}, but the log file that it "
-            f"names ends at {newest.position}: it belongs to another copy of the log",
+            f"the record {resume_file(path)} ends at {resume.checkpoint.position or 'no position'}, but the log file "
+            f"that it names ends at {newest.position}: it belongs to another copy of the log",
             hint=_REMOVE_RESUME,
         )
 
@@ -342,7 +342,7 @@ def read_resume(path: Path) -> Resume | None:
 
 
 def _damaged_resume(file: Path) -> ChangelogError:
-    return ChangelogError(Kind.MALFORMED, f"{file} is damaged", hint=_REMOVE_RESUME)
+    return ChangelogError(Kind.MALFORMED, f"the file {file} is damaged", hint=_REMOVE_RESUME)
 
 
 def highest_epoch(path: Path) -> int:

@@ -114,7 +114,8 @@ def follow(
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Returns the last checkpoint of the changelog at `path`, None if there is none. Takes no lock.
 
-    So a service that starts can move a damaged file away just before it is read. Then the log is looked at once more.
+    So a service that starts can move a damaged file away just before this function reads it. Then the function begins
+    again.
     """
     try:
         return find_recovery(path).checkpoint

@@ -367,7 +367,7 @@ def _remedy(number: int | None) -> str:
 def _all_gone(path: Path) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
-        f"{resume_file(path)} follows a log file that is gone or damaged, and no other log file is whole",
+        f"the record {resume_file(path)} follows a log file that is gone or damaged, and no other log file is whole",
         hint=f"restore the log files from a copy; else {OVER_GAP}",
     )
 

@@ -51,7 +51,7 @@ def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None
         name = generations_of(checkpoint, settings.prefix, entity)[-1].topic
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"the table of {entity} is still being read into {name}",
+            f"the table of the entity {entity} is still being read into topic {name}",
             hint="start the service, wait until `changelog status` shows that the table is read, and stop the service",
         )
 

@@ -413,7 +413,8 @@ class KafkaSink:
         names = first + (f" and {len(others)} other topics" if others else "")
         return ChangelogError(
             Kind.PRECONDITION,
-            f"{action}: the database's clock is too far ahead of Kafka's: the limit is {topics.AHEAD} of {names}",
+            f"{action}: the database's clock is too far ahead of Kafka's: the limit is the topic setting "
+            f"{topics.AHEAD} of {names}",
             hint="raise that limit (`changelog check` prints the command for each topic), start the service, and then "
             "correct the database's clock; the changes that are already committed keep their times",
         )

@@ -82,8 +82,8 @@ class DebeziumDatabase:
             if table is None or table.described is None:
                 raise ChangelogError(
                     Kind.PRECONDITION,
-                    f"entity {entity.name}: there is no event of {'.'.join(entity.table)} yet, so its columns are "
-                    "unknown",
+                    f"entity {entity.name}: there is no event of the table {'.'.join(entity.table)} yet, so its "
+                    "columns are unknown",
                     hint="change a row of it, or let Debezium make a snapshot",
                 )
             binding = binder.bind(entity, table.described)
@@ -156,7 +156,7 @@ class DebeziumDatabase:
             return ok(entity.name, "its columns are unknown until one of its events arrives")
         if table is None or table.described is None:
             hint = "its columns are known as soon as Debezium publishes an event of it"
-            return warn(entity.name, f"there is no event of {'.'.join(entity.table)} yet", hint)
+            return warn(entity.name, f"there is no event of the table {'.'.join(entity.table)} yet", hint)
         if not table.trait.suffices:
             lack = f"`before` is {table.trait.value} in updates"
             if self._settings.keeps_state:

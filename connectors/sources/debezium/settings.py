@@ -31,9 +31,9 @@ class Settings:
     has not changed. `keeps_state` says that the service knows the current row of every key. With `accept_settings`, the
     source continues even if settings that decide order or content have changed. `declared` has the tables whose keys
     the configuration names, with their columns: a table that has had no event yet is known only from there. Without
-    `whole`, transactions are published as they arrive. `snapshots` identifies those of the connector's properties that
-    decide which rows Debezium's snapshots read. It is empty if the source never searches for rows that disappeared
-    between two snapshots (a *sweep*; see the module `snapshots`).
+    `whole`, transactions are published as they arrive. `snapshots` is a hash of the properties that decide which rows
+    Debezium's snapshots read. It is empty if the source makes no sweep: a search for rows that disappeared between two
+    snapshots (see the module `snapshots`).
     """
 
     name: str

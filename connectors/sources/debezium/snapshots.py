@@ -14,9 +14,10 @@ key's last row in the changelog is older than the beginning of the second snapsh
 time, the changelog has all rows of both snapshots, and no event can change a key before the sweep deletes it.
 
 A connector that has no offset begins with a snapshot. Only this snapshot is followed by a sweep, because it covers all
-tables, and no other events come before its end. There is no sweep if the connector's properties changed between the
-two snapshots, because they may have read different rows. Nor is there one if several threads or several databases are
-read, because the marker `last` may then come before other rows of the snapshot.
+tables, and no other events come before its end. There is no sweep in two cases:
+- The connector's properties changed between the two snapshots, so the snapshots may have read different rows.
+- Several threads read the snapshot, or it has several databases. Then the marker `last` may come before other rows of
+  it.
 """
 
 import time

@@ -289,7 +289,7 @@ class DebeziumSource:
         )
 
     def _remember(self, batch: Batch, items: Sequence[Item], consumed: int) -> None:
-        """Puts into the checkpoint how far the input was read."""
+        """Stores in the checkpoint how far the input was read."""
         assembler, state = self._assembler, self._state
         if assembler.open_end is None:
             state.reach(commit_text(assembler.place))
@@ -356,7 +356,7 @@ def refuse_other_input(checkpoint: Checkpoint | None, name: str) -> None:
     """Raises ChangelogError (GAP) if the changelog was made from anything but the input `name`."""
     made_from = name if checkpoint is None else checkpoint.source.get("input", "another kind of source")
     if made_from != name:
-        message = f"the changelog was made from {made_from}, and is configured to be made from {name}"
+        message = f"the changelog was made from {made_from}, but the configuration names {name}"
         raise ChangelogError(Kind.GAP, message, hint=OVER_GAP)
 
 

@@ -48,12 +48,12 @@ class SampledTable:
             return None
         if not self.primary_key:
             return (
-                f"the messages of {self.schema}.{self.name} have no key, so events of one row may be in any of the "
-                f"{self.partitions} partitions; set message.key.columns in Debezium"
+                f"the messages of the table {self.schema}.{self.name} have no key, so events of one row may be in any "
+                f"of the {self.partitions} partitions; set message.key.columns in Debezium"
             )
         return (
-            f"the messages of {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so with "
-            f"another key, the events of one row may be in several partitions; name at least these columns"
+            f"the messages of the table {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so "
+            f"with another key, the events of one row may be in several partitions; name at least these columns"
         )
 
     def usable_key(self) -> tuple[str, ...] | None:
@@ -63,7 +63,7 @@ class SampledTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The result of sampling: the tables, and for each topic with a message that cannot be read, the reason."""
+    """The result of sampling: the tables, and the reason for each topic with a message that cannot be read."""
 
     tables: Sequence[SampledTable]
     unreadable: Mapping[str, ChangelogError]

@@ -84,7 +84,7 @@ def _checkpoint(
 ) -> Checkpoint:
     """Returns the checkpoint from which the changelog continues: at the end of the server's log.
 
-    The record of the gap has a commit one byte before this end, so it comes before every row that is read from there.
+    The record of the gap is placed one byte before this end, so it comes before every row that is read from there.
     """
     lineage = LogStart.trace(connection.query, connection.version, None, accept=False)
     before = end.checkpoint

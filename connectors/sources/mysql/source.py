@@ -278,7 +278,7 @@ class MysqlSource:
         )
 
     def _remember(self) -> None:
-        """Puts into the checkpoint where the stream is."""
+        """Stores in the checkpoint where the stream is."""
         log, state = self._log_state, self._state
         if self._assembler.between and self._assembler.stop is None:
             state.reach(self._assembler.through)

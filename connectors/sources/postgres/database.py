@@ -71,7 +71,7 @@ class PostgresDatabase:
             for entity in entities:
                 if entity.table not in tables:
                     raise ChangelogError(
-                        Kind.PRECONDITION, f"the table {'.'.join(entity.table)} of {entity.name} is gone"
+                        Kind.PRECONDITION, f"the table {'.'.join(entity.table)} of the entity {entity.name} is gone"
                     )
             return [
                 bind_table(connection, entity, tables[entity.table], self._settings.hmac_key).shape

@@ -113,7 +113,7 @@ def _refuse_standby(connection: Connection) -> None:
 
 def _refuse_missing(entity: Entity, tables: Mapping[tuple[str, str], Table]) -> None:
     if entity.table not in tables:
-        message = f"the table {'.'.join(entity.table)} of {entity.name} is gone"
+        message = f"the table {'.'.join(entity.table)} of the entity {entity.name} is gone"
         raise ChangelogError(Kind.ALTERED, message, hint="run the job again")
 
 

@@ -160,7 +160,7 @@ def _read_portions(
             rows = copy_out(connection, query.as_bytes(connection))
             yield from blocks(rows, rows_max=_PORTION_ROWS, bytes_max=_PORTION_BYTES)
         except psycopg.errors.LockNotAvailable as error:
-            message = f"a migration of the table of {table.binding.entity.name} waits for this job"
+            message = f"a migration of the table of the entity {table.binding.entity.name} waits for this job"
             raise ChangelogError(Kind.ALTERED, message, hint="run the job again after the migration") from error
 
 

@@ -242,7 +242,7 @@ def refuse_unpublished(
     complete = published.tables.keys() if published is not None and published.all_operations else set()
     missing = sorted(entity.table for entity in entities if entity.table not in complete)
     if missing:
-        message = f"publication {name} no longer has all changes of {'.'.join(missing[0])}"
+        message = f"publication {name} no longer has all changes of the table {'.'.join(missing[0])}"
         raise _gap(message, "add it again", Evidence.parse(checkpoint.source.get("publication", {})))
 
 

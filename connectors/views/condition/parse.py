@@ -73,7 +73,7 @@ Condition = ValueComparison | Membership | IsNull | Negation | Junction
 
 
 def parse(text: str) -> Condition:
-    """Returns the condition that `text` expresses. Raises ChangelogError (USAGE) if `text` has anything else."""
+    """Returns the condition that `text` expresses. Raises ChangelogError (USAGE) if `text` is not such a condition."""
     reader = _Reader(_tokens(text))
     condition = reader.alternatives(0)
     reader.expect_end()
@@ -86,7 +86,7 @@ def refusal(reason: str) -> ChangelogError:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Returns the tokens with their kinds: the names of the groups of `_TOKEN`."""
+    """Returns the kind and the text of each token. A kind is the name of a group of `_TOKEN`."""
     tokens: list[tuple[str, str]] = []
     place, end = 0, len(text.rstrip())
     while place < end:

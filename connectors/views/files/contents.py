@@ -1,4 +1,4 @@
-"""Keeps track of a changelog's files: which there are, the index of the tail, and how far the changelog is complete."""
+"""Keeps track of a changelog's files: their list, the index of the tail, and how far the changelog is complete."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ from changelog.envelope.position import Position
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 _Signature = tuple[int, int]
-"""The inode of a file, and when it was changed, in nanoseconds. A file that replaces another has another signature."""
+"""The inode of a file, and when it was changed, in nanoseconds. If a file is replaced, its signature changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """What the files hold at one moment.
 
-    `number` is that of the manifest, 0 if there is none; `archive` has its files by entity. `checkpoint` is that of the
-    service, None if there is none, as in an archive of topics. `at_s` is when a service or a job last stored something,
-    in seconds since 1970. `groups` are the parts of these files that were read. `signature` is that of the log's newest
-    file, None if there is no such file.
+    `number` is the number of the manifest, 0 if there is none, and `archive` has the manifest's files by entity.
+    `checkpoint` is the service's checkpoint; an archive of topics has none. `at_s` is when a service or a job last
+    stored something, in seconds since 1970. `groups` are the parts of these files that were read. `signature` is the
+    signature of the log's newest file, None if there is no such file.
     """
 
     number: int
@@ -128,7 +128,7 @@ class ChangelogFiles:
         )
 
     def _tail(self, earlier: Contents | None, archived: int) -> Tail:
-        """Returns the index of the tail with all files that are there now."""
+        """Returns the index of the tail, with all files that the log has now."""
         if earlier is not None:
             archived_before = earlier.manifest.log.last if earlier.manifest else 0
             tail = earlier.tail if archived == archived_before else earlier.tail.after(archived)

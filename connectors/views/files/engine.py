@@ -59,7 +59,7 @@ class FileEngine:
         """See `StateEngine`: there is nothing to end."""
 
     def moment(self, entity: str, services: ServiceChoice = ALL_SERVICES) -> "FileMoment":
-        """Returns the rows of an entity as the files have them now, by the changes that `services` includes."""
+        """Returns the rows that an entity has in the files now. Only changes that `services` includes count."""
         return FileMoment(self._files_of(services), entity)
 
     def _files_of(self, services: ServiceChoice) -> ChangelogFiles:
@@ -84,7 +84,7 @@ class FileView:
 class FileMoment:
     """The rows of one entity at one moment. Implements `ViewMoment`.
 
-    If the job `archive` replaces files while the rows are read, the rest of the rows are those of a later moment.
+    If the job `archive` replaces files while the rows are read, the remaining rows are those of a later moment.
     """
 
     def __init__(self, files: ChangelogFiles, entity: str) -> None:

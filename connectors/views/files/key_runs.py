@@ -71,8 +71,8 @@ class KeyRuns:
     """Where the changes of an entity's keys are. Immutable: `add` makes another object, which shares arrays with this
     one.
 
-    Each run has later places than the runs before it. When `add` returns, each run has at least twice as many changes
-    as the next one. So there are few runs, and each change was sorted only a few times.
+    Each run has later places than the runs before it. After `add`, each run has at least twice as many changes as the
+    next run. So there are few runs, and each change was sorted only a few times.
     """
 
     runs: tuple[_Run, ...] = ()

@@ -28,7 +28,7 @@ _Content = TypeVar("_Content")
 
 class RecentlyUsed(Generic[_Name, _Content]):
     """Keeps the contents of files that were used last. The sum of their sizes is at most `most`. `size` returns the
-    size of one of them; by default, each counts as 1.
+    size of a content; by default, it is 1.
 
     Any thread may use it. Two threads that need the same content at once may both make it.
     """

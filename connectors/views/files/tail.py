@@ -1,4 +1,4 @@
-"""Keeps an index in memory of the changes that are not archived yet. They are the *tail* of the changelog.
+"""Keeps an index in memory of the *tail*: the changes of the changelog that are not archived yet.
 
 A *place* (`key_runs`) is, from the highest bit to the lowest: the sequence of the log's file, the number of the row in
 the file, and whether the change ended the row.

@@ -1,9 +1,9 @@
 """Serves states from Kafka, which Kafka Streams keeps in this process, in a Java virtual machine (JPype).
 
 The topic of each entity is a table of Kafka Streams: its store has the last message of every key, as raw bytes. The
-topic is also the store's changelog, so nothing is written to Kafka except the application's offsets. Only a view in
-which the changes of some services do not count has an application and a changelog of its own. A message is decoded when
-its row is asked for.
+topic is also the store's changelog, so nothing is written to Kafka except the application's offsets. There is one
+exception: a view in which the changes of some services do not count has an application of its own, whose store has a
+changelog of its own. A message is decoded when its row is requested.
 
 `java`, `tables`, `listeners` and `service_filter` are the only modules that know Java. `progress` finds out how far the
 stores are complete.

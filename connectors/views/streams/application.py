@@ -1,7 +1,7 @@
-"""Defines an application of Kafka Streams, and the names of those for changes by some services.
-
-One application has the tables of all views that show every change. Each choice of services of an entity has an
-application of its own: it reads the entity's topic from its begin on, whatever the other applications have read.
+"""Defines an application of Kafka Streams, and the names of applications.  One application has the tables of all views
+that show every change. If a view counts only the changes of some services, this choice of services has an application
+of its own for the view's entity. It reads the entity's topic from the beginning, whatever the other applications have
+read.
 """
 
 import zlib
@@ -21,10 +21,11 @@ MAIN: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """Running tables, how far they are complete, and how their partitions are read, also at other instances.
+    """An application that runs: its tables, how far they are complete, and the reader of their partitions, also at
+    other instances.
 
-    `topics` are the topics of its entities. With `keys_max`, only so many keys of each partition are kept, those that
-    were used last. `store_bytes` returns how much the stores take on disk.
+    `topics` are the topics of its entities. With `keys_max`, each partition keeps only this many keys: those that were
+    used last. `store_bytes` returns how many bytes the stores have on disk.
     """
 
     tables: KafkaTables
@@ -38,8 +39,8 @@ class Application:
 def name_of(entity: str, topic: ServedTopic, id_: str, services: ServiceChoice) -> str:
     """Returns the name of the application for the changes of an entity that `services` includes.
 
-    If the services change, or if the topic is another one, or was created again, the name is another one, so the rows
-    are made anew from the topic.
+    The name changes if the services change, and if the topic is another one or was created again. Then the rows are
+    made anew from the topic.
     """
     what = [topic.name, id_, "keep", *services.keep, "drop", *services.drop]
     return f"{entity}.{zlib.crc32(repr(what).encode()):08x}"

@@ -32,9 +32,9 @@ _TRUNCATE = TRUNCATE_KEY.encode()
 class StreamsEngine:
     """The states of the entities that the application `main` has. Implements `SharedEngine`.
 
-    `by_service` are the applications for the changes by some services, by their names, and `names` are the names by
-    entity and services. `columns` are the columns that entities had at the start. `where` names the changelog in
-    errors. `close` ends what the engine runs.
+    `by_service` has the applications that count only the changes of some services, by name. `names` has the name of the
+    application for an entity and its services. `columns` has the columns that entities had at the start. `where` names
+    the changelog in errors. `close` ends what the engine runs.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class StreamsEngine:
         return StreamsView(self, self._applications[self._names.get((entity, services), MAIN)], entity)
 
     def moment(self, application: Application, entity: str, key: str | None, *, allows_stale: bool) -> "StreamsMoment":
-        """Returns the rows of an entity as its table in an application has them now; with a `key`, only its row is
-        read.
+        """Returns the rows that the table of an entity in an application has now. With a `key`, the caller reads only
+        the row of this key.
         """
         application.tables.refuse_unready(entity)
         topic, progress = application.topics[entity], application.progress
@@ -148,8 +148,9 @@ class Horizon:
 class StreamsMoment:
     """The rows of one entity, which change while they are read. Implements `ViewMoment`.
 
-    A truncate removes the rows of its partition that are before it. `get` reads the message of the row, and then
-    that of the truncate. `rows` reads the truncates first, so a page can have rows that are truncated while it is read.
+    A truncate removes the rows of its partition that are before it. `get` reads the message of the row, and then the
+    message of the truncate. `rows` reads the truncates first, so a page can have rows that are truncated while the page
+    is read.
     """
 
     def __init__(self, table: "EntityTable", horizon: Horizon) -> None:
@@ -194,9 +195,9 @@ class Message(NamedTuple):
 class EntityTable:
     """The table of one entity, with decoded messages.
 
-    `need` returns what the instance that has a partition must have of it. `on_stale` is called after a standby has
-    answered; if it is None, standbys are not asked. With `keys_max`, only so many keys of each partition are kept,
-    those that were used last.
+    `need` returns which messages of a partition an instance must have. `on_stale` is called after a standby has
+    answered; if it is None, standbys are not asked. With `keys_max`, each partition keeps only this many keys: those
+    that were used last.
     """
 
     def __init__(
@@ -213,11 +214,11 @@ class EntityTable:
         self._need, self._on_stale, self.keys_max = need, on_stale, keys_max
 
     def state(self, partition: int, key: bytes) -> tuple[bool, Envelope | None]:
-        """Returns whether a partition has a message of a key, and the last change of the key; None if there is none, or
-        a truncate came after it.
+        """Returns whether a partition has a message of a key, and the last change of the key. The change is None if
+        there is none, or if a truncate came after it.
 
-        If only the keys used last are kept, the truncate is read before the key, too. So it was always used later than
-        all rows before it, and is not forgotten before them.
+        If only the keys used last are kept, the truncate is also read before the key. So the truncate is always used
+        later than the rows before it, and is not forgotten before them.
         """
         before = () if self.keys_max is None else (_TRUNCATE,)
         *_, value, truncate = self._get_batch(partition, *before, key, _TRUNCATE)
@@ -242,7 +243,7 @@ class EntityTable:
         try:
             change = self._codec.decode(message.value)
         except ChangelogError as error:
-            where = f"{error.message}: {self.topic.name}, partition {message.partition}"
+            where = f"{error.message}: topic {self.topic.name}, partition {message.partition}"
             raise ChangelogError(error.kind, where, hint=error.hint) from error
         return None if truncated is not None and _position(change) < truncated else change
 

@@ -1,14 +1,14 @@
 """Claims the folder in which Kafka Streams keeps its stores, and deletes stores that could have wrong rows.
 
-Kafka Streams continues a store from the offset in its checkpoint. That gives wrong rows in two cases that it does not
-notice, so such stores are deleted, and restored from the topics:
+Kafka Streams continues a store from the offset in the store's checkpoint. In two cases, that gives wrong rows, and
+Kafka Streams does not notice. So such stores are deleted, and restored from the topics:
 
 - The topic was deleted and created again, or was not followed for a while. Then the offset means nothing.
 - The offset is so old that tombstones after it may have been removed. Then a key that was deleted since may have no
   message any more.
 
-The times of checkpoints do not say how old their offsets are, because Kafka Streams also writes a checkpoint again with
-the same offsets. So the folder has a time of its own: the stores have all messages that are before it.
+The times of checkpoints do not say how old their offsets are, because Kafka Streams sometimes writes the same offsets
+again. So the folder stores a time: the stores have all messages before this time.
 """
 
 import os
@@ -41,7 +41,7 @@ class _Marker(msgspec.Struct, kw_only=True):
     """The content of `changelog.json`: the application and the cluster that the folder belongs to, and the ids of the
     topics of its stores, in the order of the stores.
 
-    The stores have all messages before `complete_at_s`, in seconds since 1970, or were created after that time.
+    Each store has all messages before `complete_at_s` (in seconds since 1970), or was created after that time.
     """
 
     format: int = 1
@@ -53,8 +53,8 @@ class _Marker(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """An application of Kafka Streams in a cluster, and the ids of its topics by name. `tombstones_s` is how long a
-    topic keeps a tombstone at least, in seconds.
+    """An application of Kafka Streams in a cluster, and the ids of its topics by name. `tombstones_s` is the shortest
+    time, in seconds, for which a topic keeps a tombstone.
     """
 
     application: str
@@ -74,10 +74,10 @@ class Claim:
         self._unstored: tuple[float, float] | None = None
 
     def running(self, complete_at_s: float) -> None:
-        """Notes that the running tables have all messages before a time.
+        """Records that the running tables have all messages before a time.
 
-        The stores on disk have these messages only after every checkpoint has been written again. So a later call
-        stores the time. Raises ChangelogError (STORAGE).
+        The stores on disk have these messages only after every checkpoint has been written again. So the time is stored
+        only by a later call. Raises ChangelogError (STORAGE).
         """
         with _storing(self._path):
             if self._unstored is None:
@@ -95,7 +95,7 @@ class Claim:
         return size
 
     def stored(self, complete_at_s: float) -> None:
-        """Notes that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
+        """Records that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
         with _storing(self._path):
             self._marker.complete_at_s = max(self._marker.complete_at_s, complete_at_s)
             _write(self._path / _MARKER, self._marker)
@@ -148,18 +148,18 @@ def _in_use(path: Path, holder: str) -> ChangelogError:
 
 
 def _read(path: Path, owner: Owner) -> _Marker:
-    """Returns the marker of a folder. Raises ChangelogError (PRECONDITION) if it is not one of this owner."""
+    """Returns the marker of a folder. Raises ChangelogError (PRECONDITION) if it does not belong to this owner."""
     try:
         marker = msgspec.json.decode((path / _MARKER).read_bytes(), type=_Marker)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         hint = "give [serve.streams] path a folder of its own; or delete this one, and the rows are restored"
-        raise ChangelogError(Kind.PRECONDITION, f"{path} is not a folder of served views", hint=hint) from error
+        raise ChangelogError(Kind.PRECONDITION, f"the folder {path} does not hold served views", hint=hint) from error
     if (marker.application, marker.cluster) != (owner.application, owner.cluster):
         what = "cluster" if marker.application == owner.application else "application"
         theirs, ours = getattr(marker, what), getattr(owner, what)
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"{path} has the rows of the {what} {theirs}, not of {ours}",
+            f"the folder {path} has the rows of the {what} {theirs}, not of {ours}",
             hint="give [serve.streams] path another folder; or delete this one, and the rows are restored",
         )
     return marker

@@ -1,4 +1,4 @@
-"""The jars of Kafka Streams: which they are, and where they are."""
+"""Names the jars of Kafka Streams, and finds their folder."""
 
 from collections.abc import Mapping
 from pathlib import Path

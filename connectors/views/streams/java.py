@@ -19,17 +19,18 @@ _ERROR, _WARNING, _INFO = 1000, 900, 800
 _log = structlog.get_logger("java")
 
 _references: list[Any] = []
-"""Objects of Java's log. Java itself forgets the level of a logger to which nobody refers."""
+"""Loggers of Java, which are kept here because Java forgets the level of a logger that nobody refers to."""
 
 _LIBRARIES = "ROCKSDB_SHAREDLIB_DIR"
-"""The variable that names the folder into which RocksDB copies its library from the jar. By default, each process
-leaves another copy in the folder for temporary files if a signal ends it."""
+"""The environment variable for the folder into which RocksDB copies its library from the jar. By default, this is the
+folder for temporary files, and a process that a signal ends leaves its copy there.
+"""
 
 _QUIET_LOGGERS = (
     "org.apache.kafka.streams.kstream.internals.KTableSource",
     "org.apache.kafka.streams.processor.internals.RecordQueue",
 )
-"""The loggers that warn once for each message of a usual kind: one older than its row, or one that does not count."""
+"""The loggers that warn of each message that is older than its row or does not count. Both kinds are usual."""
 
 
 def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = None) -> None:
@@ -59,27 +60,29 @@ def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = N
         reason = " ".join(str(error).split())
         raise ChangelogError(Kind.PRECONDITION, f"Java does not start: {reason}", hint="see [serve.streams]") from error
     _take_log()
-    # After each collection of Java's garbage, JPype starts a full collection of Python's. It takes some 75 ms of CPU,
-    # and stops all of Python's threads, unless the objects that exist by now are left out. Most are never garbage.
+    # After each collection of Java's garbage, JPype starts a full collection of Python's garbage. It takes some 75 ms
+    # of CPU, and stops all threads of Python. It is faster without the objects that exist by now. Most never become
+    # garbage.
     gc.freeze()
 
 
 class Threads(threading.local):
-    """Detaches threads from Java when they end: those that called `enter`.
+    """Detaches the threads that called `enter` from Java when they end.
 
-    JPype attaches threads by itself, but does not detach them. Java would keep the memory of each thread that ended.
+    JPype attaches threads by itself, but does not detach them. Without this class, Java would keep the memory of each
+    thread that ended.
     """
 
     def __init__(self) -> None:
         self._end = _ThreadEnd()
 
     def enter(self) -> None:
-        """Notes that this thread calls Java. The constructor has done that, once for each thread."""
+        """Records that this thread calls Java. The constructor, which runs once in each thread, already does this."""
 
 
 class _ThreadEnd:
-    """Detaches a thread from Java when this object is deleted. The object is in a thread-local variable, which is the
-    last thing that a thread deletes.
+    """Detaches a thread from Java when this object is deleted. The object is in a thread-local variable; a thread
+    deletes these variables last.
     """
 
     def __del__(self) -> None:
@@ -97,12 +100,14 @@ def _library(java: str) -> str:
     library = next(iter(sorted(home.glob("lib/server/libjvm.*"))), None)
     if library is None:
         hint = "set JAVA_HOME to the folder of a Java 17 or newer"
-        raise ChangelogError(Kind.PRECONDITION, f"{home} has no lib/server/libjvm.so", hint=hint)
+        raise ChangelogError(Kind.PRECONDITION, f"the folder {home} has no lib/server/libjvm.so", hint=hint)
     return str(library)
 
 
 def _take_log() -> None:
-    """Sends the lines of Java's log to ours: a handler that prints nothing, with a filter that logs each record."""
+    """Sends the lines of Java's log to ours. Java gets a handler that prints nothing, with a filter that logs each
+    record here.
+    """
     util_logging = jpype.JPackage("java").util.logging
 
     @jpype.JImplements(util_logging.Filter)

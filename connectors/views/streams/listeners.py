@@ -1,7 +1,7 @@
 """Makes the objects to which Kafka Streams reports how far it has restored stores.
 
-Kafka Streams names a partition by its store's changelog. The argument `part_of` of each function returns the partition
-of the table's topic from this object of Java.
+Kafka Streams reports a partition as a Java object, which names the partition of the store's changelog. The argument
+`part_of` of each function returns the partition of the table's topic for such an object.
 """
 
 from collections.abc import Callable

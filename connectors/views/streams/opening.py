@@ -27,7 +27,9 @@ from changelog.connectors.wiring.sinks import read_versions, refuse_other_envelo
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 BY_SERVICE: Final = "by-service"
-"""The folder inside [serve.streams] path that has a folder for each application of changes by some services."""
+"""A folder inside [serve.streams] path. It has a folder for each application that counts only the changes of some
+services.
+"""
 
 
 def open_engine(
@@ -36,8 +38,8 @@ def open_engine(
     declared: Collection[tuple[str, ServiceChoice]],
     environment: Mapping[str, str] = os.environ,
 ) -> StreamsEngine:
-    """Returns the engine for the `declared` entities, each by the changes of some services, or for all entities if none
-    is declared.
+    """Returns the engine for the `declared` entities, or for all entities if none is declared. For each declared
+    entity, only the changes of the given services count.
 
     The tables are restored in the background. Raises ChangelogError: USAGE if messages are in another envelope;
     PRECONDITION if Java, its jars or the changelog are missing, if messages can be lost, or if the rows of an entity
@@ -183,7 +185,8 @@ def _close(tables: KafkaTables, progress: TablesProgress, claim: Claim | None) -
 
 
 def other_instances(settings: ServeConfig) -> OtherInstances | None:
-    """Returns the client for other instances; None if there are none. It uses TLS if this instance does.
+    """Returns the client for other instances; None if there are no other instances. The client uses TLS if this
+    instance does.
 
     Raises ChangelogError (USAGE) if the files for TLS cannot be used.
     """
@@ -205,7 +208,7 @@ def other_instances(settings: ServeConfig) -> OtherInstances | None:
 
 
 def _no_bytes() -> int:
-    """Returns the size of stores in memory, which take nothing on disk."""
+    """Returns the size on disk of stores in memory: 0."""
     return 0
 
 
@@ -214,5 +217,5 @@ def _nothing(_complete_s: float) -> None:
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:
-    """Returns `tables`, each with its topic. They have the order that their topics have in `topics`."""
+    """Returns `tables`, which maps each table to its topic, in the order that the topics have in `topics`."""
     return dict(sorted(tables.items(), key=lambda table: topics.index(table[1])))

@@ -1,4 +1,4 @@
-"""Reads a partition of a table: in this process, or over HTTP from the instance that has it.
+"""Reads the partitions of tables: in this process, or over HTTP from the instance that has a partition.
 
 One instance asks another one with a POST request to the address `INSTANCES`. The body of the request is a
 `PartitionQuestion`, and the body of the answer is a `PartitionAnswer`, both in MessagePack. The instance that is asked
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 PAUSE_S: Final = 1.0
-"""If an instance did not answer, no request asks it during this time, in seconds. Then one request tries it again.
+"""If an instance did not answer, it is not asked for this time, in seconds. After that, one request tries it again.
 Without this pause, requests that wait for the instance could occupy all threads that read.
 """
 
@@ -47,9 +47,9 @@ class PartitionQuestion(msgspec.Struct, kw_only=True):
     """Asks for messages in a partition of a table: for the last message of each of the `keys`, or, if `begin` is given,
     for the last message of each key from `begin` on.
 
-    `application` is the application that has the table, if it is not the one of all other tables. The instance must
-    have what is `Need`: all messages before `offset`, or, if the store has a changelog of its own, a store that was
-    restored up to `store_offset`. If `is_stale`, a standby is asked, and these do not count.
+    `application` is the application that has the table; empty for the main one. The instance must have what `Need`
+    describes: all messages before `offset`, or, if the store has a changelog of its own, a store that was restored up
+    to `store_offset`. If `is_stale`, a standby is asked, and both offsets are ignored.
     """
 
     table: str
@@ -73,7 +73,7 @@ class PartitionAnswer(msgspec.Struct, kw_only=True):
     """The answer has the `values` of the keys, in the order of the question, or `pairs` of keys and values. `next` is
     the key from which to ask for further pairs; None if there are none.
 
-    If a standby answers, it is complete up to `stale_position`. `stale_at_s` is when it last knew this to be true.
+    If a standby answers, it is complete up to `stale_position`. `stale_at_s` is the last time at which it knew this.
     """
 
     values: list[bytes | None] = []
@@ -88,11 +88,11 @@ OnStale = Callable[[Completeness], None]
 
 
 class Partitions:
-    """Reads the partitions of all tables. `others` asks other instances; it is None if there are none.
-    `standby_reached` returns how far this process's standby of a partition is complete; None if it has no standby.
+    """Reads the partitions of all tables. `others` asks other instances; it is None if there are no others.
 
-    If the instance that has a partition cannot answer, and the caller gives `on_stale`, standbys are asked. Questions
-    to other instances name the `application`.
+    `standby_reached` returns how far this process's standby of a partition is complete; None if it has no standby. If
+    the instance that has a partition cannot answer, standbys are asked, but only if the caller gives `on_stale`.
+    Questions to other instances name the `application`.
     """
 
     def __init__(

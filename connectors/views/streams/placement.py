@@ -1,9 +1,8 @@
-"""Knows which instances have the partitions of tables, and up to which offset this process has its own.
-
-If a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables
-for a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs.
-The process compares this offset with those that it has reached itself: the one up to which it has restored the table,
-and those that it has committed since.
+"""Knows which instances have the partitions of tables, and up to which offset this process has its own partitions.  If
+a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables for
+a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs. The
+process compares this offset with the offsets that it has reached itself: it has restored the table up to one, and has
+committed others since.
 """
 
 import time
@@ -16,8 +15,8 @@ REFRESH_S: Final = 0.25
 """How long the known owners of partitions are used before Kafka Streams is asked again, in seconds."""
 
 WAIT_S: Final = 0.5
-"""How long a reader waits at most until a table has reached an offset, in seconds. It has to wait because other
-processes can see a commit a moment earlier than the process that made it.
+"""The longest time that a reader waits until a table has reached an offset, in seconds. Waiting is needed because other
+processes can see a commit a moment before the process that made it.
 """
 
 _POLL_S = 0.005
@@ -26,8 +25,8 @@ _POLL_S = 0.005
 class Need(NamedTuple):
     """What a reader needs of a partition: all messages before `offset` of the topic.
 
-    A restored store has them if it was restored up to the offset `store_offset` of its changelog. The two are equal if
-    the topic is the changelog of its own store.
+    A store has these messages if it was restored up to the offset `store_offset` of its changelog. The two offsets are
+    equal if the topic itself is the store's changelog.
     """
 
     offset: int
@@ -50,39 +49,39 @@ class Placement:
         self._known_until_s = 0.0
 
     def restoring(self, part: Part, end: int) -> None:
-        """Notes that a table will be restored up to an offset."""
+        """Records that a table will be restored up to an offset."""
         self._restored_ends[part] = end
 
     def restored(self, part: Part) -> None:
-        """Notes that the table was restored."""
+        """Records that the table was restored."""
         if part in self._restored_ends:
             self._restored[part] = self._restored_ends.pop(part)
         self._standbys.pop(part, None)
 
     def restoration_ended(self, part: Part) -> None:
-        """Notes that the table is no longer being restored, because another instance takes the partition over."""
+        """Records that the table is no longer being restored, because another instance takes the partition over."""
         self._restored_ends.pop(part, None)
         self._standbys.pop(part, None)
 
     def standby_advanced(self, part: Part, offset: int) -> None:
-        """Notes that the standby of a partition has all messages before an offset of its changelog."""
+        """Records that the standby of a partition has all messages before an offset of its changelog."""
         self._standbys[part] = offset
 
     def standby_ended(self, part: Part) -> None:
-        """Notes that this process is no longer a standby for a partition."""
+        """Records that this process is no longer a standby for a partition."""
         self._standbys.pop(part, None)
 
     def standbys(self) -> Mapping[Part, int]:
-        """Returns the partitions for which this process is a standby, each with the offset of its changelog before
-        which the standby has all messages. A standby that takes its partition over still counts as a standby until its
-        table is restored.
+        """Returns the partitions for which this process is a standby, each with an offset of its changelog. The standby
+        has all messages before this offset. A standby that takes its partition over counts as a standby until its table
+        is restored.
         """
         return dict(self._standbys)
 
     def await_offset(self, part: Part, need: Need) -> bool:
-        """Returns whether this process has what is needed of a partition. Waits a moment for it.
+        """Returns whether this process has what is needed of a partition, and waits a moment for it.
 
-        It does not wait for a restoration. A restoration takes longer, and could block all threads that read.
+        Does not wait for a restoration, which takes longer, and could block all threads that read.
         """
         deadline_s = time.monotonic() + WAIT_S
         while self._restored.get(part, 0) < need.store_offset and self._committed.get(part, 0) < need.offset:
@@ -96,8 +95,8 @@ class Placement:
         return True
 
     def other_owner(self, part: Part) -> str | None:
-        """Returns the address of the instance that has a partition; None if this one should have it, or if no instance
-        is known to have it.
+        """Returns the address of the instance that has a partition. Returns None if this instance should have it, or if
+        it is unknown which instance has it.
         """
         if self._own is None:
             return None

@@ -8,16 +8,16 @@ A thread repeats three steps:
    Streams commits an offset only after its messages are in the table, and a table can be read only after it was
    restored up to its offset.
 
-The offset that Kafka Streams commits is always the one after a message. Between it and the end, there may be only the
-ends of transactions and messages of aborted transactions. So if Kafka Streams does not advance, step 3 reads this part
-of the partition, to see whether it has a committed message at all.
+The offset that Kafka Streams commits is always the offset after a message. From there to the end of the partition,
+there may be only the ends of transactions, and messages of aborted transactions. So if Kafka Streams does not advance,
+step 3 reads this part of the partition, to see whether it has a committed message at all.
 
 The thread does the same for the partitions for which this process is a standby, but with the offsets of the standbys.
 Standbys can be complete up to another position than the tables.
 
-If stores have changelogs of their own, Kafka Streams writes to them what it has in the tables before it commits the
-offsets. So step 3 then asks for the ends of these changelogs. A store that was restored up to such an end is as
-complete as the tables, and so is a standby.
+Some stores have changelogs of their own. Before Kafka Streams commits offsets, it writes the content of the tables to
+these changelogs. So step 3 then asks for the ends of the changelogs. A store or a standby that was restored up to such
+an end is as complete as the tables.
 """
 
 import threading
@@ -48,7 +48,7 @@ POLL_S: Final = 0.05
 """How long the thread waits between two readings of the tables, in seconds."""
 
 SEARCH_S: Final = 0.5
-"""If Kafka Streams does not reach an end for this time, in seconds, the thread looks for messages before the end."""
+"""If Kafka Streams has not reached an end after this time, in seconds, the thread looks for messages before the end."""
 
 CLOSE_S: Final = 5.0
 """How long the thread may take to end, in seconds."""
@@ -86,10 +86,10 @@ class _Goal:
 
 
 class TablesProgress:
-    """Follows the tables of `topics` in an application, for the checkpoints of the service `name` and its `prefix`. The
-    checkpoints are in a small table of `checkpoints`.
+    """Follows the tables of `topics` in an application, by the checkpoints of the service `name` with this `prefix`.
+    The checkpoints are in a small table of `checkpoints`.
 
-    `error` says why the thread cannot follow the tables now; it is None if the thread can. `on_complete` is called with
+    `error` says why the thread cannot follow the tables now; None if it can. `on_complete` is called with
     `complete_s()` every minute. `parts` are all partitions. Any thread may call the methods.
     """
 
@@ -124,8 +124,8 @@ class TablesProgress:
         return least(completed) if len(completed) == len(parts) else None
 
     def standby_reached(self, part: Part) -> Completeness | None:
-        """Returns how far the standby of a partition is complete; None if this process is no standby for it, or if it
-        is not yet complete up to any checkpoint.
+        """Returns how far the standby of a partition is complete. Returns None if this process has no standby of it, or
+        if the standby is not yet complete up to any checkpoint.
         """
         reached = self._standbys.reached.get(part)
         if reached is None or self._tables.standbys().get(part, -1) < reached.need.store_offset:
@@ -204,8 +204,10 @@ class TablesProgress:
                 self._standbys.aim([part], goal)
 
     def _stored_ends(self, offsets: Mapping[Part, int]) -> Mapping[Part, int]:
-        """Returns the offsets of changelogs up to which stores must be restored to have the messages before offsets.
-        Kafka Streams must have committed the offsets already.
+        """Takes offsets of topics, and returns the offsets of changelogs that correspond to them: a store that was
+        restored up to such an offset has all messages before the offset of its topic.
+
+        Kafka Streams must have committed the given offsets already.
         """
         if not self._tables.changelogs:
             return offsets
@@ -214,7 +216,9 @@ class TablesProgress:
         return {part: ends[changelog_part] for part, changelog_part in parts.items()}
 
     def _standby_goal(self, part: Part, newest: _Goal) -> _Goal | None:
-        """Returns the goal of a standby. If stores have changelogs of their own, it is what the tables have reached."""
+        """Returns the goal of a standby. If stores have changelogs of their own, the goal is what the tables have
+        reached.
+        """
         if not self._tables.changelogs:
             return newest
         reached = self._served.reached.get(part)
@@ -242,7 +246,7 @@ class TablesProgress:
 
 
 class _Track:
-    """Follows partitions: `goals` are what they have not reached yet, and `reached` is what they have reached. Offsets
+    """Follows partitions. `goals` has what they have not reached yet, and `reached` has what they have reached. Offsets
     are those of the topics, or of the topics' `changelogs`.
     """
 
@@ -257,8 +261,8 @@ class _Track:
     def advance(
         self, offsets: Mapping[Part, int], stored_ends: Callable[[Mapping[Part, int]], Mapping[Part, int]]
     ) -> None:
-        """Takes the offset before which the table of each partition has all messages. `stored_ends` returns the offsets
-        of the changelogs that belong to offsets.
+        """Takes, for each partition, the offset before which its table has all messages. `stored_ends` returns the
+        offsets of changelogs that correspond to these offsets.
         """
         complete = {
             part: min(offsets.get(part, 0), goal.ends[part])
@@ -331,13 +335,13 @@ def repartitioned(checkpoint: Checkpoint, prefix: str, entity: str, topic: str) 
     if topic != present:
         return ChangelogError(
             Kind.PRECONDITION,
-            f"{entity} was repartitioned, and goes on in topic {present}",
+            f"the entity {entity} was repartitioned, and goes on in topic {present}",
             hint="start `changelog views serve` again",
         )
     if not has_all_rows(checkpoint, entity):
         return ChangelogError(
             Kind.PRECONDITION,
-            f"{entity} was repartitioned, and its table is still being read into topic {present}",
+            f"the entity {entity} was repartitioned, and its table is still being read into topic {present}",
             hint="`changelog status` shows how far it is",
         )
     return None

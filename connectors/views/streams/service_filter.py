@@ -1,8 +1,7 @@
-"""Makes Kafka Streams skip the messages of services that a view does not include.
-
-Kafka Streams skips a message whose time is negative, and counts its offset as processed. So the rule is a
-`TimestampExtractor`, which also sees the headers of a message. It is made of Java's own functions (`java.lang.invoke`).
-So Java evaluates it without calling Python, where each call would have to wait for the other threads of Python.
+"""Makes Kafka Streams skip the messages of services that a view does not include.  Kafka Streams skips a message whose
+time is negative, and counts its offset as processed. So a `TimestampExtractor`, which sees the headers of a message,
+can make Kafka Streams skip it. The extractor is made of Java's own functions (`java.lang.invoke`). So Java evaluates it
+without calling Python. Each call would have to wait for the other threads of Python.
 """
 
 from typing import Any, Final
@@ -33,7 +32,7 @@ def times_of_included(choice: ServiceChoice) -> Any:
 
 
 def _is_named(functions: "_Functions", record: Any, names: tuple[str, ...]) -> Any:
-    """Returns the function from a message to whether the service in its header is one of `names`."""
+    """Returns the function that takes a message, and returns whether the service in its header is one of `names`."""
     headers = jpype.JClass("org.apache.kafka.common.header.Headers")
     header, text = jpype.JClass("org.apache.kafka.common.header.Header"), jpype.java.lang.String
     bytes_of = jpype.JArray(jpype.JByte)
@@ -85,7 +84,9 @@ class _Functions:
         return self.handles.dropArguments(self.handles.constant(result, value), 0, self.classes(argument.class_))
 
     def chain(self, *functions: Any) -> Any:
-        """Returns the function that calls the first function, and each further one with the result before it."""
+        """Returns the function that calls the first function, and then each further function with the result of the one
+        before it.
+        """
         chain = functions[0]
         for function in functions[1:]:
             chain = self.handles.filterReturnValue(chain, function)

@@ -1,10 +1,10 @@
 """Runs Kafka Streams: a table for each topic, with the last message of each key as bytes.
 
-The partitions of a table can be spread over several instances of an application. A small table is in each of them.
+The partitions of a table can be spread over several instances of an application. A small table is in every instance.
 
-A topic is itself the changelog of its store (`topology.optimization`), unless the messages of some services do not
-count: then the store has a changelog of its own. Kafka Streams numbers the tables, and the number is in the name of the
-folder of a store. So tables must be in the same order at each start (`folder.Claim`).
+A topic is itself the changelog of its store (`topology.optimization`). But if the messages of some services do not
+count, the store has a changelog of its own. Kafka Streams numbers the tables, and the number is in the name of a
+store's folder. So tables must be in the same order at each start (`folder.Claim`).
 """
 
 import os
@@ -33,7 +33,9 @@ COMMIT_MS: Final = 100
 """How often offsets are committed. A reader that waits for its own write waits for such a commit."""
 
 WARM_UP_S: Final = 60.0
-"""How often Kafka Streams checks whether an instance has restored a partition that it is to take over, in seconds."""
+"""How often Kafka Streams checks whether an instance has restored a partition before it takes the partition over, in
+seconds.
+"""
 
 CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
@@ -61,8 +63,8 @@ class TablesSettings:
     """How to run the tables. `options` are those of the Java client, and may have secrets. `topics` maps each table to
     its topic, in the order of the tables.
 
-    Tables are kept in RocksDB in `folder`, or in memory if it is None. With `keys_max`, only so many keys of each
-    partition are kept, those that were used last. The tables in `small_tables` are always in memory, and they have one
+    Tables are kept in RocksDB in `folder`, or in memory if `folder` is None. With `keys_max`, each partition keeps only
+    this many keys: those that were used last. The tables in `small_tables` are always in memory, and have one
     partition. In the other tables, only messages of `services` count.
 
     `advertised` is the address of this instance; None if it is the only one. If the instance does not come back within
@@ -93,8 +95,8 @@ class TablesSettings:
     def member(self) -> str:
         """The name of this process in the consumer group (static membership).
 
-        A later process with this name takes over at once, also after a crash, and gets the tables of the earlier one.
-        So a process with other tables, after an entity was added, needs another name.
+        A later process with this name takes over at once, also after a crash, and gets the tables of the earlier
+        process. So a process with other tables needs another name, for example after an entity was added.
         """
         instance = "" if self.advertised is None else f"-{re.sub('[^A-Za-z0-9._-]', '_', self.advertised)}"
         return f"{self.application}{instance}-{zlib.crc32(' '.join(self.topics.values()).encode()):08x}"
@@ -143,8 +145,8 @@ def changelog_of(application: str, table: str) -> str:
 
 
 class KafkaTables:
-    """Running tables. Any thread may call the methods, which raise ChangelogError: `RestoringError` while tables are
-    being restored, and the error that ended Kafka Streams, if one did.
+    """Running tables. Any thread may call the methods. They raise ChangelogError: `RestoringError` while tables are
+    being restored, and the error that ended Kafka Streams, if there was one.
 
     The virtual machine must run (`java.start`).
     """
@@ -214,8 +216,8 @@ class KafkaTables:
             return self._placement.other_standbys(self.part(table, partition))
 
     def standbys(self) -> Mapping[Part, int]:
-        """Returns the partitions for which this process is a standby, each with the offset before which it has all
-        messages.
+        """Returns the partitions for which this process is a standby, each with an offset. The standby has all messages
+        before this offset.
         """
         return self._placement.standbys()
 
@@ -230,8 +232,8 @@ class KafkaTables:
 
     def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        if it is a tombstone. The table has what `need` says; if this is None, it may be that of a standby. Raises
-        RestoringError if the table does not have this after a moment.
+        if it is a tombstone. The table must have what `need` describes; with None, it may be the table of a standby.
+        Raises RestoringError if the table does not have this after a moment.
         """
         with self._asking(table):
             store = self._store_with(table, partition, need)
@@ -263,8 +265,8 @@ class KafkaTables:
                 pairs.close()
 
     def close(self) -> bool:
-        """Ends Kafka Streams. The process leaves its group only if there are no other instances. Otherwise they would
-        take its partitions over at once, even if it is only restarted.
+        """Ends Kafka Streams. The process leaves its group only if there are no other instances. Other instances would
+        take its partitions over at once, even if the process is only restarted.
 
         Returns whether all tables were stored together with their offsets.
         """
@@ -313,7 +315,7 @@ class KafkaTables:
         return store
 
     def _store_with(self, table: str, partition: int, need: Need | None) -> Any:
-        """Returns the store of a partition that has what `need` says; if this is None, also that of a standby."""
+        """Returns a store of the partition that has what `need` describes; with None, it may be that of a standby."""
         if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
         return self._store(table, partition, standby_too=need is None)

@@ -37,8 +37,8 @@ _log = structlog.get_logger("views")
 class ServedTopic:
     """The topic `name` of an entity, whose key has the columns `key`.
 
-    `is_placed_by_key` says whether each key is in the partition that it chooses; otherwise, it can be in any partition.
-    Messages have at most `message_bytes`.
+    `is_placed_by_key` says that each key is in the partition that it chooses. If it is false, a key can be in any
+    partition. Messages have at most `message_bytes` bytes.
     """
 
     name: str
@@ -60,8 +60,8 @@ class ServedTopic:
 class ServedTopics:
     """The topics that are served: those of `entities`, and `others`, by table.
 
-    `ids` are the ids of all topics, by name; empty texts if the broker has no ids. `tombstones_s` is how long a
-    tombstone is kept at least, in seconds.
+    `ids` are the ids of all topics, by name; empty texts if the broker has no ids. `tombstones_s` is the shortest time,
+    in seconds, for which a tombstone is kept.
     """
 
     entities: Mapping[str, ServedTopic]
@@ -126,7 +126,7 @@ def ensure_changelog(
     client: Client, name: str, served: ServedTopic, *, create: bool, replication_factor: int | None
 ) -> tuple[str, float]:
     """Creates the changelog of a store whose rows come from a topic, unless it exists and keeps the last message of
-    each key. Returns its id, and how long it keeps a tombstone at least, in seconds.
+    each key. Returns its id, and the shortest time, in seconds, for which it keeps a tombstone.
 
     Raises ChangelogError: PRECONDITION if rows of the topic can move between partitions, or if the changelog loses
     messages; and the errors of `ensure`.
@@ -134,7 +134,7 @@ def ensure_changelog(
     if not served.is_placed_by_key and served.partitions > 1:
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"rows of {served.name} can move between its partitions, so they cannot be chosen by service",
+            f"rows of the topic {served.name} can move between its partitions, so they cannot be chosen by service",
             hint="leave keep_service and drop_service out, or serve an archive (--archive FOLDER)",
         )
     only_states = {"min.compaction.lag.ms": "0", "max.message.bytes": str(served.message_bytes)}

@@ -50,11 +50,11 @@ class CaughtUp:
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
     """Waits until the service has read the whole tables of these entities and is not repairing any of them.
 
-    Returns the checkpoint that says so. The fence is taken after this wait. Each row of the changelog names a
-    transaction, and the fence shows the row if this transaction is visible in the fence's snapshot. The rows that the
-    service read from these tables name transactions that have ended by now, so the fence shows all these rows.
-    Therefore, if the fence shows no row of a key, the changelog lacked this key at the time of the fence. Raises
-    NotComparedError (NOT_CAUGHT_UP) when the deadline, a time of `time.monotonic`, has passed.
+    Returns the checkpoint that says so. The fence is taken after this wait, and shows a row of the changelog if its
+    snapshot sees the transaction that the row names. The rows that the service read from these tables name transactions
+    that have ended by now, so the fence shows all of them. So if the fence shows no row of a key, the changelog lacked
+    this key at the time of the fence. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a time of
+    `time.monotonic`, has passed.
     """
     while True:
         checkpoint = log.checkpoint()
@@ -75,10 +75,10 @@ def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
         return "the changelog is empty"
     for name in names:
         if not is_complete(checkpoint.windows.get(name)):
-            return f"the table of {name} is not read completely yet"
+            return f"the table of the entity {name} is not read completely yet"
     repairs = Repairs.parse(checkpoint.repairs)
     repaired = sorted(repairs.open.keys() & set(names) - repairs.paused)
-    return f"a repair of {repaired[0]} is under way" if repaired else None
+    return f"a repair of the entity {repaired[0]} is under way" if repaired else None
 
 
 def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[float], object]) -> CaughtUp:

@@ -1,1 +1,1 @@
-"""What PostgreSQL keeps beside the rows of a view, and derives from them: totals, sessions, and documents."""
+"""Keeps, in PostgreSQL, what is derived from the rows of a view: totals, sessions, and documents."""

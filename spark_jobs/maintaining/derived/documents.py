@@ -1,9 +1,9 @@
 """Keeps documents of several entities in PostgreSQL: arrays of rows, in columns of the rows that they belong to.
 
-The rows of each array have tables of their own beside the view's. The transaction that applies a batch notes to which
-enclosing rows the batch's rows belong, once before it applies the batch and once after. Then it makes the arrays of
-these rows again, inner arrays before outer ones. So it does not matter why a row changed, and the work depends on the
-size of the batch, not on that of the tables.
+The rows of each array have tables of their own, beside those of the view. One transaction applies a batch. It notes to
+which enclosing rows the batch's rows belong, once before it applies the batch and once after. Then it makes the arrays
+of these enclosing rows again, inner arrays before outer ones. So it does not matter why a row changed, and the work
+depends on the size of the batch, not on that of the tables.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +54,9 @@ _UPDATE: Final = """UPDATE {outer} outside SET {member} = documents.elements FRO
 _MAKING: Final = f"{_DOCUMENTS} {_UPDATE}"
 _MAKING_AND_NOTING: Final = f"""{_DOCUMENTS}, changed AS ({_UPDATE} RETURNING {{outer_on}})
     INSERT INTO {{outer_values}} SELECT * FROM changed"""
-"""Make the arrays of the enclosing rows. If these rows are in an array themselves, it is noted where they belong."""
+"""Makes the arrays of the enclosing rows. If these rows are in an array themselves, also notes to which rows they
+belong.
+"""
 
 _DROPPING: Final = "DROP TABLE {values}"
 
@@ -69,8 +71,8 @@ _JSON: Final[Mapping[ColumnType, str]] = {
     Primitive.TIMESTAMP_TZ: """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
     Primitive.JSON: "{0}::jsonb",
 }
-"""Expressions for the values that are published, as in `changelog.spark_jobs.views.copy_rows.renderer`. Other values
-are those that PostgreSQL puts into JSON.
+"""Expressions for the types whose published values PostgreSQL would write in another way. The values are the same as
+those of `changelog.spark_jobs.views.copy_rows.renderer`.
 """
 
 
@@ -89,8 +91,8 @@ class ArrayTables:
     def columns(self) -> list[Column]:
         """The columns of `rows`, apart from arrays.
 
-        Documents show a value that is text in Spark as it was published. So such a value is stored as text, unless
-        PostgreSQL prints it in the same way.
+        If a value is text in Spark, documents show it as it was published. So it is stored as text, unless PostgreSQL
+        prints its own type in the same way.
         """
         return [replace(column, type=_stored_type(column.type)) for column in self.array.columns]
 
@@ -112,7 +114,7 @@ def table_of(table: ClaimedName, path: Path) -> ClaimedName:
 def refuse_names(
     table: ClaimedName, own_suffixes: Sequence[str], paths: Sequence[Path], suffixes: Sequence[str]
 ) -> None:
-    """Raises ChangelogError (USAGE) if two tables of a view would have the same name, or one has too long a name.
+    """Raises ChangelogError (USAGE) if two tables of a view would have the same name, or if a name would be too long.
 
     `own_suffixes` are those of the tables for the view's own rows, and `suffixes` those for the rows of each array.
     """
@@ -170,7 +172,9 @@ class NestedArrays:
         yield from _formatted(_RESETS)
 
     def after(self) -> Iterator[sql.Composed]:
-        """Notes it again, and makes the arrays of these enclosing rows again, inner arrays first."""
+        """Notes the enclosing rows again, and makes the arrays of all enclosing rows that were noted, inner arrays
+        first.
+        """
         yield from _formatted(_SETTINGS)
         for path in reversed([*self.arrays]):
             yield from _made(path, self.arrays, self.own_names)

@@ -6,10 +6,10 @@ The rows of a group are ordered by time. A new session begins where the time to 
     gap         ~~~~              ~~~~
     session    [    ]               [                ]
 
-A change of a row can extend, split, join or end sessions, but no session that is more than a gap away from all the
-times that the row had before and after. So the transaction that applies a batch notes these times, extends their span
-to the ends of the sessions within a gap of it, and makes the sessions of this span again from the rows. Like that, it
-does not matter why a row changed, and a state that is applied again changes no session.
+A change of a row can extend, split, join or end sessions. But it affects only sessions within a gap of a time that the
+row had before or after. So the transaction that applies a batch takes three steps: it notes these times, extends their
+span to the ends of the sessions within a gap of it, and makes the sessions of this span again from the rows. So it does
+not matter why a row changed, and a state that is applied again changes no session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ _AFTER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Implements `Derivation`: the totals of `session`, which is that of `config`."""
+    """Implements `Derivation`: the totals of sessions. `session` is the member `session` of `config`."""
 
     config: TotalsConfig
     session: SessionConfig
@@ -74,7 +74,7 @@ class Sessions:
         yield from self._statements(_BEFORE, batch.truncated)
 
     def after(self) -> Iterator[sql.Composed]:
-        """Notes them again, and makes the sessions near these times again."""
+        """Notes the times again, and makes the sessions near all these times again."""
         yield from self._statements(_AFTER, None)
         yield from expiring(self.session.column, self.session.keep_days, self.tables)
 
@@ -99,8 +99,8 @@ def _statements(
 
 
 def _by_words(by: Sequence[str]) -> dict[str, sql.Composable]:
-    """Returns the lists of the columns `by`. Tables of one transaction have them under other names, so that they do not
-    clash with `time`, `low` and `high`.
+    """Returns lists of the columns `by`, as SQL. The tables that exist only within a transaction have other names for
+    these columns, which do not clash with `time`, `low` and `high`.
     """
     names = [sql.Identifier(f"by_{number}") for number in range(len(by))]
     same = [

@@ -22,7 +22,7 @@ Tables = Mapping[str, sql.Identifier]
 the transaction."""
 
 UTC: Final = "SET LOCAL TIME ZONE 'UTC'"
-"""The keys of totals are made of texts, also of those of times, which must not depend on the session."""
+"""The keys of totals contain texts of times, which must not depend on the session's time zone."""
 
 _GROUP_SUMS: Final = """SELECT encode(sha256(convert_to(jsonb_build_array({groups})::text, 'UTF8')), 'hex') AS _key,
     {named_groups}, {sign} * count(*) AS _count{values} FROM {rows} AS was {windows} WHERE {affected}
@@ -36,7 +36,7 @@ _IS_TRUNCATED: Final = ' OR was._position < {} COLLATE "C"'
 _WINDOWS: Final = """CROSS JOIN LATERAL generate_series(
         date_bin({every}, {time}, '1970-01-01'), {time} - {size} + interval '1 microsecond', - {every}
     ) AS part(start)"""
-"""The windows that a row is in, the last one first. There is none if the row has no time."""
+"""The windows that a row is in, the last one first. A row without a time is in none."""
 
 _BEFORE: Final = (UTC, "CREATE TABLE {changes} AS " + _GROUP_SUMS)
 
@@ -94,7 +94,7 @@ def affected(truncated: str | None, tables: Tables) -> sql.Composed:
 def expiring(column: str, keep_days: int | None, tables: Tables) -> Iterator[sql.Composed]:
     """Yields the statements that remove the totals whose `_end` is `keep_days` before the newest time in the column.
 
-    The newest time of all rows that ever were is stored, so that windows which were removed do not come back.
+    The newest time that any row ever had is stored, so that removed windows do not come back.
     """
     if keep_days is None:
         return
@@ -105,7 +105,7 @@ def expiring(column: str, keep_days: int | None, tables: Tables) -> Iterator[sql
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """What makes the groups: names of columns, and the expressions that give their values."""
+    """The columns by which rows are grouped: their names, and the expressions of their values."""
 
     expressions: Mapping[str, sql.Composable]
     windows: sql.Composable

@@ -1,4 +1,4 @@
-"""The columns of a table of totals, and which columns of a view can be grouped, timed and summed."""
+"""Defines the columns of a table of totals. Says which columns of a view can be grouped, timed and summed."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -35,14 +35,14 @@ def refuse_columns(totals: TotalsConfig, columns: Sequence[Column], path: str) -
         if not _is_summed(types_by_name[name]):
             what = f"neither an integer nor a decimal number of a fixed scale with at most {DIGITS_MAX} digits"
             hint = "sums of other types would not be exact, or do not exist"
-            raise ChangelogError(Kind.USAGE, f"{path}.sums: {name} is {what}", hint=hint)
+            raise ChangelogError(Kind.USAGE, f"{path}.sums: column {name} is {what}", hint=hint)
     for name in totals.by:
         if not _is_grouped(types_by_name[name]):
             hint = "group by numbers without a floating point, booleans, text, UUIDs, dates and times"
-            raise ChangelogError(Kind.USAGE, f"{path}.by: rows cannot be grouped by {name}", hint=hint)
+            raise ChangelogError(Kind.USAGE, f"{path}.by: rows cannot be grouped by column {name}", hint=hint)
     if time_column is not None and types_by_name[time_column] not in _TIME_TYPES:
         part = "session" if totals.window is None else "window"
-        message = f"{path}.{part}: {time_column} is not a date with a time"
+        message = f"{path}.{part}: column {time_column} is not a date with a time"
         raise ChangelogError(Kind.USAGE, message, hint="name a column of type timestamp")
     names = [name.encode()[:_NAME_BYTES_MAX].decode(errors="ignore") for name, _ in declared(totals, columns)]
     if len({*names}) < len(names):
@@ -56,7 +56,7 @@ def _is_grouped(type_: ColumnType) -> bool:
 
 def _is_summed(type_: ColumnType) -> bool:
     """Returns whether sums of the type are exact. A decimal number with more than `DIGITS_MAX` digits is not parsed, so
-    it can be NaN. If NaN has been added to a sum, it cannot be subtracted again.
+    it can be NaN. A NaN that was added to a sum cannot be subtracted again.
     """
     return type_ in _SUM_TYPES or (isinstance(type_, Decimal) and type_.precision <= DIGITS_MAX)
 

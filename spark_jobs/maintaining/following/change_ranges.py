@@ -1,4 +1,4 @@
-"""The interface that reads a range of a changelog again, which the throttle needs."""
+"""Defines the interface by which the throttle reads a range of a changelog again."""
 
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -21,7 +21,8 @@ class ChangeRanges(Protocol):
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """Returns the rows after one checkpoint, up to the other; with `keys`, only those of keys in its column `key`.
+        """Returns the rows after the checkpoint `after`, up to `until`; with `keys`, only rows of the keys in its
+        column `key`.
 
         The rows have at least the columns of `changelog.envelope.columnar.batch.SCHEMA`.
         """
@@ -29,8 +30,8 @@ class ChangeRanges(Protocol):
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns a checkpoint after `after`, up to `until`. Between them are at most about `WINDOW_CHANGES` rows for
-        which `is_waiting` holds.
+        """Returns a checkpoint after `after`, at most `until`. From `after` to the result, `is_waiting` holds for at
+        most about `WINDOW_CHANGES` rows.
         """
 
     def has_reached(self, checkpoint: Checkpoint, goal: Checkpoint) -> bool:

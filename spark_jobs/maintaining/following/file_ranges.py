@@ -27,7 +27,7 @@ class FileRanges:
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """Reads with statistics of positions, so that files before `after` cost nothing."""
+        """See `ChangeRanges`. Skips files before `after` by their statistics of positions."""
         begin = position_of(after)
         if begin is not None:
             refuse_lost(spark, self.where, begin)

@@ -1,4 +1,4 @@
-"""Follows a file log and its archive, by position: each batch has the changes after the position that is stored.
+"""Follows a file log and its archive by position: each batch has the changes after the stored position.
 
 Positions stay valid while log files are archived, merged and deleted, so a run can continue after any of these.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEP_S: Final = 1.0
-"""How often, in seconds, a run that ends at the present end applies changes that wait."""
+"""How often, in seconds, a run without `every_s` applies changes that wait."""
 
 
 def follow(
@@ -32,8 +32,8 @@ def follow(
 ) -> None:
     """Applies the new changes, then ends; with `every_s`, looks for changes that often until `stopping` is set.
 
-    If changes wait when it would end, it goes on until they are applied. Raises ChangelogError: GAP if retention
-    dropped changes that the view lacks, USAGE if the log ends before the position that the view has reached.
+    If changes still wait at the end, goes on until they are applied. Raises ChangelogError: GAP if retention dropped
+    changes that the view lacks, USAGE if the log ends before the position that the view has reached.
     """
     apply_new(spark, where, view, throttle)
     goal = view.progress.checkpoint

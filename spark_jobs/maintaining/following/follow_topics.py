@@ -45,9 +45,9 @@ def follow(
 ) -> None:
     """Applies the new changes, then ends; with `every_s`, begins a batch that often until `stopping` is set.
 
-    If changes wait when it would end, it goes on until they are applied. A batch has at most about `offsets_max`
-    offsets. If an entity was repartitioned, a key's changes may be applied out of order. This does no harm, because a
-    target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may have lost changes that the view lacks.
+    If changes still wait at the end, goes on until they are applied. A batch has at most about `offsets_max` offsets.
+    If an entity was repartitioned, a key's changes may be applied out of order. This does no harm, because a target
+    keeps only the newest state. Raises ChangelogError (GAP) if Kafka may have lost changes that the view lacks.
     """
     goal: Checkpoint | None = None
     while True:

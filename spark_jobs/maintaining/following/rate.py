@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_S: Final = 60.0
-"""A single batch has at most the changes of so many seconds, however long the one before took."""
+"""A batch has at most the changes of this many seconds, however long the batch before it took."""
 
 _FIRST_S: Final = 1.0
 
@@ -22,9 +22,9 @@ class ChangeRate:
         return int(min(self._now_s() - self._spent_until_s, BURST_S) * self._per_second)
 
     def spend(self, count: int) -> None:
-        """Says that `count` changes are applied."""
+        """Records that `count` changes were applied."""
         self._spent_until_s = max(self._spent_until_s, self._now_s() - BURST_S) + count / self._per_second
 
     def rest(self) -> None:
-        """Says that no change waits, so that the time until the next one does not count."""
+        """Records that no change waits, so that the time until the next waiting change does not count."""
         self._spent_until_s = max(self._spent_until_s, self._now_s() - _FIRST_S)

@@ -1,15 +1,15 @@
-"""Slows the changes of one service down, without slowing those of the others.
+"""Limits how fast the changes of one service are applied. The changes of other services are not slowed.
 
-A batch leaves out the changes of the throttled service; they *wait*. Other batches apply them, as many as the rate
-allows. Each state is applied only if it is newer than the row, so a change that waited is dropped if the row has a
-newer state meanwhile.
+A batch leaves out the changes of the throttled service: they *wait*. Later, batches of their own apply them, as many as
+the rate allows. A state is applied only if it is newer than the row. So a change that waited is dropped if the row got
+a newer state in the meantime.
 
-There is one case in which this order is not enough: a change that lacks values (the database's log did not send them)
-takes them from the state before it, and other changes of the key may be missing there. So a batch with such a change
-also has all other changes of its key that the view may lack, whatever their service.
+In one case, this is not enough. If the database's log did not send all values of a change, the missing values come from
+the state before it. That state may lack other changes of the key. So a batch with such a change also has all other
+changes of its key that the view may lack, whatever their service.
 
-The changelog itself keeps the waiting changes. The progress of the view has a second checkpoint, up to which none of
-them waits, and it changes together with the rows.
+The waiting changes stay in the changelog, and nowhere else. The progress of the view has a second checkpoint, up to
+which no change waits. It is stored together with the rows.
 """
 
 import sys
@@ -40,7 +40,9 @@ SHOW_EVERY_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Window:
-    """The next waiting changes. `rows` is cached, and has `positions`, which are sorted. `end` is where it ends."""
+    """The next waiting changes. `rows` has the changes, and is cached. `positions` are their positions, sorted. `end`
+    is the checkpoint at which the window ends.
+    """
 
     rows: "DataFrame"
     positions: list[str]
@@ -54,8 +56,8 @@ def apply_earlier(
     config: ThrottleConfig | None,
     stopping: threading.Event,
 ) -> None:
-    """If the view was throttled in another way before, and changes of that service wait, applies them all. Stops early
-    if `stopping` is set; then some of them still wait, and the view must not be followed.
+    """Applies all waiting changes of a service that the configuration no longer throttles; nothing if none wait. Stops
+    early if `stopping` is set. Then some changes still wait, and the view must not be followed.
     """
     waiting = view.progress.waiting
     if waiting is None or (config is not None and config.service == waiting.service):
@@ -78,7 +80,7 @@ def opened_throttle(
 
 
 class Throttle:
-    """Applies a batch without the changes of `service`, and applies these with `step`.
+    """Applies batches without the changes of `service` (`apply`), and applies the changes of `service` later (`step`).
 
     With `rate` None, `step` applies a whole window. `ranges` reads the changelog again. `apply` and `step` must not run
     at the same time; `prepare` may run while `apply` does.
@@ -93,7 +95,7 @@ class Throttle:
         self._shown_s: float | None = None
 
     def apply(self, rows: "DataFrame", checkpoint: Mapping[str, Any]) -> None:
-        """Does the same as `MaintainedView.apply`, apart from the changes of the service."""
+        """Does the same as `MaintainedView.apply`, but leaves out the changes of the service."""
         progress = self._view.progress
         waiting = progress.waiting
         count = rows.where(self._is_waiting()).count()
@@ -171,7 +173,9 @@ class Throttle:
         del window.positions[:count]
 
     def _remaining(self, waiting: WaitingChanges, window: _Window, count: int, last: str) -> WaitingChanges | None:
-        """Returns what waits after `count` changes of the window, the last of which is at position `last`."""
+        """Returns what still waits after `count` changes of the window were applied. The last of these is at position
+        `last`.
+        """
         changes = waiting.changes - count
         if count < len(window.positions):
             return replace(waiting, changes=changes, window_end=window.end, position=last)
@@ -192,8 +196,8 @@ class Throttle:
         waiting: WaitingChanges | None,
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
-        """Applies changes. If one lacks values, it applies all changes of its key after the checkpoint `after` as well,
-        up to `checkpoint`, or up to a checkpoint and a position in `bound`.
+        """Applies changes. If one of them lacks values, also applies all other changes of its key after the checkpoint
+        `after`, up to `checkpoint`, or up to the checkpoint and the position in `bound`.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:

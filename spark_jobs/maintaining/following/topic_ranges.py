@@ -32,7 +32,7 @@ class TopicRanges:
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """Selects by `keys` before it decodes, because decoding takes most of the time."""
+        """See `ChangeRanges`. Selects by `keys` before it decodes, because decoding takes most of the time."""
         unread(self._client(), self.where, self.entities, after)
         spans = {part: span for part, span in self._spans(after, until).items() if span.first < span.end}
         if not spans:
@@ -50,8 +50,8 @@ class TopicRanges:
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns the offsets at which the window ends. It takes no account of `is_waiting`: to find these messages,
-        all would have to be decoded.
+        """Returns the offsets at which the window ends. Ignores `is_waiting`, because all messages would have to be
+        decoded to evaluate it.
         """
         del spark, is_waiting
         spans = self._spans(after, until)

@@ -183,10 +183,13 @@ def test_tables_that_cannot_be_published_are_refused(site: Site) -> None:
     assert lines == [
         "changelog: configuration: 5 problems",
         "  entities.absent.table: the database has no table public.gusets; create it, or correct the name",
-        '  entities.bare: public.bare has no primary key; add key = ["COLUMN"], or exclude the table',
-        "  entities.late.key: the unique index late_pkey of public.late is deferrable; create another on (id)",
-        "  entities.part.key: the unique index part_id of public.part is partial; create another on (id)",
-        "  entities.soft.key: column id of public.soft may be null; make it NOT NULL",
+        '  entities.bare: the table public.bare has no primary key; add key = ["COLUMN"], or exclude the table',
+        (
+            "  entities.late.key: the unique index late_pkey of the table public.late is deferrable; "
+            "create another on (id)"
+        ),
+        "  entities.part.key: the unique index part_id of the table public.part is partial; create another on (id)",
+        "  entities.soft.key: column id of the table public.soft may be null; make it NOT NULL",
     ]
     site.configure('[entities.absent]\ntable = "public.gusets"\n')
     assert site.refused(code=2).startswith("configuration: entities.absent.table: the database has no table")
@@ -197,7 +200,9 @@ def test_a_publication_that_lacks_a_table_is_refused_until_it_is_repaired(site: 
     line = site.refused()
     assert f"{site.name} publishes partitions under their own names (and 1 more problem: see `changelog check`)" in line
     site.sql(f"ALTER PUBLICATION {site.name} SET (publish_via_partition_root = true)")
-    assert f'{site.name} lacks table public.guest; ALTER PUBLICATION "{site.name}" ADD TABLE' in site.refused()
+    assert (
+        f'publication {site.name} lacks table public.guest; ALTER PUBLICATION "{site.name}" ADD TABLE' in site.refused()
+    )
     assert site.call("check", "--fix")[0] == 0
     with site.running() as running:
         running.until(lambda: site.state("guest").keys() == {"1"})
@@ -210,7 +215,7 @@ def test_a_publication_that_loses_a_table_stops_the_service(
     start.
     """
     monkeypatch.setattr(watch, "READ_INTERVAL_S", 0.1)
-    missing_changes = "no longer has all changes of public.guest: changes after log position "
+    missing_changes = "no longer has all changes of the table public.guest: changes after log position "
     with stopped_site.running() as running:
         stopped_site.sql("INSERT INTO guest VALUES (2)")
         running.until(lambda: "2" in stopped_site.state("guest"))
@@ -228,7 +233,9 @@ def test_a_publication_that_loses_a_table_stops_the_service(
 def test_a_publication_with_a_column_list_is_refused(site: Site) -> None:
     site.sql(f"CREATE PUBLICATION {site.name} FOR TABLE guest (id) WITH (publish_via_partition_root = true)")
     line = site.refused()
-    assert f"{site.name} has a column list on public.guest; remove the list and use [entities.X]" in line
+    assert (
+        f"publication {site.name} has a column list on table public.guest; remove the list and use [entities.X]" in line
+    )
 
 
 # The folder of the changelog

@@ -140,7 +140,7 @@ def _duration_s(action: Callable[[], object]) -> float:
 def test_a_table_is_added_and_removed(stopped_site: Site) -> None:
     stopped_site.sql("CREATE TABLE room (id int PRIMARY KEY)", "INSERT INTO room SELECT generate_series(1, 3)")
     stopped_site.configure(ONE + "[entities.room]\ntable = 'public.room'")
-    assert f"{stopped_site.name} lacks table public.room; ALTER PUBLICATION" in stopped_site.refused()
+    assert f"publication {stopped_site.name} lacks table public.room; ALTER PUBLICATION" in stopped_site.refused()
     assert stopped_site.call("check", "--fix")[0] == 0
     stopped_site.sql("INSERT INTO room VALUES (4)", "INSERT INTO guest VALUES (2)")
     with stopped_site.running() as running:
@@ -270,7 +270,7 @@ END LOOP; END $$
     ("statement", "kind", "text"),
     [
         ("DROP PUBLICATION {name}", Kind.GAP, "the publication did not exist at this point of the log"),
-        ("ALTER TABLE guest DROP id", Kind.STOP, "key column id is no longer in public.guest"),
+        ("ALTER TABLE guest DROP id", Kind.STOP, "key column id is no longer in the table public.guest"),
         (TAKE_SLOT, Kind.GAP, "replication slot {name} does not exist"),
     ],
     ids=["publication", "key column", "slot"],

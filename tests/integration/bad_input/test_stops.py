@@ -56,27 +56,29 @@ class Case:
 
 CASES = {
     "truncate": Case(
-        message="public.guest was truncated", cause=("TRUNCATE guest",), default_ops=(("truncate", TRUNCATE_KEY),)
+        message="the table public.guest was truncated",
+        cause=("TRUNCATE guest",),
+        default_ops=(("truncate", TRUNCATE_KEY),),
     ),
     "immutable": Case(
-        message="a row of public.guest was changed, and entity guest is immutable",
+        message="a row of the table public.guest was changed, and the entity guest is immutable",
         cause=("UPDATE guest SET name = 'x'",),
         settings="immutable = true",
     ),
     "unstamped": Case(
-        message="a change of public.guest has no provenance stamp",
+        message="a change of the table public.guest has no provenance stamp",
         cause=("INSERT INTO guest VALUES (2)",),
         settings="[provenance]\nmissing = 'stop'",
         default_ops=(("create", "2"),),
     ),
     "key column gone": Case(
-        message="entity guest: key column id is no longer in public.guest",
+        message="entity guest: key column id is no longer in the table public.guest",
         cause=("ALTER TABLE guest DROP id", "INSERT INTO guest VALUES ('Bo')", "DELETE FROM guest"),
         stops=2,
         repair=("ALTER TABLE guest ADD id int PRIMARY KEY",),
     ),
     "null in the key": Case(
-        message="the log holds no value for key or partition column email of public.guest",
+        message="the log holds no value for the key or partition column email of the table public.guest",
         setup=EMAIL,
         cause=(
             "ALTER TABLE guest ALTER email DROP NOT NULL",
@@ -89,7 +91,7 @@ CASES = {
         last_key="cy@example.org",
     ),
     "identity without the key": Case(
-        message="the log holds no value for key or partition column id of public.guest",
+        message="the log holds no value for the key or partition column id of the table public.guest",
         setup=EMAIL,
         cause=(
             "ALTER TABLE guest REPLICA IDENTITY USING INDEX guest_email",

@@ -48,8 +48,8 @@ def test_java_that_is_missing_or_old_is_reported(
     (home / "bin").mkdir(parents=True)
     monkeypatch.setenv("JAVA_HOME", str(home))
     hint = "install Java 17 or newer (Debian: apt-get install openjdk-17-jdk-headless)"
-    assert check.failures(site) == [f"java: no java in {home} -> {hint}"]
-    assert site.refused() == f"no java in {home}; {hint}"
+    assert check.failures(site) == [f"java: there is no java in {home} -> {hint}"]
+    assert site.refused() == f"there is no java in {home}; {hint}"
     old_java = home / "bin" / "java"
     old_java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", "utf-8")
     old_java.chmod(0o755)
@@ -100,7 +100,9 @@ def without_schemas(message: SourceRecord) -> SourceRecord:
     return SourceRecord(topic=message.topic, key=key, value=value)
 
 
-NO_EVENT = "entities: configuration: entities.item.table: there is no event of public.item yet that can be read; "
+NO_EVENT = (
+    "entities: configuration: entities.item.table: there is no event of the table public.item yet that can be read; "
+)
 
 
 def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Check) -> None:
@@ -108,7 +110,7 @@ def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Ch
     topic = f"{reader.prefix}.public.item"
     topic_failure, entity_failure = check.failures(reader)
     assert topic_failure == (
-        f"{topic}: column id of public.item has no declared type, and the messages carry no schema -> "
+        f"{topic}: column id of the table public.item has no declared type, and messages carry no schema -> "
         'declare it: id = "…" in [entities.X.types] of the entity of public.item'
     )
     assert entity_failure.startswith(NO_EVENT)
@@ -116,7 +118,7 @@ def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Ch
     reader.set_up(f'{ENTITY}key = ["id"]\n')
     line = reader.refused()
     assert line.startswith(
-        f"{topic}/0, before 1: column id of public.item has no declared type, and the messages carry"
+        f"{topic}/0, before 1: column id of the table public.item has no declared type, and messages carry"
     )
     assert '; declare it: id = "…" in [entities.X.types]' in line
 
@@ -140,7 +142,7 @@ def test_an_id_that_the_registry_does_not_know_is_reported(
     reader.set_up(entity)
     [failure] = check.failures(reader)
     assert failure.startswith(f"{topic}: ")
-    line = "a message seems to be in Avro, under schema 987654, and no registry is configured"
+    line = "a message seems to be in Avro with schema 987654, and no registry is configured"
     assert failure == f"{topic}: {line} -> name it as [source.topics] registry"
     assert line in reader.refused()
 

@@ -80,10 +80,10 @@ def test_the_publication_is_created_and_updated(dsn: str) -> None:
     )
     assert first.made(None, continues=False) == ["public.B c", "public.a"]
     assert published_tables(dsn) == ["B c", "a"]
-    assert [finding.message for finding in findings_of(first)] == ["app has the tables that Debezium reads"]
+    assert [finding.message for finding in findings_of(first)] == ["publication app has the tables that Debezium reads"]
     second = publication(dsn, "a", "parent", signal_data_collection="public.signals")
     assert findings_of(second)[0].message.startswith(
-        "app lacks public.parent, public.signals and still has public.B c; "
+        "publication app lacks public.parent, public.signals and still has public.B c; "
     )
     assert second.made(["public.B c", "public.a"], continues=True) == ["public.a", "public.parent", "public.signals"]
     assert published_tables(dsn) == ["a", "parent", "signals"]
@@ -108,7 +108,7 @@ def test_partitions_are_published_under_the_name_of_their_table(dsn: str) -> Non
     sql(dsn, "CREATE PUBLICATION app FOR TABLE parent")
     assert published_tables(dsn) == ["part"]
     assert findings_of(publication(dsn, "parent"))[0].message.startswith(
-        "app publishes partitions under their own names; "
+        "publication app publishes partitions under their own names; "
     )
     publication(dsn, "parent").made(None, continues=True)
     assert published_tables(dsn) == ["parent"]
@@ -135,8 +135,11 @@ def test_a_table_that_does_not_exist_yet_is_added_later(dsn: str) -> None:
     ("statement", "loss"),
     [
         ("DROP PUBLICATION app", "there is no publication app any more"),
-        ("ALTER PUBLICATION app DROP TABLE ONLY a", "publication app no longer has public.a"),
-        ("DROP TABLE a CASCADE; CREATE TABLE a (id int PRIMARY KEY)", "publication app no longer has public.a"),
+        ("ALTER PUBLICATION app DROP TABLE ONLY a", "publication app no longer has the tables public.a"),
+        (
+            "DROP TABLE a CASCADE; CREATE TABLE a (id int PRIMARY KEY)",
+            "publication app no longer has the tables public.a",
+        ),
     ],
 )
 def test_a_publication_that_lost_a_table_is_a_gap(dsn: str, statement: str, loss: str) -> None:
@@ -155,10 +158,10 @@ def test_a_publication_of_the_user_is_only_checked(dsn: str) -> None:
     user_publication = publication(dsn, "a", "B c", publication_autocreate_mode="disabled")
     assert not user_publication.is_ours
     [finding] = findings_of(user_publication)
-    assert finding.message == f"app does not exist yet, and {MODE} is disabled"
+    assert finding.message == f"publication app does not exist yet, and {MODE} is disabled"
     assert (finding.hint or "").startswith('run: CREATE PUBLICATION "app" FOR TABLE ONLY "public"."B c"')
     sql(dsn, "CREATE PUBLICATION app FOR TABLE ONLY a")
-    assert findings_of(user_publication)[0].message == f"app lacks public.B c, and {MODE} is disabled"
+    assert findings_of(user_publication)[0].message == f"publication app lacks public.B c, and {MODE} is disabled"
     sql(dsn, 'ALTER PUBLICATION app ADD TABLE ONLY "B c"')
     assert findings_of(user_publication)[0].status == "ok"
 
@@ -177,8 +180,8 @@ def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
     [finding] = findings_of(publication_of_role)
     assert finding.status == "fail"
     assert finding.message == (
-        f"app does not exist yet, and role {role} may not change that: it lacks CREATE on database {name}; "
-        f"table public.a belongs to {owner}"
+        f"publication app does not exist yet, and role {role} may not change that: it lacks CREATE on database {name}; "
+        f"table public.a belongs to role {owner}"
     )
     assert (finding.hint or "").startswith('run, as a role that may do so: CREATE PUBLICATION "app"')
     with pytest.raises(ChangelogError) as caught:
@@ -190,7 +193,7 @@ def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
     assert findings_of(publication_of_role)[0].status == "ok"
     larger_publication = publication(dsn, "a", "B c", database_user=role, database_password=PASSWORD)
     assert findings_of(larger_publication)[0].message.endswith(
-        f"the publication belongs to {owner}; table public.B c belongs to {owner}"
+        f"the publication belongs to role {owner}; table public.B c belongs to role {owner}"
     )
     all_tables = publication(
         dsn, "a", database_user=role, database_password=PASSWORD, publication_autocreate_mode="all_tables"

@@ -180,9 +180,11 @@ def test_errors_are_reported_in_one_line(postgres: InProcess) -> None:
     text = postgres.config.read_text("utf-8")
     text_with_managed_property = text.replace("[source.properties]", '[source.properties]\n"offset.storage" = "x"')
     postgres.config.write_text(text_with_managed_property, "utf-8")
-    assert postgres.refused("run", code=2).startswith("offset.storage is managed by the engine; remove it from")
+    assert postgres.refused("run", code=2).startswith(
+        "the property offset.storage is managed by the engine; remove it from"
+    )
     postgres.config.write_text(text.replace("jars = ", 'jars = "nowhere" # '), "utf-8")
     assert "Debezium's jars are not in " in postgres.refused()
     postgres.config.write_text(text.replace('key = ["id"]', ""), "utf-8")
-    refusal = "configuration: entities.orders.table: there is no event of public.orders"
+    refusal = "configuration: entities.orders.table: there is no event of the table public.orders"
     assert postgres.refused("run", code=2).startswith(refusal)

@@ -169,7 +169,8 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert f"positions    {site.name}: there\nnothing is dropped" in out
     code, out, _ = site.call("drop", "--topics", "--positions", "--slot", "--yes")
     assert code == 0
-    assert out.endswith(f"dropped slot {site.name}\ndropped 3 topics\ndropped the checkpoint of {site.name}\n")
+    dropped = [f"slot {site.name}", "3 topics", f"the checkpoint of the source {site.name}"]
+    assert out.splitlines()[-3:] == [f"dropped {thing}" for thing in dropped]
     log = open_log(config.load(site.file, os.environ))
     assert log.checkpoint() is None
     assert log.counts().keys() == {"dead", "gaps"}
@@ -268,7 +269,8 @@ def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
         other.recover()
         other.commit(replace(checkpoint(1), settings={"orders": {}}))
     [finding] = site.findings()["fail"]
-    assert finding.startswith(f"sources: other already publishes to {site.name}.orders, and so would {site.name}: ")
+    both = f"the source other already publishes to the topic {site.name}.orders, and so would {site.name}: "
+    assert finding.startswith(f"sources: {both}")
     assert site.service().ended().kind is Kind.PRECONDITION
 
 

@@ -152,8 +152,8 @@ def test_committed_rows_after_an_endless_transaction_are_an_error(
             read(log)
         assert caught.value.kind is Kind.CONNECTION
         assert str(caught.value).startswith(
-            f"reading {settings.prefix}.order, partition 0: a transaction has been open at offset 2 for 1 s, before "
-            "rows that are committed; "
+            f"reading topic {settings.prefix}.order, partition 0: a transaction has been open at offset 2 for 1 s, "
+            "before rows that are committed; "
         )
         others.abort_transaction(PATIENCE_S)
         assert read(log) == [1, 2]

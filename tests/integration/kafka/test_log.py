@@ -313,7 +313,10 @@ def test_the_error_of_a_foreign_message_says_where_it_is(settings: KafkaSettings
         raw(settings, "order", [change(1, "1", at=2)], commit=True, values=[b"secret"])
     with pytest.raises(ChangelogError) as caught:
         list(log_of(settings).read())
-    assert str(caught.value) == f"a message is not an envelope in JSON: {settings.prefix}.order, partition 2, offset 0"
+    assert (
+        str(caught.value)
+        == f"a message is not an envelope in JSON: topic {settings.prefix}.order, partition 2, offset 0"
+    )
 
 
 def test_an_event_has_the_position_that_kafka_gave_it(settings: KafkaSettings) -> None:

@@ -383,7 +383,7 @@ def test_a_repartition_that_cannot_be_done_changes_nothing(
     store(site, replace(before, partial=True))
     assert "a transaction is half published" in refused(capsys, site)[1]
     store(site, replace(before, windows={"item": {"complete": False}}))
-    assert f"the table of item is still being read into {topic_of(site)}" in refused(capsys, site)[1]
+    assert f"the table of the entity item is still being read into topic {topic_of(site)}" in refused(capsys, site)[1]
     store(site, replace(before, position=None))
     assert "an older checkpoint has overwritten the newer one" in refused(capsys, site)[1]
     store(site, before)

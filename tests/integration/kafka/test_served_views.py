@@ -154,8 +154,8 @@ def assert_equal(api: Api, changelog: Changelog) -> None:
 
 
 def assert_some_are_equal(api: Api, changelog: Changelog) -> None:
-    """Checks views that keep only the keys used last: each row is right, or the answer is that it is unknown. The key
-    "1" changed last.
+    """Checks views that keep only the keys used last. Each answer is the right row, or says that the row is unknown.
+    The key "1" changed last.
     """
     for name, expected in changelog.rows.items():
         target = f"/{name}/1?min_position={changelog.last}"
@@ -290,7 +290,7 @@ def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
 def test_a_second_process_with_the_same_application_takes_over(
     tmp_path: Path, views: ServedViews, changelog: Changelog
 ) -> None:
-    """The first one that takes over keeps only some rows, and the next one must still find all of them."""
+    """The first process that takes over keeps only some rows. The next one must still find all rows."""
     with served(configure(tmp_path, changelog.settings, f'store = "lru:{KEYS_KEPT}"')) as recent:
         changelog.more(20)
         changelog.add([_place_by_key(record(Op.CREATE, '{"id":"1"}', key="1", entity=name)) for name in ENTITIES])

@@ -140,7 +140,7 @@ def test_a_checkpoint_is_found_after_an_open_transaction_of_another_source(setti
 def test_two_sources_do_not_write_one_topic(settings: KafkaSettings) -> None:
     with opened(replace(settings, name="other")) as other:
         other.commit(replace(checkpoint(1), settings={"guest": {}, "order": {}}))
-        message = r"^other already publishes to \S+\.order, and so would app: "
+        message = r"^the source other already publishes to the topic \S+\.order, and so would app: "
         with pytest.raises(ChangelogError, match=message) as caught, opened(settings):
             pass
         assert caught.value.kind is Kind.PRECONDITION

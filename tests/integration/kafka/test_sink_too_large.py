@@ -37,7 +37,7 @@ def large(commit: int) -> list[Record]:
 def test_the_sink_stops_at_the_position_of_a_message_that_is_too_large(settings: KafkaSettings) -> None:
     with opened(limit(settings, 4000)) as app_sink:
         with pytest.raises(
-            ChangelogError, match=r"a message to \S+ has \d+ bytes, and the topic takes at most 4000"
+            ChangelogError, match=r"a message to topic \S+ has \d+ bytes, and the topic takes at most 4000"
         ) as caught:
             app_sink.add([batch.from_records(large(1))])
         assert caught.value.kind is Kind.STOP

@@ -252,7 +252,7 @@ def test_the_error_of_an_invalid_checkpoint_says_where_it_is(settings: KafkaSett
     assert producer.flush(PATIENCE_S) == 0
     error = refusal(settings)
     assert error.kind is Kind.GAP
-    message = rf"the message at offset [12] of {settings.prefix}\.positions is not a checkpoint"
+    message = rf"the message at offset [12] of topic {settings.prefix}\.positions is not a checkpoint"
     assert re.fullmatch(message, error.message)
     with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as sink:
         sink.prepare([entity(partitions=PARTITIONS)])

@@ -255,7 +255,7 @@ def test_a_row_without_all_columns_stops_the_service_and_can_be_skipped(site: My
         site.sql("SET SESSION binlog_row_image = MINIMAL", "UPDATE item SET amount = 0 WHERE id = 1")
         error = service.ended()
     assert (error.kind, error.choices) == (Kind.STOP, ("skip",))
-    assert f"a row of {site.database}.item lacks name, amount" in error.message
+    assert f"a row of the table {site.database}.item lacks the columns name, amount" in error.message
     assert error.position is not None
     assert site.call("accept", str(error.position), "--as", "skip")[0] == 0
     site.sql("UPDATE item SET amount = 0 WHERE id = 2")

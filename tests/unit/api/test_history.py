@@ -109,7 +109,7 @@ def test_keys_that_never_existed_are_refused(log: changelog.ChangelogReader, sto
     for ask in (log.history, log.blame, lambda *names: list(log.changes(*names, since=BEGIN))):
         with pytest.raises(changelog.ChangelogError, match=r"the changelog in .* has no change of order 4711"):
             ask("order", 4711)
-        with pytest.raises(changelog.ChangelogError, match=r"the key of order has 1 column, not 2"):
+        with pytest.raises(changelog.ChangelogError, match=r"the key of the entity order has 1 column, not 2"):
             ask("order", (1, 2))
         with pytest.raises(changelog.ChangelogError, match=r"has no entity orders"):
             ask("orders", 1)

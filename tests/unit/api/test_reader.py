@@ -150,7 +150,7 @@ def test_an_empty_changelog_has_no_entities(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     log = changelog.open(tmp_path)
     assert (log.entities(), log.position(), list(log.changes()), list(log.follow(timeout=0))) == ([], None, [], [])
-    with pytest.raises(changelog.ChangelogError, match="has no change of order yet"):
+    with pytest.raises(changelog.ChangelogError, match="has no change of the entity order yet"):
         log.table("order")
 
 

@@ -210,7 +210,9 @@ def test_moments_outside_the_changelog_are_refused(log: changelog.ChangelogReade
         log.table("order", as_of=BEGIN)
     with pytest.raises(changelog.ChangelogError, match=r"is past the end: the changelog in .* ends at"):
         log.table("order", as_of=Position(2, 0, 0))
-    with pytest.raises(changelog.ChangelogError, match="order has no columns at 00000001/0000000000000000/00000000"):
+    with pytest.raises(
+        changelog.ChangelogError, match="the entity order has no columns at 00000001/0000000000000000/00000000"
+    ):
         log.table("order", as_of=Position(1, 0, 0))
     too_early = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))  # in UTC, it would be in the year 0
     for moment in (datetime(2026, 11, 21), "2026-11-21", "yesterday", 7, too_early, too_early.isoformat()):  # noqa: DTZ001
@@ -226,5 +228,7 @@ def test_unknown_entities_are_refused(log: changelog.ChangelogReader) -> None:
 def test_an_entity_without_changes_has_no_columns_yet(tmp_path: Path) -> None:
     log = shop(tmp_path, [[created("order", '{"id":1}')]], order={"id": P.INT}, guest={"id": P.INT})
     assert log.entities() == ["guest", "order"]
-    with pytest.raises(changelog.ChangelogError, match="has no change of guest yet, so its columns are unknown"):
+    with pytest.raises(
+        changelog.ChangelogError, match="has no change of the entity guest yet, so its columns are unknown"
+    ):
         log.table("guest")

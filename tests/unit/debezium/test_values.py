@@ -178,7 +178,9 @@ def test_an_unknown_type_is_published_as_its_base_type_with_one_warning() -> Non
     warnings: list[str] = []
     message = typed({"c": scalar("string", "com.example.Money")}, event("c", None, {"c": "5 EUR"}))
     assert changed(message, warn=warnings.append).after == (b'"5 EUR"',)
-    assert warnings == ["column c of public.orders has the unknown type com.example.Money: published as its base type"]
+    assert warnings == [
+        "column c of the table public.orders has the unknown type com.example.Money: published as its base type"
+    ]
 
 
 def test_a_point_of_mysql_is_a_geometry() -> None:
@@ -282,7 +284,7 @@ def test_every_semantic_type_can_be_declared(name: str) -> None:
 
 
 def test_a_column_without_a_type_is_refused_by_name() -> None:
-    with pytest.raises(ChangelogError, match=r"column note of public\.orders has no declared type") as caught:
+    with pytest.raises(ChangelogError, match=r"column note of the table public\.orders has no declared type") as caught:
         changed(plain(event("c", None, {"id": 1, "note": "x"})), types={("public", "orders"): {"id": "int"}})
     assert caught.value.kind is Kind.PRECONDITION
     assert caught.value.hint is not None

@@ -36,7 +36,7 @@ def test_the_condition_compares_the_column_itself(
     ],
 )
 def test_a_bound_that_does_not_fit_the_column_is_refused(type_: Primitive, text: str, what: str) -> None:
-    with pytest.raises(ChangelogError, match=rf"{text!r} is not a value of id: give {what}") as caught:
+    with pytest.raises(ChangelogError, match=rf"{text!r} is not a value of column id: give {what}") as caught:
         bounds(KeyRange(end=text), "thing", [("id", type_)])
     assert caught.value.kind is Kind.USAGE
 
@@ -52,5 +52,5 @@ def test_a_bound_that_does_not_fit_the_column_is_refused(type_: Primitive, text:
 def test_keys_of_other_types_have_no_ranges(type_: ColumnType, type_name: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         bounds(KeyRange(first="1"), "thing", [("id", type_)])
-    assert caught.value.message == f"thing: its key begins with id, which is of type {type_name}"
+    assert caught.value.message == f"the key of the entity thing begins with column id, whose type is {type_name}"
     assert caught.value.hint == "ranges work with integers, strings and UUIDs; --sample SHARE works with all keys"

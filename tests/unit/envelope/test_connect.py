@@ -383,7 +383,9 @@ def test_keys(types: tuple[ColumnType, ...], text: str, value: dict[str, Any]) -
 def test_a_key_without_a_form_stops() -> None:
     shape = Struct(fields=(("id", P.DATE),))
     rows = batch.from_records([record(Op.CREATE, '{"id":"infinity"}', key="infinity", ordinal=8)])
-    with pytest.raises(ChangelogError, match="a key of order cannot be represented in Debezium's types") as caught:
+    with pytest.raises(
+        ChangelogError, match="a key of the entity order cannot be represented in Debezium's types"
+    ) as caught:
         Rendering(entity(), shape, as_json=True).events(rows)
     assert caught.value.kind is Kind.STOP
     assert str(caught.value.position) == "00000001/0000000000000001/00000008"

@@ -134,9 +134,11 @@ def test_the_error_for_a_question_without_an_answer_is_one_line(tmp_path: Path) 
     assert str(caught.value) == f"{where} has no change of order 3 up to 00000001/0000000000000006/00000000; {began}"
     with pytest.raises(ChangelogError, match=r"no change of order 1 up to 2026-11-21T03:10:02\.886044Z; its first"):
         key_blame(log, "order", "1", at=BEGIN)
-    with pytest.raises(ChangelogError, match="the key of guest has 2 columns, not 1; give the values of region, id"):
+    with pytest.raises(
+        ChangelogError, match="the key of the entity guest has 2 columns, not 1; give the values of region, id"
+    ):
         key_blame(log, "guest", "1")
     with pytest.raises(ChangelogError, match=r"no change of guest .*EU"):
         key_blame(log, "guest", key_text(["EU", "1"]))
-    with pytest.raises(ChangelogError, match="the key of order has 1 column, not 2"):
+    with pytest.raises(ChangelogError, match="the key of the entity order has 1 column, not 2"):
         key_history(log, "order", key_text(["1", "2"]))

@@ -74,6 +74,8 @@ def test_the_policy_stops_at_the_statement_and_not_before_it(seed: int) -> None:
     stored = after(NEW, assembled, reader)
     assert reader.stop is not None
     assert (reader.stop.kind, reader.stop.position) == (Kind.GAP, Position(1, created, 0))
-    assert str(reader.stop).startswith("rows of item are not in the log: another table has taken the name of its table")
+    assert str(reader.stop).startswith(
+        "rows of the entity item are not in the log: another table has taken the name of its table"
+    )
     assert published(assembled.rows) == world.expected[:5]
     assert [stored.gtids.contains(logged.gtid) for logged in world.log] == [True, True, False, False]

@@ -89,7 +89,7 @@ def test_mariadb_may_leave_out_what_an_update_does_not_change() -> None:
     [
         (replace(MYSQL, version=ServerVersion.parse("5.7.44")), "MySQL 5.7.44 is too old"),
         (replace(MARIADB, version=ServerVersion.parse("10.4.1-MariaDB")), "MariaDB 10.4.1 is too old"),
-        (replace(MYSQL, privileges=frozenset({"REPLICATION CLIENT"})), "run@% lacks REPLICATION SLAVE"),
+        (replace(MYSQL, privileges=frozenset({"REPLICATION CLIENT"})), "the account run@% lacks REPLICATION SLAVE"),
         (
             replace(MYSQL, is_replica=True, settings={**SETTINGS, "log_replica_updates": "OFF"}),
             "log_replica_updates is OFF: a replica does not log what it replicates",
@@ -153,17 +153,20 @@ TABLE = Table(
         (
             replace(TABLE, engine="MyISAM"),
             MYSQL.version,
-            "shop.orders is stored in MyISAM, whose changes cannot be rolled back",
+            "the table shop.orders is stored in MyISAM, whose changes cannot be rolled back",
         ),
         (
             replace(TABLE, versioned=True),
             MARIADB.version,
-            "shop.orders has system versioning: the log shows old versions of a row as further rows with its key",
+            (
+                "the table shop.orders has system versioning: "
+                "the log shows old versions of a row as further rows with its key"
+            ),
         ),
         (
             replace(TABLE, columns=(*TABLE.columns, TableColumn(name="at", not_null=True, declared=OLD))),
             MARIADB.version,
-            "column at of shop.orders has an old layout, in which the size of values is unknown",
+            "column at of the table shop.orders has an old layout that hides the size of values",
         ),
         (
             replace(TABLE, cascades=("fk_guest",)),
@@ -186,14 +189,14 @@ def test_mysql_logs_cascades_from_9_6_on() -> None:
 def test_a_key_needs_a_unique_index_that_covers_its_columns() -> None:
     assert TABLE.usable_key() == ("id",)
     assert TABLE.key_problem(("code",)) == (
-        "the unique index codes of shop.orders covers only prefixes; create another on (code)"
+        "the unique index codes of the table shop.orders covers only prefixes of columns; create another on (code)"
     )
     assert TABLE.key_problem(("id", "code")) == (
-        "shop.orders has no unique index on (id, code); create one, or choose another key"
+        "the table shop.orders has no unique index on (id, code); create one, or choose another key"
     )
-    assert TABLE.key_problem(("nothing",)) == "shop.orders has no column nothing"
+    assert TABLE.key_problem(("nothing",)) == "the table shop.orders has no column nothing"
     nullable = replace(TABLE, columns=(TableColumn(name="id", not_null=False, declared="int"),))
-    assert nullable.key_problem(("id",)) == "column id of shop.orders may be null; make it NOT NULL"
+    assert nullable.key_problem(("id",)) == "column id of the table shop.orders may be null; make it NOT NULL"
     assert replace(TABLE, unique_indexes=TABLE.unique_indexes[:1]).usable_key() is None
 
 

@@ -59,5 +59,5 @@ def test_a_condition_needs_the_types_of_columns(archive: Path, tmp_path: Path) -
     with running(settings(tmp_path, view), archive=archive) as api:
         answer = api.get("/paid/41")
         assert answer.status == 503
-        assert "does not have the columns of order" in answer.json["error"]
+        assert "lacks the columns of the entity order" in answer.json["error"]
         assert answer.json["hint"] == "leave `where` out, and filter in the client"

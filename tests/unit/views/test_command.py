@@ -53,7 +53,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tu
         ),
         (
             '[views.x]\nentity = "order"\nserve = {}\ncolumns = ["id", "total"]',
-            "changelog: views.x: order has no column total; it has: id, status, amount, note",
+            "changelog: views.x: the entity order has no column total; it has: id, status, amount, note",
         ),
         (
             '[views.x]\nentity = "guest"\nserve = {}',
@@ -108,7 +108,7 @@ def test_what_is_missing_to_serve_topics_is_named(
     (over_topics / "kafka-streams-4.1.1.jar").write_text("", "utf-8")
     monkeypatch.setenv("JAVA_HOME", str(over_topics))
     code, error = refused(capsys, over_topics)
-    assert (code, error.partition(";")[0]) == (3, f"changelog: no java in {over_topics}")
+    assert (code, error.partition(";")[0]) == (3, f"changelog: there is no java in {over_topics}")
     monkeypatch.setitem(sys.modules, "jpype", None)
     monkeypatch.delattr(streams, "opening")
     for module in ("opening", "java", "tables"):

@@ -55,7 +55,7 @@ def test_stores_of_a_topic_that_was_created_again_are_deleted(folder: Path) -> N
 
 
 def passed(folder: Path, seconds: float) -> None:
-    """Makes the stores complete only up to a time that is this many seconds earlier."""
+    """Changes the marker: the stores now count as complete up to a time that is this many seconds earlier."""
     marker = json.loads((folder / "changelog.json").read_text("utf-8"))
     marker["complete_at_s"] -= seconds
     (folder / "changelog.json").write_text(json.dumps(marker), "utf-8")
@@ -106,14 +106,14 @@ def test_running_tables_count_once_every_checkpoint_was_written_again(folder: Pa
 def test_a_folder_of_another_owner_is_refused(folder: Path, tmp_path: Path) -> None:
     error = refusal(folder, replace(OWNER, application="shop-views"))
     assert error.kind is Kind.PRECONDITION
-    assert error.message == f"{folder} has the rows of the application booking-views, not of shop-views"
+    assert error.message == f"the folder {folder} has the rows of the application booking-views, not of shop-views"
     assert "[serve.streams] path" in str(error)
     assert "of the cluster c1, not of c2" in refusal(folder, replace(OWNER, cluster="c2")).message
     (folder / "changelog.json").write_text("{", "utf-8")
-    assert "is not a folder of served views" in refusal(folder).message
+    assert "does not hold served views" in refusal(folder).message
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").write_text("", "utf-8")
-    assert "is not a folder of served views" in refusal(tmp_path / "home").message
+    assert "does not hold served views" in refusal(tmp_path / "home").message
     assert refusal(tmp_path / "home" / "letter").kind is Kind.STORAGE
 
 

@@ -72,7 +72,9 @@ def test_changes_of_rows_that_move_between_partitions_cannot_be_chosen_by_servic
 
     monkeypatch.setattr(topics, "ensure", ensured)
     monkeypatch.setattr(topics, "read_ids", lambda *_: {"views-guest-changelog": "id"})
-    with pytest.raises(ChangelogError, match=r"rows of booking\.guest can move between its partitions, so they cannot"):
+    with pytest.raises(
+        ChangelogError, match=r"rows of the topic booking\.guest can move between its partitions, so they cannot"
+    ):
         changelog(moving)
     assert changelog(replace(moving, partitions=1, message_bytes=5 << 20)) == ("id", 7 * 86_400.0)
     assert (settings["cleanup.policy"], settings["max.message.bytes"]) == ("compact", str(5 << 20))

@@ -155,7 +155,7 @@ class TopicState:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a partition has too few in-sync replicas because other replicas of it are not in sync.
+        """Whether a partition has too few in-sync replicas although it has further replicas, which are not in sync.
 
         Brokers of all versions refuse messages to such a partition.
         """

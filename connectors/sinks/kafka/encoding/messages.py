@@ -1,9 +1,9 @@
 """Converts rows to Kafka messages and back. This module converts headers; a codec (`ValueCodec`) converts values.
 
 A message in another envelope than our own has the headers `KEY` and `SOURCE`, and lacks some headers of our envelope.
-From `KEY` and `SOURCE` alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the
-type of a header from its text, and fails if the text is the JSON value null, or JSON with values of several types. So
-every header of a message in another envelope must be plain text.
+By `KEY` and `SOURCE`, the service recognizes its own rows without decoding their values. Kafka Connect guesses the type
+of a header from its text, and fails if the text is the JSON value null, or JSON with values of several types. So every
+header of a message in another envelope must be plain text.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -122,7 +122,7 @@ class ProduceCalls:
             limiter, setting = "[sink] client", "its message.max.bytes, and max.message.bytes of the topic"
         raise ChangelogError(
             Kind.STOP,
-            f"a message to {message.topic} has {message.nbytes} bytes, and {limiter} takes at most {limit}",
+            f"a message to topic {message.topic} has {message.nbytes} bytes, and {limiter} takes at most {limit}",
             hint=f"raise {setting}, or {remedy}",
             position=at,
             choices=choices,

@@ -90,7 +90,7 @@ def _is_row(message: Message, values: ValueCodec, name: str, last: Position) -> 
 def _still_open(part: Part, offset: int) -> ChangelogError:
     return ChangelogError(
         Kind.CONNECTION,
-        f"reading {part[0]}, partition {part[1]}: a transaction has been open at offset {offset} for {WAIT_S:.0f} s, "
-        "before rows that are committed",
+        f"reading topic {part[0]}, partition {part[1]}: a transaction has been open at offset {offset} for "
+        f"{WAIT_S:.0f} s, before rows that are committed",
         hint="try again later; `kafka-transactions.sh describe-producers` names the program that holds it open",
     )

@@ -357,7 +357,7 @@ class KafkaLog:
                 return without_states(self._entity(name), message)
             item = record(self._entity(name), number, key, value, headers, self._values.decode)
         except ChangelogError as error:
-            where = f"{error.message}: {name}, partition {number}, offset {offset}"
+            where = f"{error.message}: topic {name}, partition {number}, offset {offset}"
             raise ChangelogError(error.kind, where, hint=error.hint) from error
         if position_of(item) == UNPLACED:
             return replace(item, envelope=_placed(item.envelope, at_offset(number, offset)))

@@ -75,7 +75,7 @@ def _parsed(entry: _Stored, topic: str) -> Checkpoint:
         if error.kind is not Kind.MALFORMED:
             raise
         raise ChangelogError(
-            Kind.GAP, f"the message at offset {entry.offset} of {topic} is not a checkpoint", hint=OVER_GAP
+            Kind.GAP, f"the message at offset {entry.offset} of topic {topic} is not a checkpoint", hint=OVER_GAP
         ) from error
 
 
@@ -86,8 +86,8 @@ def _refuse_shared(checkpoints: Mapping[bytes, _Stored], prefix: str, name: str,
         if shared:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"{other} already publishes to {topic(prefix, shared[0])}, and so would {name}: changes of two sources "
-                "cannot be ordered",
+                f"the source {other} already publishes to the topic {topic(prefix, shared[0])}, and so would {name}: "
+                "changes of two sources cannot be ordered",
                 hint=f"give one of them another [sink] prefix; or, if {other} is no longer used, drop its checkpoint: "
                 f"`changelog drop --positions --yes` with the configuration of {other}",
             )
@@ -107,8 +107,8 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    Reads up to the place where the committed messages ended when the first message arrived. It does not read on from
-    there, because other sources may write to the topic all the time. If `end` is given, reads the committed messages up
+    Reads up to the end that the committed messages had when the first message arrived. It does not read beyond this
+    end, because other sources may write to the topic all the time. If `end` is given, reads the committed messages up
     to the offset `end`, and waits for them if necessary.
     """
     action = f"reading {topic}"

@@ -37,8 +37,8 @@ class TopicIds:
     """The ids of a changelog's topics, which are read again every `CHECK_INTERVAL_S` seconds.
 
     `ids` has each topic's id from the checkpoint. For a topic that the checkpoint does not name, `ids` has the id that
-    was read first. Every method, and the constructor, raises ChangelogError (GAP) if a topic's id differs from its id
-    in `ids`.
+    was read first. The constructor and every method raise ChangelogError (GAP) if a topic's id differs from its id in
+    `ids`.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ def refuse_older(
             continue
         raise ChangelogError(
             Kind.DIVERGED,
-            f"the checkpoint in {positions_topic(prefix)} ends at {last or 'no position'}, but partition {number} of "
-            f"{topic} holds a row at {position}: an older checkpoint has overwritten the newer one",
+            f"the checkpoint in topic {positions_topic(prefix)} ends at {last or 'no position'}, but partition "
+            f"{number} of topic {topic} holds a row at {position}: an older checkpoint has overwritten the newer one",
             hint=OVER_GAP,
         )
 
@@ -100,8 +100,8 @@ def refuse_rows(client: Client, values: ValueCodec, prefix: str, name: str, part
         if position is not None and not is_foreign(message, values, name):
             raise ChangelogError(
                 Kind.GAP,
-                f"{positions_topic(prefix)} has no checkpoint of {name}, but partition {number} of {topic} holds a row "
-                f"at {position}",
+                f"the topic {positions_topic(prefix)} has no checkpoint of the source {name}, but partition {number} "
+                f"of the topic {topic} holds a row at {position}",
                 hint=OVER_GAP,
             )
 

@@ -9,9 +9,9 @@ positions of a transaction is the place before its first event, and its `through
     event      │ t 5 │ t 5 │ t 5 │ other │ t 6 │
     commit     └──────── 7 ──────┘         └─ 11
 
-A transaction ends when an event of another transaction follows, or when no further event has arrived. If the rest of
-the transaction arrives later, the rest is published as another transaction with the same id, and the stamp of the first
-part still applies.
+A transaction ends when an event of another transaction follows, or when no further event has arrived. If more of its
+events arrive later, they are published as another transaction with the same id, and the stamp of the first part still
+applies to them.
 """
 
 from collections import Counter
@@ -342,8 +342,8 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
-        If a delete has a column outside the key, it has all columns that the table has now; the columns that it lacks
-        were dropped. So such a delete is returned unchanged.
+        If a delete has a column outside the key, it is returned unchanged: it has all columns of the table, and any
+        that it lacks were dropped.
         """
         bound_table = self._tables.get(self._entities[event.table.name].name)
         if bound_table is None or len(event.table.columns) >= len(bound_table.columns):

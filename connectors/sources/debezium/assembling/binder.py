@@ -25,7 +25,7 @@ class Binder:
         """Returns the binding of a table to an entity.
 
         An old row that is not complete has only the columns of the message's key, and an update may have no old row at
-        all. In that case, the row's earlier key or partition is unknown if it has columns outside the message's key.
+        all. Then the row's earlier key or partition is unknown, if its columns are not all in the message's key.
         """
         binding = self._bindings.get((entity.name, table.number))
         if binding is not None:

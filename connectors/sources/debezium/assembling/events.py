@@ -7,7 +7,8 @@ from changelog.connectors.sources.debezium.assembling.binder import RELATION
 from changelog.connectors.sources.debezium.decode.events import Changed, EventTable, Row
 
 _PARTLY = frozenset({"postgresql"})
-"""The connectors whose deletes have an old row with nulls, or even defaults, in columns that the log does not have.
+"""The connectors whose deletes may have an old row that only looks complete: columns that the log does not have are
+null, or even have their defaults.
 
 With PostgreSQL, the table's replica identity decides which columns the log has. Events do not contain the replica
 identity. But if it is FULL, each update has an old row, and otherwise almost no update has one.

@@ -13,9 +13,9 @@ restart reads them again. A *part* is a partition of a topic. Below, `t 5 (3)` i
 Here, transaction 5 is complete. Transaction 6 has two events and waits for the second.
 
 The events of a part stay in their order, because the progress of a part is one offset. The transactions of a connector
-have the same order in the topic of transactions and in every part. So when the END of a transaction comes, a part can
-hold earlier events only if the END of their transaction is lost, or if they have no transaction. These events are
-published first.
+have the same order in the topic of transactions and in every part. So when the END of a transaction comes, no part
+should hold earlier events. If one does, the END of their transaction is lost, or they have no transaction. These events
+are published first.
 
 **A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
 transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may
@@ -26,8 +26,8 @@ transactions or was read to its end.
 **Memory is bounded.** A transaction with more than `bytes_max` of messages is an error. If all held events together
 have more than that, `ahead` returns the parts to pause. If no END is held, these are all parts except the one with the
 ENDs. Otherwise, the first held END names the awaited transaction. Then the part with the ENDs is paused, and so is each
-part whose last held event belongs to a later transaction. If more than twice `bytes_max` plus `READ_BYTES` is held even
-so, the awaited transaction is published as it arrived.
+part whose last held event belongs to a later transaction. If the held events still grow to more than twice `bytes_max`
+plus `READ_BYTES`, the awaited transaction is published as it arrived.
 """
 
 import heapq

@@ -210,8 +210,8 @@ def _without_unsent(group: _Group) -> _Group:
 class _Values:
     """All values of groups of rows, in one buffer, which ends with the padding that `splice` needs.
 
-    Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered: list 0 has the rows before
-    the changes of the first group, list 1 the rows after them, and lists 2 and 3 those of the second group.
+    Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered. List 0 has the old rows of
+    the first group, and list 1 its new rows; lists 2 and 3 have those of the second group.
     """
 
     def __init__(self, groups: Sequence[_Group]) -> None:

@@ -87,9 +87,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
     `before` is None if the event has no old row: the events of updates and deletes may lack it. `key` has the values of
-    the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete, whose
-    `moves` is `to`, and then a create, whose `moves` is `from`. In each of the two, `other_key` is the key of the other
-    one, if a header of the message has it.
+    the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and then a
+    create. The `moves` of the delete is `to`, and that of the create is `from`. Each has the other's key as
+    `other_key`, if a header of its message has it.
     """
 
     table: EventTable

@@ -112,7 +112,7 @@ class Layouts:
         if schema is None:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"column {column} of {'.'.join(table)} has no declared type, and the messages carry no schema",
+                f"column {column} of the table {'.'.join(table)} has no declared type, and messages carry no schema",
                 hint=f'declare it: {column} = "…" in [entities.X.types] of the entity of {".".join(table)}',
             )
         value = cell_of(schema) if cell else None
@@ -122,7 +122,10 @@ class Layouts:
 
     def _unknown_type(self, table: Name, column: str) -> Callable[[str], None]:
         def warn(name: str) -> None:
-            self._warn(f"column {column} of {'.'.join(table)} has the unknown type {name}: published as its base type")
+            self._warn(
+                f"column {column} of the table {'.'.join(table)} has the unknown type {name}: "
+                "published as its base type"
+            )
 
         return warn
 

@@ -2,11 +2,11 @@
 
 A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. A generated function then tests
 each token with one expression, without a call: most tokens are published as they are. All other tokens go through the
-column's converter, which defines the result (`values.tokens`). `RowsReader.from_members` does the same with the
-converters alone, and tests compare the two.
+column's converter, which defines the result (`values.tokens`). `RowsReader.from_members` has the same result, and uses
+only the converters. Tests compare the two.
 
-For values from an Avro decoder, a generated function prints the usual ones itself. `RowsReader.from_values` does the
-same with the converters alone.
+For values from an Avro decoder, a generated function prints the usual ones itself. `RowsReader.from_values` has the
+same result, and uses only the converters.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

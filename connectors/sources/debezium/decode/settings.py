@@ -13,7 +13,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 def _unknown_schema(number: int) -> Any:
     raise ChangelogError(
         Kind.PRECONDITION,
-        f"a message seems to be in Avro, under schema {number}, and no registry is configured",
+        f"a message seems to be in Avro with schema {number}, and no registry is configured",
         hint="name it as [source.topics] registry",
     )
 

@@ -24,9 +24,9 @@ Progress = Mapping[str, Any]
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message, and the progress of its part.
 
-    `after` is the progress of the part after the message. The source counts its way through the input in steps; `steps`
-    is the number of steps that the message takes, at least 1. `message` is None if there is nothing to publish: for
-    example, Kafka uses up an offset for the end of a transaction. `where` says in words where the message is.
+    `after` is the progress of the part after the message. The source counts its way through the input in steps, and the
+    message takes `steps` of them, at least 1. `message` is None if there is nothing to publish: for example, Kafka uses
+    up an offset for the end of a transaction. `where` says in words where the message is.
     """
 
     part: str
@@ -45,8 +45,8 @@ class Batch:
     """Messages in the order in which they arrived.
 
     `more` says that further messages have arrived already; they may belong to the same transaction as the last message
-    of this batch. `in_order` says that the messages are in the order in which they are published: it is the database's
-    order, or the service chose it before a restart. `behind` has the parts that are not known to be read to their end.
+    of this batch. `in_order` says that the messages are to be published in this order: it is the database's order, or
+    the service chose it before a restart. `behind` has the parts that are not known to be read to their end.
     """
 
     placed: Sequence[Placed]

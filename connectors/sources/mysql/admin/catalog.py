@@ -104,25 +104,26 @@ class Table:
         columns = {column.name.lower(): column for column in self.columns}
         for name in key:
             if name.lower() not in columns:
-                return f"{text} has no column {name}"
+                return f"the table {text} has no column {name}"
             if not columns[name.lower()].not_null:
-                return f"column {name} of {text} may be null; make it NOT NULL"
+                return f"column {name} of the table {text} may be null; make it NOT NULL"
         covering = [index for index in self.unique_indexes if sorted(index.columns) == sorted(key)]
         if not covering:
-            return f"{text} has no unique index on ({key_list}); create one, or choose another key"
+            return f"the table {text} has no unique index on ({key_list}); create one, or choose another key"
         if all(index.prefix for index in covering):
-            return f"the unique index {covering[0].name} of {text} covers only prefixes; create another on ({key_list})"
+            index_text = f"the unique index {covering[0].name} of the table {text}"
+            return f"{index_text} covers only prefixes of columns; create another on ({key_list})"
         return None
 
 
 def read_tables(
     query: Query, *, only: TableName | None = None, sized: Callable[[TableName], bool] = lambda _: False
 ) -> list[Table]:
-    """Returns all tables that can be published, sorted by database and name, without views, system tables and the
+    """Returns the tables that can be published, sorted by database and name. Leaves out views, system tables, and the
     tables of stamps and signals.
 
-    If `only` is given, returns only the table with this database and name. `sized` selects the tables whose `nbytes`
-    is returned; the `nbytes` of all other tables is 0.
+    If `only` is given, returns only the table with this database and name. `sized` says for which tables `nbytes` is
+    read; for all others, it is 0.
 
     While a table is being renamed, the catalogue may show the table incompletely, for example without columns or
     indexes. Then the catalogue is read again, up to `_ATTEMPTS` times in total.
@@ -136,7 +137,7 @@ def read_tables(
 
 
 def _read(query: Query, only: TableName | None, sized: Callable[[TableName], bool]) -> tuple[list[Table], bool]:
-    """Returns the tables, and whether the queries agree on them."""
+    """Returns the tables, and whether all queries saw the same tables."""
     condition, names = _restriction(only)
     columns = _by_table(query(_COLUMNS.format(condition), names))
     indexes = _by_table(query(_INDEXES.format(condition), names))

@@ -54,7 +54,7 @@ class LogStart:
 
     @property
     def source(self) -> Mapping[str, Any]:
-        """The members of a checkpoint's `source`."""
+        """The members that this module writes into a checkpoint's `source`."""
         members = {"server": self.server, "flavour": str(self.flavour), "gtids": self.received.text}
         if self.resume.text != self.received.text:
             members["resume"] = self.resume.text

@@ -48,7 +48,7 @@ def is_portion(count: int, nbytes: int) -> bool:
 
 
 def portion(events: EventBlock) -> int:
-    """Returns how many of the events, from the first on, to decode at once: at most `_EVENTS_MAX`.
+    """Returns how many of the first events to decode at once: at most `_EVENTS_MAX`.
 
     The portion ends with the event at which the bytes that can be rows reach `BLOCK_BYTES_MAX`.
     """
@@ -60,8 +60,9 @@ def portion(events: EventBlock) -> int:
 def cut(events: EventBlock) -> int:
     """Returns how many of the events make a block: all events up to the last one that ends a transaction.
 
-    If no transaction ended, it returns 0, or the number of all events once they have `BLOCK_BYTES_MAX` bytes. The
-    result need not be exact: a transaction may also be published in parts.
+    If no transaction ends among them, returns 0, so that the caller waits for more events. But events of
+    `BLOCK_BYTES_MAX` bytes or more always make a block. The result need not be exact, because a transaction may also be
+    published in parts.
     """
     for count in range(len(events), 0, -1):
         if _is_end(events[count - 1]):

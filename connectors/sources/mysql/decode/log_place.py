@@ -36,7 +36,7 @@ class LogPlace:
         """Returns a coordinate. Each of the next events ends at the sum of this coordinate and its `end_log_pos`.
 
         `first` and `last` are the `end_log_pos` of the first and of the last of these events. Returns None if no
-        coordinate fits all of them, because they are not in order in one file, or because the file's offset passes a
+        coordinate fits all of them. That is so if they are not in order in one file, or if the file's offset passes a
         multiple of 4 GiB among them.
         """
         low = self._offset % _FOUR_GIB

@@ -78,8 +78,8 @@ class LogState:
         Its other rows get the same epoch and commit, even if another server sends them.
         """
         self._awaits_half = half is not None
-        """Whether the rest of `half` has not been read yet since the source was opened. The server must send this rest
-        before all other rows, because the other rows have later positions.
+        """True while the rest of `half` has not been read. The server must send it before all other rows, because these
+        have later positions.
         """
         self.leaves_epoch = False
         """Whether the block must end, because the transaction that has just ended has the epoch of another server.
@@ -144,7 +144,7 @@ class LogState:
 
     @property
     def here(self) -> int:
-        """The coordinate of the transaction that is being read; between two transactions, a coordinate between them."""
+        """The coordinate of the transaction that is being read; if there is none, a coordinate after the last one."""
         if self.transaction is not None:
             return self.transaction.commit
         try:

@@ -31,8 +31,9 @@ HeldEvent = TableMap | RowsEvent | Signed
 class HeldTransaction:
     """The rows of one prepared transaction.
 
-    `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` are the transactions that the
-    server had sent before it; None for MySQL, where a set of GTIDs can lack this transaction and contain later ones.
+    `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` has the transactions that the
+    server had sent before it. It is None for MySQL, whose sets of GTIDs can leave out this transaction and still have
+    later ones.
     """
 
     gtid: str

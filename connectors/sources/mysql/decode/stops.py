@@ -7,7 +7,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 
 SKIP = "changelog accept POSITION --as skip"
-"""The command by which an operator continues after a stop, with the position of the stop."""
+"""The command by which an operator continues after a stop. POSITION is the position of the stop."""
 
 
 class Stops:

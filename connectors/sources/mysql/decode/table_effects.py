@@ -108,7 +108,7 @@ class TableEffects:
         entity = self._tables.named(table)
         if entity is not None:
             if entity.on_unlogged == "stop":
-                message = f"rows of {entity.name} are not in the log: {reason}"
+                message = f"rows of the entity {entity.name} are not in the log: {reason}"
                 raise self._stops.error(message, OVER_GAP, kind=Kind.GAP)
             self._run.discard(entity.table)
             self._state.miss(entity.name, reason)
@@ -120,5 +120,5 @@ class TableEffects:
             names = ", ".join(".".join(table) for table in published) or "an unknown table"
             self._stops.unless_skipped(
                 f"the log has a statement that changed {names}, but not the changed rows",
-                f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
+                f"set binlog_format = ROW for every session; run `{SKIP}`, then `changelog rebuild`",
             )

@@ -253,8 +253,8 @@ class TransactionReader:
         run.flush()
         if table_map.columns is None:
             self._stops.unless_skipped(
-                f"the binary log has no names of the columns of {table_map.schema}.{table_map.table}",
-                f"SET GLOBAL binlog_row_metadata = FULL; `{SKIP}`, then `changelog rebuild {entity.name}`",
+                f"the binary log has no names of the columns of the table {table_map.schema}.{table_map.table}",
+                f"SET GLOBAL binlog_row_metadata = FULL; run `{SKIP}`, then `changelog rebuild {entity.name}`",
             )
             return None
         before, table = self._tables.describe(entity, table_map)
@@ -288,8 +288,9 @@ class TransactionReader:
         """Raises an error for a row that lacks columns, unless an operator has decided to skip it."""
         columns = ", ".join(absent)
         self._stops.unless_skipped(
-            f"a row of {table.bound.binding.table} lacks {columns}: in its session, binlog_row_image was not FULL",
-            f"`{SKIP}`, then `changelog rebuild {table.entity.name}`",
+            f"a row of the table {table.bound.binding.table} lacks the columns {columns}: "
+            "in its session, binlog_row_image was not FULL",
+            f"run `{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )
 
     def _messages(self, prefix: str, table_map: log.TableMap, event: log.RowsEvent) -> None:
@@ -346,7 +347,7 @@ class TransactionReader:
             self._stops.unless_skipped(
                 "the log has a transaction that was rolled back after it changed a table whose engine cannot roll back",
                 "use InnoDB for all tables that are changed together with published ones; "
-                f"`{SKIP}` publishes its changes, then `changelog rebuild` of these tables corrects them",
+                f"`{SKIP}` publishes its changes; then run `changelog rebuild` for these tables",
             )
         if ends:
             self._end()
@@ -364,5 +365,5 @@ class TransactionReader:
                 if not self._begun().is_repeated:
                     self._stops.unless_skipped(
                         f"the log has an event {name}, which belongs to a statement that is not logged as rows",
-                        f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
+                        f"set binlog_format = ROW for every session; run `{SKIP}`, then `changelog rebuild`",
                     )

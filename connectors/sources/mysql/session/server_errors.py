@@ -90,7 +90,7 @@ def translated(action: str) -> Iterator[None]:
 
 
 def number_of(error: BaseException) -> int:
-    """Returns the number of the server's error from which `error` was made; 0 if it was not made from one."""
+    """Returns the number of the server's error behind `error`; 0 if there is none."""
     cause = error.__cause__
     return _parts(cause)[0] if isinstance(cause, pymysql.MySQLError) else 0
 

@@ -189,10 +189,11 @@ def take_snapshot(reader: Connection, control: Connection, deliveries: Deliverie
 def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot:
     """Returns what the snapshot of MariaDB sees.
 
-    A snapshot can end before the place where the stream begins, and still miss no transaction. The reason is that the
-    log may end with events of the server itself, such as a checkpoint, and no snapshot includes these before the next
-    commit. Also, on a server that has taken the place of
-    another, it is not known where the delivered transactions end. In both cases the GTIDs say what the snapshot misses.
+    In two cases, places alone do not say whether the snapshot misses a delivered transaction, and the GTIDs decide:
+
+    - The snapshot ends before the place where the stream begins. Still, it may miss no transaction, because the log can
+      end with events of the server itself, such as a checkpoint. No snapshot includes these before the next commit.
+    - The server has taken the place of another one, so it is not known where the delivered transactions end in its log.
     """
     place = snapshot_place(reader.query)
     if deliveries.covered is None or place.coordinate < deliveries.covered:

@@ -79,7 +79,7 @@ def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTa
     if not rows:
         raise ChangelogError(
             Kind.ALTERED,
-            f"there is no table {'.'.join(entity.table)} for {entity.name}, or the account may not read it",
+            f"there is no table {'.'.join(entity.table)} for the entity {entity.name}, or the account may not read it",
             hint="create the table, GRANT SELECT on it, or remove the entity",
         )
     columns = [catalog.column(row) for row in rows]

@@ -24,8 +24,7 @@ class Deliveries:
 
     The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
     use. `received` has the transactions that were delivered before the stream was opened. A snapshot of MariaDB sees
-    all of these transactions if it ends at the coordinate `covered` or later; `covered` is None if no such place is
-    known yet.
+    all of these if it ends at the coordinate `covered` or later. While no such coordinate is known, `covered` is None.
     """
 
     def __init__(self, received: Gtids, covered: int | None) -> None:

@@ -8,8 +8,8 @@ class LogColumn:
     """One column of a table map, which is the log's description of a table. It has everything that decides how the
     column's values are read and published.
 
-    - `type`: the code of the log (`type_codes.TypeCode`). Where the log has `STRING` and names the true type in its
-      metadata, this is the true type: `ENUM`, `SET` or `STRING`.
+    - `type`: the code of the log (`type_codes.TypeCode`). If the log has `STRING`, its metadata names the true type
+      (`ENUM`, `SET` or `STRING`), and `type` is the true one.
     - `meta`: the column's metadata in the log, as a number; two bytes are read as little-endian. Its meaning depends on
       `type`. It is the length in bytes for `STRING`, the maximum length in bytes for `VARCHAR`, and the size of a value
       for `FLOAT`, `DOUBLE`, `ENUM` and `SET`. For `TIME2`, `DATETIME2` and `TIMESTAMP2` it is the number of digits of

@@ -5,7 +5,7 @@ The server sends the values in its text protocol. It prints most of them as `pri
 that the server rounds or pads with zeros; TIMESTAMPs, which it prints without a zone; types that it prints as bytes;
 and texts with halves of surrogate pairs.
 
-On MySQL 9, some doubles in JSON documents remain different: `printed` writes them as MySQL 8.0 does.
+Some doubles in JSON documents differ on MySQL 9, because `printed` writes them as MySQL 8.0 does.
 """
 
 from collections.abc import Callable, Mapping

@@ -30,8 +30,8 @@ def time(digits: int) -> Printer:
     """Prints a TIME with `digits` fractional digits, for example `-838:59:59.0`.
 
     The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
-    from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. For a negative
-    time, the number minus the offset is negative, and its absolute value has these parts.
+    from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. A time is
+    negative if the number is less than the offset. Then the difference, without its sign, has these parts.
     """
     fraction_size = (digits + 1) // 2
 

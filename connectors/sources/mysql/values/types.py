@@ -77,8 +77,8 @@ def base64(text: bytes) -> bytes:
 
 
 def embedded(text: bytes) -> bytes:
-    """Returns JSON as it is, and any other text as a string, because MariaDB does not always enforce that a json is
-    JSON.
+    """Returns a text that is JSON as it is, and any other text as a JSON string. MariaDB does not always check that a
+    `json` column has JSON.
     """
     try:
         canonical.parse(text)
@@ -147,5 +147,6 @@ DECLARED: Mapping[str, Codec] = {
     "json": Codec(shape=Shape.OTHER, to_json=embedded, column_type=Primitive.JSON),
     "vector": _VECTOR,
 }
-"""The codecs of MariaDB's types that only the catalogue, and not the log, tells apart from others, by `declared_type`.
+"""The codecs of MariaDB's types that look like other types in the log; only the catalogue tells them apart. The keys
+are results of `declared_type`.
 """

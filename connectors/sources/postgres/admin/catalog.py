@@ -115,18 +115,18 @@ class Table:
         columns = {column.name: column for column in self.columns}
         for name in key:
             if name not in columns:
-                return f"{text} has no column {name}"
+                return f"the table {text} has no column {name}"
             if not columns[name].published:
-                return f"column {name} of {text} is generated, and the log does not carry it"
+                return f"column {name} of the table {text} is generated, and the log does not carry it"
             if not columns[name].not_null:
-                return f"column {name} of {text} may be null; make it NOT NULL"
+                return f"column {name} of the table {text} may be null; make it NOT NULL"
         candidates = [index for index in self.indexes if index.unique and sorted(index.columns) == sorted(key)]
         if not candidates:
-            return f"{text} has no unique index on ({key_list}); create one, or choose another key"
+            return f"the table {text} has no unique index on ({key_list}); create one, or choose another key"
         flaws = [_flaw(index) for index in candidates]
         if None in flaws:
             return None
-        return f"the unique index {candidates[0].name} of {text} {flaws[0]}; create another on ({key_list})"
+        return f"the unique index {candidates[0].name} of the table {text} {flaws[0]}; create another on ({key_list})"
 
 
 def read_tables(

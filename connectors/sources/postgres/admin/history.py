@@ -24,7 +24,7 @@ MEMBER = "history"
 
 
 def last_transaction(transaction: Transaction, publication: str) -> dict[str, Any]:
-    """Returns the checkpoint's entry for the last transaction that it covers, which `publication` sent."""
+    """Returns the checkpoint's entry for the last transaction that it covers. `publication` sent that transaction."""
     return {
         "commit": lsn_text(transaction.commit),
         "xid": transaction.xid & 0xFFFFFFFF,  # the form in the log

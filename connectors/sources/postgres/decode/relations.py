@@ -177,7 +177,7 @@ def _being_altered(table: str, column: str) -> ChangelogError:
 
     The service opens the source again and again until the transaction that alters the type has ended.
     """
-    message = f"an open transaction alters the type of key or partition column {column} of {table}"
+    message = f"an open transaction alters the type of key or partition column {column} of the table {table}"
     hint = "end that transaction: until then, nothing after this position is published"
     return ChangelogError(Kind.ALTERED, message, hint=hint)
 

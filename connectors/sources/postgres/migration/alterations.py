@@ -157,7 +157,7 @@ class _History:
         ]
 
     def _filled(self, number: int) -> bool:
-        """Returns whether rows that are older than the column have a value in it."""
+        """Returns whether rows from before the column was added have a value in it."""
         rewrites = {id(step) for step in self._rewrites()}
         for step in self._steps:
             state = step.states.get(self._before.oid)

@@ -15,8 +15,8 @@ from changelog.connectors.sources.postgres.session.connection import Connection
 class ColumnState:
     """A column in the catalogue. A column that is renamed keeps its `number`.
 
-    `type` includes the modifiers. `holds` says that rows that are older than the column have a value in it: the
-    column's default or a generated value.
+    `type` includes the modifiers. `holds` says that rows from before the column was added have a value in it: its
+    default or a generated value.
     """
 
     number: int

@@ -173,7 +173,8 @@ def _begin(reader: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
             reader.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise ChangelogError(
-            Kind.ALTERED, f"{leaf} disappeared while it was being read; the service plans how to read its table again"
+            Kind.ALTERED,
+            f"the table {leaf} disappeared while it was being read; the service plans how to read its table again",
         ) from error
     except psycopg.errors.LockNotAvailable:
         return None

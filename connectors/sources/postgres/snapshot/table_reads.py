@@ -119,9 +119,8 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
     entity = entities[name]
     table = next(iter(read_tables(connection, named=entity.table)), None)
     if table is None:
-        message = (
-            f"table {'.'.join(entity.table)} of {name} disappeared while it was being read; the service tries again"
-        )
+        message = f"table {'.'.join(entity.table)} of the entity {name} disappeared while it was being read"
+        message += "; the service tries again"
         raise ChangelogError(Kind.ALTERED, message)
     types = _types(connection)
     binding = _bound(types, entity, table, hmac_key)

@@ -185,7 +185,7 @@ class Publication:
         if continues and state.present is None:
             lost = f"there is no publication {self.name} any more"
         elif continues and away:
-            lost = f"publication {self.name} no longer has {', '.join(away)}"
+            lost = f"publication {self.name} no longer has the tables {', '.join(away)}"
         if lost:
             raise ChangelogError(Kind.GAP, f"{lost}, so the log may lack changes", hint=OVER_GAP)
         if not state.tables:
@@ -197,8 +197,8 @@ class Publication:
 
     def _finding(self, state: _State, steps: Sequence[tuple[str, str]]) -> Finding:
         if not steps:
-            return ok("publication", f"{self.name} has the tables that Debezium reads")
-        what = f"{self.name} {' and '.join(what for what, _ in steps)}"
+            return ok("publication", f"publication {self.name} has the tables that Debezium reads")
+        what = f"publication {self.name} {' and '.join(what for what, _ in steps)}"
         script = "; ".join(statement for _, statement in steps)
         if not self.is_ours:
             return fail("publication", f"{what}, and {MODE} is {self.mode}", f"run: {script}")
@@ -212,7 +212,7 @@ class Publication:
         if state.superuser:
             return
         if state.present is not None and not state.present.owned:
-            yield f"the publication belongs to {state.present.owner}"
+            yield f"the publication belongs to role {state.present.owner}"
         if state.present is None and not state.may_create:
             yield f"it lacks CREATE on database {state.database}"
         if self.mode == "all_tables":
@@ -220,7 +220,7 @@ class Publication:
             return
         for table in _lacking(state):
             if not table.owned:
-                yield f"table {table.text} belongs to {table.owner}"
+                yield f"table {table.text} belongs to role {table.owner}"
 
     def _steps(self, state: _State) -> Iterator[tuple[str, sql.Composed]]:
         """Yields what is wrong with the publication, in words, each with the SQL that corrects it."""

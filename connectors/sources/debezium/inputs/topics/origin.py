@@ -202,6 +202,6 @@ def _compacted(admin: Admin, topics: InputTopics) -> Iterator[Finding]:
         others = f" and {len(compacted) - 1} more" if len(compacted) > 1 else ""
         yield warn(
             "compaction",
-            f"{compacted[0]}{others} may lose events before they are read: its cleanup.policy is compact",
+            f"topic {compacted[0]}{others} may lose events before they are read: its cleanup.policy is compact",
             "set cleanup.policy=delete, or a min.compaction.lag.ms above the longest time that the service is stopped",
         )

@@ -19,7 +19,7 @@ _VARIABLES = (
 class ServerFacts:
     """Facts about the server and the current account.
 
-    `settings` has the values of the global variables that exist, in upper case. `is_replica` says whether the server
+    `settings` maps each global variable that exists to its value, in upper case. `is_replica` says whether the server
     replicates from another server; None if this is unknown, for example because the account may not query it.
     `privileges` are the global privileges of the account, as the server names them. They are None if the account also
     has roles, because the server does not list the privileges of roles.

@@ -128,9 +128,12 @@ def _retention(facts: ServerFacts) -> Finding:
 def _rights(facts: ServerFacts) -> Finding:
     privileges = _PRIVILEGES[facts.flavour]
     if facts.privileges is None:
-        return ok("rights", f"{facts.account} has roles; the service checks at its start whether their rights suffice")
+        return ok(
+            "rights",
+            f"the account {facts.account} has roles; the service checks at its start whether their rights suffice",
+        )
     missing = [name for name in privileges if name not in facts.privileges]
     if not missing:
-        return ok("rights", f"{facts.account} may read the binary log")
+        return ok("rights", f"the account {facts.account} may read the binary log")
     statement = f"GRANT {', '.join(missing)} ON *.* TO {quoted_account(facts.account)}"
-    return fail("rights", f"{facts.account} lacks {' and '.join(missing)}", statement)
+    return fail("rights", f"the account {facts.account} lacks {' and '.join(missing)}", statement)

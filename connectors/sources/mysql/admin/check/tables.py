@@ -24,13 +24,13 @@ def _engine(entity: Entity, table: Table) -> Iterator[Finding]:
     if table.engine != ENGINE:
         yield fail(
             entity.name,
-            f"{text} is stored in {table.engine or 'no engine'}, whose changes cannot be rolled back",
+            f"the table {text} is stored in {table.engine or 'no engine'}, whose changes cannot be rolled back",
             f"{_alter(table)} ENGINE = {ENGINE}",
         )
     if table.versioned:
         yield fail(
             entity.name,
-            f"{text} has system versioning: the log shows old versions of a row as further rows with its key",
+            f"the table {text} has system versioning: the log shows old versions of a row as further rows with its key",
             f"exclude it, or {_alter(table)} DROP SYSTEM VERSIONING, which deletes its history",
         )
 
@@ -40,7 +40,7 @@ def _layout(entity: Entity, table: Table) -> Iterator[Finding]:
     if name is not None:
         yield fail(
             entity.name,
-            f"column {name} of {table.schema}.{table.name} has an old layout, in which the size of values is unknown",
+            f"column {name} of the table {table.schema}.{table.name} has an old layout that hides the size of values",
             f"SET GLOBAL mysql56_temporal_format = ON, then {_alter(table)} FORCE",
         )
 

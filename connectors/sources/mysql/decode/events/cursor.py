@@ -9,8 +9,8 @@ _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 class Cursor:
     """Reads `data` from `at` up to `end`. Missing bytes raise ChangelogError (MALFORMED) with their offset.
 
-    All numbers are little-endian. For error messages, `what` names the thing that `data` is a part of, and `base` is
-    the offset of `data` in it.
+    All numbers are little-endian. Two arguments are only for error messages: `what` names the whole that `data` is a
+    part of, and `base` is the offset of `data` in this whole.
     """
 
     __slots__ = ("_base", "_what", "at", "data", "end")

@@ -40,7 +40,7 @@ class EventReader:
     """Decodes the events of one connection, or of one file, in their order.
 
     Its state is the last format description, which says whether events end with a checksum, and which server wrote
-    them. Before the first format description, a stream has only events that the server makes up for the connection.
+    them. Before the first format description, a stream has only events that the server makes for this connection alone.
     """
 
     def __init__(self) -> None:
@@ -57,9 +57,10 @@ class EventReader:
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:
         """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.
 
-        There is one event, except in a compressed transaction, whose events are decompressed while they are iterated.
-        Raises ChangelogError (MALFORMED) with the offset in the event if the event cannot be read, if bytes are left
-        over, or if the checksum is wrong. No other error is raised. A memoryview is never decoded by `frequent_events`.
+        A packet has one event, unless it is a compressed transaction. The events of such a packet are decompressed one
+        by one, as the caller takes them. Raises ChangelogError (MALFORMED) with the offset in the event if the event
+        cannot be read, if bytes are left over, or if the checksum is wrong. No other error is raised. A memoryview is
+        never decoded by `frequent_events`.
         """
         size = len(packet)
         if self._format is None or size < HEADER_BYTES + CHECKSUM_BYTES or not isinstance(packet, bytes):

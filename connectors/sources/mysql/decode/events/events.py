@@ -50,9 +50,9 @@ class FormatDescription:
 class MysqlGtid:
     """A transaction of MySQL begins. `number` counts the transactions of `server_uuid` and `tag`; `tag` may be empty.
 
-    `original_commit_us` and `immediate_commit_us` say when it was committed by the server that first ran it, and by the
-    server that sends it, in microseconds since 1970 UTC. `transaction_bytes` is its size in the log, with this event.
-    These three are None if the server does not write them.
+    `original_commit_us` is when the server that first ran the transaction committed it, and `immediate_commit_us` is
+    when the sending server did, in microseconds since 1970 UTC. `transaction_bytes` is its size in the log, including
+    this event. Each of these three is None if the server does not write it.
     """
 
     header: Header
@@ -105,7 +105,7 @@ class MariadbGtid:
     - `ddl`: it is a statement that changes definitions.
     - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
     - `alter`: which part of a two-phase ALTER it is. For the second part, `alter_start` is the sequence of the first.
-    - `commit_id`: a number that all transactions that were committed together share.
+    - `commit_id`: a number that is the same for all transactions that were committed together.
     """
 
     header: Header
@@ -150,10 +150,10 @@ class GtidList:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """A statement. `sql` is in the character set to which the collation `client_collation` belongs.
+    """A statement. `client_collation` is the id of a collation, None if it is not known. `sql` is in the character set
+    of this collation.
 
-    `client_collation` is the id of the collation; None if it is not known.
-    `database` is the one that the session used. `sql_mode` has the server's bits for this setting; None if it is not
+    `database` is the session's current database. `sql_mode` has the server's bits for this setting; None if it is not
     known. The statement began `microseconds` after the header's timestamp.
     """
 

@@ -33,8 +33,8 @@ def images(table_map: TableMap, rows: RowsEvent) -> Iterator[tuple[Image | None,
     """Yields the old and the new row of each change; None where an insert has no old row, or a delete no new row.
 
     `rows` must have the table id of `table_map`, and must belong to the same statement. The values are views of the
-    event's packet, which stays in memory as long as they do. If the rows have no column at all (an insert of defaults,
-    with a minimal row image), the log does not say how many rows there were; then this yields one change.
+    event's packet, which stays in memory as long as they do. Rows can have no column at all, if defaults are inserted
+    with a minimal row image. Then the log does not say how many rows there were, and this yields one change.
 
     Raises ChangelogError: MALFORMED with the offset in the event's rows if they cannot be read, PRECONDITION if the
     table map has no names of columns.
@@ -43,7 +43,7 @@ def images(table_map: TableMap, rows: RowsEvent) -> Iterator[tuple[Image | None,
     if columns is None:
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"the binary log has no names of the columns of {table_map.schema}.{table_map.table}",
+            f"the binary log has no names of the columns of the table {table_map.schema}.{table_map.table}",
             hint="SET GLOBAL binlog_row_metadata = FULL",
         )
     cursor = Cursor(rows.body, what="event's rows")

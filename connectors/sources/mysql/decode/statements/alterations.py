@@ -19,9 +19,9 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 def altered(reader: StatementReader) -> Sequence[Effect]:
     """Returns the effects of an ALTER TABLE. The reader stands after the words ALTER TABLE.
 
-    The `Renamed` effects come last, wherever RENAME stands in the statement. The name of a column
-    is never mistaken for one of the searched words: each of these words is reserved, or has an effect only
-    before PARTITION, which is reserved.
+    The `Renamed` effects come last, wherever RENAME stands in the statement. No column's name is mistaken for one of
+    the words that are searched for. Each of them is either reserved, or has an effect only before the reserved word
+    PARTITION.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

@@ -42,8 +42,8 @@ _HEADER = np.dtype(
 class Headers:
     """The headers of a block's events, with one element for each event.
 
-    - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is before
-      that of an earlier event. (This happens where the file passes 4 GiB, or where another file begins.)
+    - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is lower
+      than that of an earlier event. (Offsets begin again at 4 GiB, and in another file.)
     - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends`: the `end_log_pos` in the header.
     """
 

@@ -59,7 +59,7 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
     """Returns a mask of the texts that are not only ASCII.
 
-    With `is_utf8`, the mask selects no text at all if all texts are valid UTF-8.
+    With `is_utf8`, and if all texts are valid UTF-8, the mask selects none of them.
     """
     mask = np.zeros(raw.count, bool)
     offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])

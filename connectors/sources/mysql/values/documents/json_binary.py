@@ -1,10 +1,10 @@
 """Reads MySQL's binary JSON: the format of JSON columns in tables and in the binary log.
 
 The format is described at the top of `json_binary.h` in MySQL's source. A document is one byte, which gives the type,
-and then the value. An object or array begins with the number of its members and its size in bytes. Entries of fixed
-size follow: for each key its offset and length, then for each value its type and its offset, or the value itself if it
-is small. Offsets count from the start of the object or array. In a *small* object or array, numbers and offsets have 2
-bytes; in a large one, they have 4.
+and then the value. An object or array begins with the number of its members and its size in bytes. Then come entries of
+fixed size. The entry of a key is its offset and its length. The entry of a value is its type and its offset; a small
+value takes the place of the offset. Offsets count from the start of the object or array. In a *small* object or array,
+numbers and offsets have 2 bytes; in a large one, they have 4.
 """
 
 import math
@@ -89,9 +89,9 @@ _ARRAYS: Final = {_SMALL_ARRAY: _SMALL, _LARGE_ARRAY: _LARGE}
 class _Reader:
     """Reads the values of one document.
 
-    In a valid document, no byte belongs to two values. Therefore the reader counts the bytes that it reads, and refuses
-    the document if it has read more bytes than the document has. Otherwise, a document in which many offsets name the
-    same value would become a huge text.
+    In a valid document, no byte belongs to two values. So the reader counts the bytes that it reads, and refuses a
+    document once they are more than the document has. Otherwise, a small document could become a huge text, if many of
+    its offsets name the same value.
     """
 
     __slots__ = ("_data", "_unread")

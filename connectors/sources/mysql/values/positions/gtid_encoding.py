@@ -1,9 +1,9 @@
 """Converts sets of MySQL's GTIDs to and from bytes. These bytes are in the command COM_BINLOG_DUMP_GTID and in the
 event PREVIOUS_GTIDS.
 
-All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
-bytes of its UUID and the number of its intervals (8 bytes). Each interval is two numbers of 8 bytes: its first
-number, and the first number after the interval.
+All numbers are little-endian. The set starts with the number of sources, in 8 bytes. Each source follows: its UUID (16
+bytes), the number of its intervals (8 bytes), and the intervals. An interval is two numbers of 8 bytes: its first
+number, and the first number after it.
 
 MySQL 8.3 and later use a second format if a source has a tag. This format also starts with 8 bytes: a byte 1, the
 number of sources in 6 bytes, and another byte 1. Each UUID is followed by a byte with twice the length of the tag, and

@@ -12,9 +12,9 @@ from typing import NamedTuple
 class Differences(NamedTuple):
     """A Python codec, and the characters that the servers convert differently.
 
-    Each key of `runs` is the bytes of a character in the set, and its value is a text. The servers convert this
-    character to the first character of the text, the character after it in the set to the second one, and so on. A
-    character that Unicode lacks becomes `?`.
+    Each key of `runs` has the bytes of a character in the set. The servers convert this character to the first
+    character of the key's value, the next character of the set to the second one, and so on. A character that Unicode
+    lacks becomes `?`.
     """
 
     codec: str

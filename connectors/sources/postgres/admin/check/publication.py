@@ -107,7 +107,7 @@ def findings(
             for problem in _table(connection, name, publication, entity, table)
         ),
     ]
-    yield from problems or [ok("publication", f"{name} has every configured table")]
+    yield from problems or [ok("publication", f"publication {name} has every configured table")]
 
 
 def _absent(
@@ -121,11 +121,11 @@ def _absent(
     if facts.may_create and not foreign_owners:
         entities = [entity for entity, _ in entity_tables]
         create = publication_sql(name, entities, server_version=connection.info.server_version)
-        message = f"{name} does not exist yet; `changelog run` or --fix creates it"
+        message = f"publication {name} does not exist yet; `changelog run` or --fix creates it"
         refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # see `tables.findings`
         return ok("publication", message, fix=(create,) if entities and not refused else ())
     if foreign_owners:
-        why = f"the tables belong to {', '.join(foreign_owners)}"
+        why = f"the tables have other owners: {', '.join(foreign_owners)}"
     else:
         why = f"it lacks CREATE on database {facts.database}"
     return fail(
@@ -151,7 +151,9 @@ def _options(name: str, publication: PublicationState, entity_tables: EntityTabl
         ),
     ):
         if is_wrong:
-            yield mend("publication", f"{name} {message}", f"ALTER PUBLICATION {identifier(name)} SET ({setting})")
+            yield mend(
+                "publication", f"publication {name} {message}", f"ALTER PUBLICATION {identifier(name)} SET ({setting})"
+            )
 
 
 def _table(
@@ -163,11 +165,11 @@ def _table(
         return  # the publication lists the table's partitions instead of the table, until `via_root` is fixed
     if published_table is None:
         add = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {published_as(entity)}"
-        yield mend("publication", f"{name} lacks table {text}", add)
+        yield mend("publication", f"publication {name} lacks table {text}", add)
     elif published_table.column_list:
         yield fail(
             "publication",
-            f"{name} has a column list on {text}",
+            f"publication {name} has a column list on table {text}",
             "remove the list and use [entities.X] exclude_columns instead",
         )
     else:
@@ -177,7 +179,7 @@ def _table(
 def _row_filter(
     connection: psycopg.Connection[Any], name: str, published_table: PublishedTable, entity: Entity
 ) -> Iterator[Finding]:
-    text = f"the row filter of {'.'.join(entity.table)}"
+    text = f"the row filter of table {'.'.join(entity.table)}"
     hint = f"the publication has {' '.join((published_table.filter or 'none').split())}; set the same on both sides"
     try:
         is_same = _is_same(connection, published_table.filter, entity)
@@ -188,7 +190,7 @@ def _row_filter(
             raise
         return
     if not is_same:
-        message = f"{name} and the setting `where` of [entities.{entity.name}] disagree on {text}"
+        message = f"publication {name} and the setting `where` of [entities.{entity.name}] disagree on {text}"
         yield fail("publication", message, hint)
 
 

@@ -57,15 +57,19 @@ def access(name: str, table: Table, relations: Mapping[int, RelationRights], rol
 def _access(name: str, relation: RelationRights, role: str) -> Iterator[Finding]:
     text, quoted = f"{relation.schema}.{relation.name}", identifier(relation.schema, relation.name)
     if not relation.logged:
-        yield fail(name, f"{text} is unlogged, so the log has none of its changes", f"ALTER TABLE {quoted} SET LOGGED")
+        yield fail(
+            name, f"table {text} is unlogged, so the log has none of its changes", f"ALTER TABLE {quoted} SET LOGGED"
+        )
     if not relation.reachable:
         grant = f"GRANT USAGE ON SCHEMA {identifier(relation.schema)} TO {identifier(role)}"
         yield fail(name, f"role {role} may not use schema {relation.schema}", grant)
     elif not relation.readable:
-        yield fail(name, f"role {role} may not read {text}", f"GRANT SELECT ON TABLE {quoted} TO {identifier(role)}")
+        yield fail(
+            name, f"role {role} may not read table {text}", f"GRANT SELECT ON TABLE {quoted} TO {identifier(role)}"
+        )
     elif relation.row_security:
         yield fail(
             name,
-            f"row security hides rows of {text} from role {role}",
+            f"row security hides rows of table {text} from role {role}",
             f"as a superuser: ALTER ROLE {identifier(role)} BYPASSRLS",
         )

@@ -168,7 +168,7 @@ def slot(facts: ServerFacts, state: SlotState | None, requirements: Requirements
         )
     else:
         yield ok(
-            "slot", f"{name} exists, " + (f"read by {state.reader}" if state.reader else "and no session reads it")
+            "slot", f"slot {name} exists, " + (f"read by {state.reader}" if state.reader else "and no session reads it")
         )
 
 
@@ -176,7 +176,7 @@ def _room_for_a_slot(facts: ServerFacts, name: str) -> Iterator[Finding]:
     if facts.slots >= facts.max_slots:
         yield _all_in_use("slot", facts.max_slots, "max_replication_slots")
     else:
-        yield ok("slot", f"{name} does not exist yet; `changelog run` creates it")
+        yield ok("slot", f"slot {name} does not exist yet; `changelog run` creates it")
     if facts.senders >= facts.max_senders:
         yield _all_in_use("senders", facts.max_senders, "max_wal_senders")
 
