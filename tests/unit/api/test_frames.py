@@ -1,4 +1,4 @@
-"""pandas, polars and DuckDB accept the Arrow tables that `ChangelogReader.table` returns."""
+"""Tests that pandas, polars and DuckDB accept the Arrow tables that `ChangelogReader.table` returns."""
 
 from collections.abc import Mapping
 from decimal import Decimal

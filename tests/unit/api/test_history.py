@@ -1,4 +1,8 @@
-"""A history is a table with a row for each change; a blame is a table with a row for each attribute."""
+"""Tests the histories and blames of rows in the Python API.
+
+A history is a table with a row for each change. A blame is a table with a row for each attribute; it names the change
+that set the attribute.
+"""
 
 import json
 from dataclasses import replace

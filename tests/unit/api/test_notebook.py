@@ -1,4 +1,4 @@
-"""The code on the documentation page about notebooks runs, and prints what the page shows."""
+"""Tests that the code on the documentation page about notebooks runs, and prints what the page shows."""
 
 import ast
 import contextlib
@@ -37,8 +37,8 @@ def order(number: int, status: str, amount: str) -> str:
     return f'{{"id":{number},"status":"{status}","amount":"{amount}"}}'
 
 
-def stories() -> Iterator[Record]:
-    """Yields the changes of the shop. Those with the same number of seconds belong to one transaction."""
+def shop_changes() -> Iterator[Record]:
+    """Yields the changes of the shop. Changes of the same second (the last argument) belong to one transaction."""
     yield change("customer", 7, None, '{"id":7,"country":"DE"}', "shop-web", "req-100", 1)
     yield change("order", 42, None, order(42, "NEW", "99.00"), "shop-web", "req-101", 1)
     yield change("order", 42, order(42, "NEW", "99.00"), order(42, "PAID", "99.00"), "payments", "req-102", 2)
@@ -63,7 +63,7 @@ def change(
 
 
 def numbered(records: Iterator[Record]) -> list[Record]:
-    """Gives the changes of each transaction their ordinals."""
+    """Numbers the changes of each transaction."""
     numbers: dict[int, int] = {}
     result = []
     for row in records:
@@ -92,7 +92,7 @@ def output(code: str, names: dict[str, Any]) -> str:
 
 
 def test_the_code_on_the_page_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop(tmp_path / "log", [numbered(stories())], order=ORDER, customer=CUSTOMER)
+    shop(tmp_path / "log", [numbered(shop_changes())], order=ORDER, customer=CUSTOMER)
     (tmp_path / "changelog.toml").write_text(CONFIGURATION, "utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The names and signatures of the Python API stay as they are, and importing `changelog` stays cheap."""
+"""Tests that the names and signatures of the Python API stay the same, and that importing `changelog` stays cheap."""
 
 import inspect
 import subprocess

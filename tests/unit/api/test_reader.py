@@ -1,4 +1,6 @@
-"""A `ChangelogReader` selects changes, follows them and finds them by key; its errors say what to do."""
+"""Tests how a `ChangelogReader` selects changes, follows new changes, and finds changes by key. Its errors must say
+what to do.
+"""
 
 import re
 from dataclasses import replace
@@ -89,7 +91,7 @@ def test_changes_are_chosen(log: changelog.ChangelogReader, chosen: dict[str, An
         (("DE",), "DE"),
     ],
 )
-def test_keys_have_the_text_that_is_published(key: Any, text: str) -> None:
+def test_keys_are_converted_to_the_texts_that_are_published(key: Any, text: str) -> None:
     assert key_text(key_texts(key)) == text
 
 
@@ -192,7 +194,7 @@ def test_a_configuration_names_the_changelog(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def archive(tmp_path: Path) -> changelog.ChangelogReader:
-    """An archive as the job `archive` fills it from Kafka: without a log, and with some changes in two files."""
+    """An archive like those that the job `archive` fills from Kafka: it has no log. Some changes are in two files."""
     versions = [version_of("order", ORDER, RECORDS[0]), version_of("guest", ORDER, RECORDS[0])]
     files = []
     for number, records in enumerate((versions, RECORDS[:50], RECORDS[40:])):

@@ -1,4 +1,6 @@
-"""The table of an entity has the rows that a replay of its changes gives, with typed values."""
+"""Tests the tables that `ChangelogReader.table` returns. A table must have the rows that a replay of the entity's
+changes gives, with typed values.
+"""
 
 import json
 import random
@@ -75,11 +77,11 @@ def test_the_order_of_the_changes_and_repeats_make_no_difference(seed: int, rows
     repeated = [*changes, *chance.sample(changes, len(changes) // 3)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newest_changes, "ROWS_MIN", minimum)
-        assert selected(chance.sample(repeated, len(repeated)), rows) == selected(changes, 1000)
+        assert newest_positions(chance.sample(repeated, len(repeated)), rows) == newest_positions(changes, 1000)
 
 
-def selected(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
-    """Returns the positions of the newest changes by key. Adds the changes in batches of `rows`."""
+def newest_positions(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
+    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions that are left, by key."""
     newest = newest_changes.NewestChanges()
     for begin in range(0, len(changes), rows):
         newest.add(from_records(changes[begin : begin + rows]))
@@ -91,7 +93,7 @@ def selected(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
     return {key: sorted(set(places)) for key, places in positions.items()}
 
 
-def test_without_a_moment_the_table_is_that_of_the_last_position(log: changelog.ChangelogReader) -> None:
+def test_by_default_a_table_is_as_of_the_last_position(log: changelog.ChangelogReader) -> None:
     assert log.position() == END
     assert log.table("order").sort_by("_key").equals(log.table("order", as_of=END).sort_by("_key"))
 
@@ -105,7 +107,7 @@ def test_a_time_selects_all_transactions_that_committed_by_then(log: changelog.C
 
 
 def test_a_clock_may_step_back(tmp_path: Path) -> None:
-    """A table as of a time has the transactions before the first one that committed after that time."""
+    """A table as of a time ends before the first transaction that committed after that time."""
     changes = [
         committed(created("item", f'{{"id":{number}}}', key=str(number), commit=number), second)
         for number, second in enumerate((10, 30, 20, 40), 1)
@@ -185,7 +187,7 @@ def test_a_thousand_columns(tmp_path: Path) -> None:
     assert log.table("wide", provenance=False).to_pylist() == [dict.fromkeys(names, 7)]
 
 
-def test_columns_are_those_of_the_moment(tmp_path: Path) -> None:
+def test_a_table_has_the_columns_of_its_moment(tmp_path: Path) -> None:
     first, second = created("item", '{"id":1}', key="1"), created("item", '{"id":2,"name":"b"}', key="2", commit=5)
     versions = [
         version_of("item", {"id": P.INT}, first),
@@ -198,7 +200,7 @@ def test_columns_are_those_of_the_moment(tmp_path: Path) -> None:
     assert new.sort_by("id").to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
 
 
-def test_values_that_no_change_has_are_null_and_listed_as_unavailable(tmp_path: Path) -> None:
+def test_unknown_values_are_null_and_listed_as_unavailable(tmp_path: Path) -> None:
     update = record(Op.UPDATE, '{"id":1}', entity="thing", key="1", unavailable=("long",))
     log = shop(tmp_path, [[update]], thing={"id": P.INT, "long": P.STRING})
     (row,) = log.table("thing").to_pylist()

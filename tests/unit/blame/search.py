@@ -46,7 +46,7 @@ def versions_in(records: Sequence[Record]) -> Mapping[str, list[Version]]:
                 rows.append(Version(None, number))
             continue
         rows = versions[record.place.key]
-        if record.moved_from is not None:  # The other key's last version only says that the row left it.
+        if record.moved_from is not None:  # the last version at the old key only says that the row left that key
             rows += last_life(versions[record.moved_from.key][:-1])
         state: Any = None if record.envelope.current is None else json.loads(bytes(record.envelope.current))
         op, original = record.envelope.provenance.source.op, record.envelope.original
@@ -91,7 +91,7 @@ def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
 
 
 def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
-    """Yields the pointers of those parts of a value that have no parts themselves."""
+    """Yields the JSON pointers of the innermost parts of a value."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not parts or not value:
         if pointer:
@@ -102,7 +102,7 @@ def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
 
 
 def at(value: Any, pointer: str) -> str | Missing:
-    """Returns the JSON at a JSON pointer, with sorted members; MISSING if there is nothing."""
+    """Returns the JSON at a JSON pointer, with sorted members, or MISSING if there is nothing."""
     for token in pointer.split("/")[1:]:
         name: Any = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):

@@ -1,4 +1,7 @@
-"""For every attribute of a row, `BlameFold` must name the same change as a search through all versions of the row."""
+"""Tests `BlameFold`, which finds the change that set each attribute of a row.
+
+It must find the same changes as a search through all versions of the row.
+"""
 
 import json
 from collections.abc import Sequence
@@ -51,7 +54,7 @@ def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
 def broken_logs(draw: st.DrawFn) -> tuple[list[Record], dict[str, int]]:
     """Draws a changelog that has lost some changes. Returns it, and the number of the change that set each column.
 
-    Each change writes values that no change wrote before, and each update has the row before it.
+    Each change writes values that are new in the column. Each update has the old row.
     """
     names = ("a", "b", "c")
     writers, state, records = dict.fromkeys(names, 0), dict.fromkeys(names, 0), []
@@ -88,7 +91,7 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """Returns, for each pointer, the value, the value before, the change, and whether the change's writer is known."""
+    """Returns the value, the old value, the change, and whether the change's writer is known, by pointer."""
     return {
         pointer: (
             sorted_text(attribute.value),
@@ -198,7 +201,7 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         ),
     ],
 )
-def test_what_the_changelog_does_not_say_has_an_unknown_writer(
+def test_the_writer_is_unknown_if_the_changelog_lacks_the_change(
     records: Sequence[Record], expected: dict[str, object]
 ) -> None:
     assert summary(blame_of(*records)) == expected
@@ -219,7 +222,7 @@ def test_a_move_keeps_the_writers_of_what_it_does_not_change() -> None:
     }
 
 
-def test_a_row_that_is_gone_has_only_a_last_change() -> None:
+def test_the_blame_of_a_deleted_row_has_only_the_last_change() -> None:
     for op in (Op.DELETE, Op.TRUNCATE):
         fold = BlameFold()
         assert fold.result() == Blame(current=None, last=None, attributes=())

@@ -1,6 +1,7 @@
-"""Draws random changes of rows. For these changes, a `World` has the messages of a changelog, and the versions of each
-row. Tests compute the blame (for each value, the change that set it) from the versions, and compare it with the blame
-that follows from the messages.
+"""Draws random changes of rows. A `World` has the messages of these changes, and the versions of each row.
+
+A *blame* names the change that set each value. Tests compute it from the versions and from the messages, and compare
+the two.
 """
 
 import json
@@ -35,7 +36,7 @@ class World:
     change: int = 0
 
     def state(self, key: str) -> dict[str, Any] | None:
-        """Returns the present state of a row, None if there is no row."""
+        """Returns the present state of a row, or None if there is no row."""
         return self.versions[key][-1].state if self.versions.get(key) else None
 
     def set(self, key: str, state: dict[str, Any] | None) -> None:
@@ -150,15 +151,15 @@ def _next_state(draw: st.DrawFn, state: dict[str, Any]) -> dict[str, Any]:
 
 @st.composite
 def _hidden(draw: st.DrawFn, before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Draws the columns that the database's log leaves out, from those that did not change."""
+    """Draws some of the columns that did not change. The database's log leaves these out."""
     same = [name for name in after if name in before and _text(before[name]) == _text(after[name])]
     return tuple(name for name in same if draw(st.booleans()))
 
 
 @st.composite
 def _originals(draw: st.DrawFn, before: dict[str, Any], hidden: Any) -> tuple[str | Missing, tuple[str, ...]]:
-    """Draws what the database's log has of the row before a change: all columns, some, or none. Returns the old row,
-    and the columns that are not in the log.
+    """Draws which columns of the old row are in the database's log. Returns the old row with these columns, and the
+    names of the others.
     """
     lacking = (*hidden, *(name for name in before if name not in hidden and draw(st.booleans())))
     lacking = tuple(name for name in before if name in lacking)

@@ -1,5 +1,7 @@
-"""Tests how signals (requests of operators) and progress change the checkpoint of an open source. After some of these
-changes, the source must open again.
+"""Tests how signals and progress change the checkpoint of an open source. Some changes make the source open again.
+
+A signal is an operator's request, for example to read a table again. A *sweep* searches the changelog for rows that
+the table lacks.
 """
 
 from dataclasses import replace
@@ -67,7 +69,7 @@ def test_a_sweep_finishes_first_unless_a_signal_interrupts_it() -> None:
     assert state.is_outdated(sweeping=True)
 
 
-def test_progress_of_the_old_plan_counts_except_for_replanned_entities() -> None:
+def test_progress_of_an_old_plan_counts_unless_the_plan_of_the_entity_changed() -> None:
     state = checkpointing()
     state.progress({"guest": {"complete": False, "part": 2}}, Reached(revision=0))
     assert state.checkpoint.windows["guest"] == {"complete": False, "part": 2}
@@ -95,7 +97,7 @@ def test_an_invalid_or_foreign_signal_changes_nothing(content: bytes, secret: by
     assert state.signals.take() == ignored
 
 
-def test_delivered_rows_advance_the_position_and_settling_changes_the_plan() -> None:
+def test_delivered_rows_change_the_position_and_settle_changes_the_plan() -> None:
     state = checkpointing()
     rows = batch.from_records([record(Op.CREATE, "{}", commit=200)])
     state.deliver(Assembled(rows=[rows], partial=True))
@@ -183,7 +185,7 @@ def test_a_new_changelog_reads_every_table() -> None:
     )
 
 
-def test_each_signal_of_a_transaction_has_a_number_of_its_own() -> None:
+def test_the_signature_of_a_signal_includes_its_number() -> None:
     state = checkpointing(secret=b"secret")
     signals = [
         (

@@ -1,5 +1,6 @@
-"""Tests `Template`, which makes the JSON texts of many rows at once. The texts must equal those that each column's
-codec makes for single values, and selected rows must keep their keys and states.
+"""Tests `Template`, which makes the JSON texts of many rows at once.
+
+The texts must be those that the codec of each column makes for single values.
 """
 
 from dataclasses import replace

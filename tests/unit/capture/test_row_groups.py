@@ -1,4 +1,4 @@
-"""Encoding rows in groups must give the same result as encoding them one by one."""
+"""Tests that rows which are encoded in groups are the same as rows which are encoded one by one."""
 
 import zlib
 from dataclasses import replace

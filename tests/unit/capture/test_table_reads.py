@@ -1,6 +1,4 @@
-"""Tests the table reads of an opened source: how they start and end, what ends them early, and when they record their
-progress.
-"""
+"""Tests how an opened source reads tables: how the reads start and end, and when they record their progress."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -30,8 +28,9 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Returns the table reads of an opened source. Only the table of guests is still to be read; that of orders is
-    complete. The names of the reached fail points are added to `passed`.
+    """Returns the table reads of an opened source. The table of orders was read completely, that of guests was not.
+
+    The names of the fail points that are reached are added to `passed`.
     """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())
@@ -100,7 +99,7 @@ def test_the_threads_end_when_every_table_is_read() -> None:
     assert passed == ["reading:planned", "reading:complete"]
 
 
-def test_a_changed_plan_ends_the_opening_when_the_plan_is_durable() -> None:
+def test_a_changed_plan_makes_the_source_open_again_once_the_plan_is_durable() -> None:
     state = checkpointing()
     reads = table_reads(state)
     state.obey(signal("rebuild"), AT, 8)

@@ -1,6 +1,6 @@
-"""Makes a changelog for tests of the console: the changes of a few rows, some of which have hostile values.
+"""Makes a changelog for tests of the console. It has the changes of a few rows.
 
-A hostile value is, for example, a script, or a text that is too long for a page.
+Some rows have hostile values, such as scripts, or texts that are too long for a page.
 """
 
 from collections.abc import Iterable, Sequence

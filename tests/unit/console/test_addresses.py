@@ -1,4 +1,6 @@
-"""The console finds the key of a row in the address of the row's page, whatever characters the key has."""
+"""Tests the addresses of rows in the console. The console must find the key of a row in the address of its page,
+whatever characters the key has.
+"""
 
 import re
 from urllib.parse import quote, urljoin
@@ -28,7 +30,7 @@ def test_an_address_leads_to_its_key(columns: list[str]) -> None:
 
 @given(path=st.text("aA0~2F.-_/é%", max_size=8))
 @settings(max_examples=100)
-def test_each_path_is_refused_or_names_a_key_whose_own_address_leads_to_it(path: str) -> None:
+def test_each_path_is_refused_or_names_a_key(path: str) -> None:
     key = key_of(path)
     if key is not None:
         assert key_of(row_address("order", key).removeprefix("/e/order/")) == key
@@ -39,7 +41,7 @@ def test_a_path_that_is_no_address_of_a_key_is_refused(path: str) -> None:
     assert key_of(path) is None
 
 
-def test_usual_keys_look_as_they_are() -> None:
+def test_usual_keys_are_readable_in_addresses() -> None:
     assert row_address("order", "42") == "/e/order/42"
     assert row_address("seat", key_text(["7", "eu-west"])) == "/e/seat/7/eu-west"
     assert with_query("/who", service="a b", identifier=None) == "/who?service=a+b"

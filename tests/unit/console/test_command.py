@@ -49,7 +49,7 @@ def run(capsys: pytest.CaptureFixture[str], config_file: Path, *words: str) -> t
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "changelog.example.org"])
-def test_off_loopback_it_refuses_to_start_without_a_token(
+def test_a_console_that_other_machines_can_reach_needs_a_token(
     config_file: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
     code, error = run(capsys, config_file, "--host", host)
@@ -160,7 +160,7 @@ def test_clients_with_incomplete_requests_do_not_keep_others_out(
         assert get(address).status == 200
 
 
-def test_the_wait_for_a_form_that_never_arrives_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_never_arrives_is_not_awaited_without_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "FORM_S", 0.2)
     with running(settings(folder)) as address:
         place = urlsplit(address)
@@ -181,8 +181,10 @@ def test_a_client_that_does_not_read_loses_its_connection(folder: Path, monkeypa
 
 
 def send_again_and_again(connection: socket.socket, requests: bytes) -> NoReturn:
-    """Sends requests until the connection fails. It fails only after the answers, which nobody reads, have filled the
-    network's buffers; that can take dozens of megabytes.
+    """Sends requests until the connection fails.
+
+    Nobody reads the answers. The connection fails once they have filled the network's buffers, which can take dozens of
+    megabytes.
     """
     while True:
         connection.sendall(requests)

@@ -231,7 +231,7 @@ def test_values_that_want_to_do_harm_are_only_shown(client: Client) -> None:
 
 @pytest.mark.parametrize("target", ["/e/guest/8", "/e/guest/9", "/", "/tail", "/e/guest"])
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_page_stays_small_with_huge_rows(client: Client, target: str, accept: str) -> None:
+def test_a_page_with_huge_rows_is_small(client: Client, target: str, accept: str) -> None:
     answer = client.get(target, accept=accept)
     assert answer.status == 200
     assert len(answer.body) < PAGE_BYTES_MAX
@@ -319,7 +319,7 @@ def test_the_latest_drift_report_is_shown(folder: Path, tmp_path: Path) -> None:
     assert "the report cannot be read" in client.get("/").text
 
 
-def test_what_a_service_or_a_request_wrote_is_listed_by_entity(client: Client) -> None:
+def test_the_writes_of_a_service_or_a_request_are_listed_by_entity(client: Client) -> None:
     data = client.json("/who?service=web-booking")
     assert [(item["entity"], item["ops"]) for item in data["entities"]] == [
         ("guest", [["creates", 1]]),

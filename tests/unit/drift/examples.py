@@ -11,9 +11,7 @@ from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
 
 ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557
 DRIFT_BY_NIGHT = {4: 3, 5: 3, 11: 41, 12: 41, 19: 2}
-"""Maps the number of an earlier night to the number of orders that drifted then. In all other earlier nights, no order
-drifted.
-"""
+"""How many orders drifted in each earlier night, by the number of the night. In nights without an entry, none did."""
 
 HARD = "<script>alert(\"x\")</script> & 'quotes'"
 """A text that must never be interpreted as markup or as a script."""
@@ -107,8 +105,9 @@ def clean() -> JSON:
 
 
 def drift() -> JSON:
-    """Returns the report of a night with drift. The drifted keys were republished at once; 41 keys of earlier nights
-    were found repaired.
+    """Returns the report of a night with drift. Its drifted keys were republished at once.
+
+    The night also verified that 41 keys of earlier nights are repaired.
     """
     night_report = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
     night_report = repaired(night_report, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")

@@ -108,7 +108,7 @@ def put_keys(folder: Path, run_report: Mapping[str, Any], keys: Iterable[tuple[s
 
 
 def night(folder: Path, run_report: Mapping[str, Any], keys: Iterable[tuple[str, str]] = ()) -> JSON:
-    """Does a complete run: writes its keys, finishes its report, and writes the report."""
+    """Writes all files of a run: its keys and its report. Returns the finished report."""
     put_keys(folder, run_report, keys)
     finished = finish(run_report, {"order": Policy()}, read_earlier(folder), folder=folder)
     write(folder, finished)

@@ -20,9 +20,7 @@ from tests.unit.drift.examples import HARD, NIGHTS
 
 PICTURES = Path(__file__).parents[3] / "docs" / "images"
 TOP_PX = 1500
-"""Pictures of a page end at this height. The picture of the night "drift" in light colours is the only one that shows
-the whole page.
-"""
+"""Pictures of a page end at this height. Only the picture of "drift" in light colours shows the whole page."""
 
 
 HEADLINES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not-caught-up": "Not caught up"}

@@ -1,6 +1,6 @@
-"""Tests how the table's row and the changelog's row of a key are compared, column by column.
+"""Tests how a row of the table is compared with the row of the same key in the changelog, column by column.
 
-A column with different values is drift, unless a value is unknown or a change of the schema explains the difference.
+Different values are drift, unless one of them is unknown or a change of the schema explains the difference.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ def test_different_columns_are_named(source: str, changelog: str, differ: tuple[
     assert result == Compared(kind="changed" if differ else None, columns=differ)
 
 
-def test_a_side_that_lacks_the_row_is_missing_or_extra() -> None:
+def test_a_row_on_one_side_only_is_missing_or_extra() -> None:
     row = RowState.parse('{"id":1}')
     assert compared(row, None, SHAPE, None) == Compared(kind="missing")
     assert compared(None, row, SHAPE, "1") == Compared(kind="extra")
@@ -85,7 +85,7 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         # a retyped column's values are written differently
         ([step("5", restated={"b"})], "4", '"b":"1.50"', '"b":1.5', Compared(kind=None, schema_changed=("b",))),
         ([step("5", restated={"b"})], "6", '"b":"1.50"', '"b":1.5', Compared(kind="changed", columns=("b",))),
-        # the table has no values of a dropped column
+        # the changelog's row still has a column that was dropped later
         ([step("5", dropped={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
         ([step("5", dropped={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
         # the schema changed after the changelog's last row
@@ -125,7 +125,7 @@ def version(
     return Version.parse(msgspec.json.encode(state))
 
 
-def test_steps_are_those_of_the_versions_and_of_changes_that_no_row_shows_yet() -> None:
+def test_steps_come_from_the_versions_and_from_later_changes_of_the_table() -> None:
     first = version(1, {"id": Primitive.INT, "a": Primitive.STRING})
     second = version(
         2,

@@ -1,4 +1,7 @@
-"""Tests the history of drifted keys over several runs: a key is open, then republished, then verified to be equal."""
+"""Tests the history of drifted keys over several runs.
+
+A drifted key is first *open*. After a repair it is *republished*, and after the next comparison it is *verified*.
+"""
 
 import json
 from pathlib import Path
@@ -43,7 +46,7 @@ def test_a_repair_that_did_not_hold_is_open_again(tmp_path: Path) -> None:
     assert finished["entities"]["order"]["history"]["firstSeen"] == "2026-11-01T03:10:00Z"
 
 
-def test_first_seen_is_that_of_the_oldest_key_that_still_drifts(tmp_path: Path) -> None:
+def test_first_seen_is_the_night_of_the_oldest_drift_that_is_still_open(tmp_path: Path) -> None:
     night(tmp_path, drift(1, 1), [A])
     night(tmp_path, drift(2, 2), [B, C])
     finished = night(tmp_path, drift(3, 2), [A, C])  # A did not drift in run 2, so its drift began in run 3
@@ -60,7 +63,7 @@ def test_first_seen_is_that_of_the_oldest_key_that_still_drifts(tmp_path: Path) 
         report(2, {}),
     ],
 )
-def test_a_run_that_compared_less_verifies_nothing(tmp_path: Path, unknown: dict[str, Any]) -> None:
+def test_a_run_that_compared_only_a_part_verifies_nothing(tmp_path: Path, unknown: dict[str, Any]) -> None:
     finished = night(tmp_path, drift(1, 2), [A, B])
     write(tmp_path, repaired(finished, "order", ["3f2a-1"], "2026-11-01T03:10:15Z"))
     finished = night(tmp_path, unknown)

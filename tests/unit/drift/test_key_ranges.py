@@ -1,4 +1,4 @@
-"""A range of keys, as a user writes it, becomes a condition in SQL. The tests in tests/spark run such conditions."""
+"""Tests the conditions in SQL that are made from ranges of keys. The tests in tests/spark run such conditions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/how-to/nightly-drift.md and the alert rules are well formed, and everything that they name exists."""
+"""Tests that docs/how-to/nightly-drift.md and the alert rules are valid, and that everything which they name exists."""
 
 import ast
 import importlib

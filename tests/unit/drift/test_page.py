@@ -1,4 +1,4 @@
-"""Tests the text of a drift report's page. Texts from outside never become markup, and different values look
+"""Tests the HTML of a drift report's page. Texts from outside must not become markup, and different values must look
 different.
 """
 

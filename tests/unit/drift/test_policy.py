@@ -1,4 +1,4 @@
-"""For each kind of drift, the report must give the right action and the right verdict."""
+"""Tests the action and the verdict that a report gives for each kind of drift."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""The tally counts drifted keys and keeps a few samples. It also says whether the keys drifted in one incident."""
+"""Tests the tally of drifted keys, which counts the keys and has a few samples of them.
+
+The tally also says whether all keys drifted in one incident, that is, whether they were written at about the same time.
+"""
 
 import io
 import json
@@ -65,7 +68,7 @@ def test_samples_are_bounded() -> None:
 
 def test_incidents_are_distinguished_by_when_their_keys_were_written() -> None:
     tally = Tally()
-    for number in range(20):  # each key was written shortly after the one before; the first and the last are far apart
+    for number in range(20):  # each key was written shortly after the one before it
         tally.add(row(number, at=AT + timedelta(seconds=number * BUCKET_S)))
     incidents = tally.to_json()["incidents"]
     assert (incidents["count"], incidents["shape"]) == (1, "one")

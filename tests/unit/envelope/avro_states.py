@@ -65,10 +65,7 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 
 
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
-    """Draws JSON values of a column type, including values that the corresponding Avro type cannot hold.
-
-    An example is NaN as the value of a decimal.
-    """
+    """Draws JSON values of a column type. Its Avro type cannot hold some of them, for example NaN in a decimal."""
     match type_:
         case Primitive():
             return _TOKENS[type_]

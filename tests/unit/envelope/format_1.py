@@ -1,4 +1,4 @@
-"""Loads the module that read checkpoints in an old version of the service: the last that knew only format 1."""
+"""Loads an old module: the reader of checkpoints in the last version of the service that knew only format 1."""
 
 from pathlib import Path
 from types import ModuleType

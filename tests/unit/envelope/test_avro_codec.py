@@ -1,5 +1,6 @@
-"""A value that is encoded in Avro and decoded again must have the same canonical text. Encoding by rows and by columns
-must give the same bytes.
+"""Tests the Avro codec. A value that is encoded and decoded again must have the same canonical text.
+
+Many rows are encoded column by column, and few rows one by one. Both ways must give the same bytes.
 """
 
 import io
@@ -126,9 +127,7 @@ def _with_context(row: Record, identifier: str, context: str | None, table: str 
 
 
 def test_older_versions_and_this_one_read_each_others_messages() -> None:
-    """The provenance of older versions has no context. If readers use the schema of an older version, they skip the
-    context that we write.
-    """
+    """The provenance of older versions has no context. Readers with an older schema skip the context that we write."""
     shape = Struct(fields=(("id", P.LONG),))
     new_schema = avro.value_schema("order", shape, ["id"], "booking")
     old_schema = before_contexts(new_schema)
@@ -147,9 +146,7 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
 
 
 def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
-    """MySQL has a year 0. Arrow can parse its dates, but decoders of Avro return no date before the year 1. So a date
-    of the year 0 is published as text.
-    """
+    """MySQL has a year 0. Decoders of Avro return no date before the year 1, so such a date is published as text."""
     shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
     days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]
     states = [

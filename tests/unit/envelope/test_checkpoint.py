@@ -1,4 +1,4 @@
-"""Checkpoints are read from JSON that this version or an older version wrote."""
+"""Tests how checkpoints are written as JSON, and read from JSON of this version and of older versions."""
 
 import json
 from dataclasses import replace

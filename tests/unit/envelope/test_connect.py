@@ -1,7 +1,7 @@
-"""Tests the conversion of changelog rows to Debezium events or to flat rows, each in JSON and in Avro. Simple readers
-of both encodings must read the expected values.
+"""Tests the conversion of changelog rows to Debezium events and to flat rows, both in JSON and in Avro.
 
-The readers follow the schemas in the messages, like the converters of Kafka Connect.
+Two simple readers must read the expected values. They follow the schemas of the messages, like the converters of Kafka
+Connect.
 """
 
 import base64
@@ -192,7 +192,7 @@ def test_values_are_read_back(example: tuple[Struct, str, dict[str, Any]]) -> No
 
 
 @given(states())
-def test_a_state_that_is_copied_whole_equals_one_that_is_converted_column_by_column(
+def test_copying_a_whole_state_equals_converting_its_columns(
     example: tuple[Struct, str, dict[str, Any]],
 ) -> None:
     shape, state, _ = example
@@ -303,7 +303,7 @@ def test_operations() -> None:
         (Array(element=P.DATE), '["1970-01-02",null]', [1, None]),
     ],
 )
-def test_values_beyond_the_usual(type_: ColumnType, text: str, value: Any) -> None:
+def test_unusual_values(type_: ColumnType, text: str, value: Any) -> None:
     shape = Struct(fields=(("id", P.LONG), ("c", type_)))
     assert after(shape, f'{{"id":42,"c":{text}}}') == {"id": 42, "c": value}
 
@@ -323,7 +323,7 @@ def test_values_beyond_the_usual(type_: ColumnType, text: str, value: Any) -> No
         (Array(element=P.DATE), '["infinity"]'),
     ],
 )
-def test_a_value_without_a_form_is_null_and_its_column_is_named(type_: ColumnType, text: str) -> None:
+def test_a_value_that_connect_cannot_represent_is_null_and_its_column_is_named(type_: ColumnType, text: str) -> None:
     shape = Struct(fields=(("id", P.LONG), ("c", type_)))
     assert after(shape, f'{{"id":42,"c":{text}}}') == {"id": 42, "c": None}
     rendering = Rendering(entity(), shape, as_json=True)
@@ -331,7 +331,7 @@ def test_a_value_without_a_form_is_null_and_its_column_is_named(type_: ColumnTyp
     assert rendering.without_form == {"c"}
 
 
-def test_floats_that_json_has_no_number_for() -> None:
+def test_floats_that_json_cannot_represent() -> None:
     shape = Struct(fields=(("id", P.LONG), ("a", P.DOUBLE), ("b", P.FLOAT), ("c", P.DOUBLE)))
     rows = batch.from_records([record(Op.CREATE, '{"id":42,"a":"NaN","b":"-Infinity","c":1.5}')])
     [row] = Rendering(entity(), shape, as_json=True).flat(rows)
@@ -380,7 +380,7 @@ def test_keys(types: tuple[ColumnType, ...], text: str, value: dict[str, Any]) -
     assert event["before"] == {**value, "c": None}
 
 
-def test_a_key_without_a_form_stops() -> None:
+def test_a_key_that_connect_cannot_represent_stops_the_service() -> None:
     shape = Struct(fields=(("id", P.DATE),))
     rows = batch.from_records([record(Op.CREATE, '{"id":"infinity"}', key="infinity", ordinal=8)])
     with pytest.raises(

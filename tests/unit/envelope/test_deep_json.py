@@ -1,4 +1,7 @@
-"""`members` splits a JSON object without recursion. If `json` can also read the object, both results must be equal."""
+"""Tests `members`, which splits a JSON object without recursion.
+
+For objects that Python's `json` can read, both results must be equal.
+"""
 
 import json
 

@@ -179,8 +179,8 @@ def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped:
 
 
 def test_columns_report_which_pairs_are_plain() -> None:
-    """`patch_columns` makes patches only for plain pairs of states. Without plain pairs, the test above would compare
-    nothing.
+    """`patch_columns` makes patches only for plain pairs of states. If no pair were plain, the test before this one
+    would compare nothing.
     """
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
@@ -235,8 +235,7 @@ def test_a_change_without_its_state_is_refused(op: Op) -> None:
             make(message(op))
 
 
-# The next tests use random histories of one key. A history has each change, together with the row after the change, as
-# far as readers can know the row.
+# The next tests use random histories of one key. A history has the changes, each with the row after the change.
 columns = st.fixed_dictionaries({name: st.none() | st.integers(0, 2) | tricky | values for name in COLUMNS})
 
 
@@ -287,7 +286,9 @@ def test_repeats_change_nothing(history: list[tuple[Envelope, Any]], data: st.Da
 
 
 @given(histories())
-def test_inverted_deltas_walk_back_until_a_reset(history: list[tuple[Envelope, Any]]) -> None:
+def test_inverted_deltas_give_the_earlier_rows_until_a_delta_lacks_the_old_value(
+    history: list[tuple[Envelope, Any]],
+) -> None:
     deltas = [delta_of(envelope) for envelope, _ in history]
     rows = [MISSING, *(row for _, row in history)]
     for place in range(len(deltas) - 1, -1, -1):
@@ -350,7 +351,7 @@ def test_a_truncate_ends_an_entity() -> None:
         back(deltas, MISSING)
 
 
-def test_events_without_a_position_are_all_kept() -> None:
+def test_no_event_without_a_position_is_dropped() -> None:
     create, read = (delta_of(message(op, text)) for op, text in ((Op.CREATE, '{"a":1}'), (Op.READ, '{"a":2}')))
     unplaced = [
         replace(delta, provenance=replace(delta.provenance, source=replace(delta.provenance.source, position=UNPLACED)))

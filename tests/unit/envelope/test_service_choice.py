@@ -1,4 +1,4 @@
-"""Tests which changes count, by the service that made them."""
+"""Tests the choice of changes by the service that made them."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""Tests the versions of an entity's columns: which are announced, which stop the service, and how operators accept
-them.
-"""
+"""Tests which versions of an entity's columns are announced, and which stop the service until an operator accepts them."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -62,8 +60,9 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*shapes: Struct, **accepted: Position) -> Versions:
-    """Returns the versions of a changelog whose entity had these sets of columns, one after the other. Every version
-    was published, even if it was incompatible.
+    """Returns the versions of a changelog whose entity had these sets of columns one after the other.
+
+    All of them were published, even incompatible ones.
     """
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in shapes]
@@ -320,8 +319,9 @@ def test_an_acceptance_holds_for_one_entity_only() -> None:
 
 
 def test_two_changes_of_one_transaction_are_announced_if_the_second_is_accepted() -> None:
-    """An earlier run stopped at the first change, and an operator accepted it. After that, the operator accepted the
-    second change. Only the last acceptance is stored.
+    """An operator accepted the first change after an earlier stop, and the second one later.
+
+    Only the last acceptance is stored.
     """
     versions = _after(OLDEST, order=Position(1, 9, 8))
     assert _announce(versions, NEWER, first=_first(commit=9, ordinal=4)).version.number == 2

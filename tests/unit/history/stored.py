@@ -22,8 +22,9 @@ COMMITS = 3
 
 def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLog:
     """Stores the records in at most `COMMITS` commits of whole transactions, as if a service had read a backlog.
-    The first `archived` commits are also in an archive, which replaces them. In the archive, each entity has one file,
-    which is sorted by key.
+
+    Also writes an archive, which replaces the first `archived` commits for readers. Each entity has one file in it,
+    sorted by key.
     """
     numbers = sorted({position_of(item).commit for item in records})
     part = {number: index * COMMITS // len(numbers) for index, number in enumerate(numbers)}

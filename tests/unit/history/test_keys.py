@@ -1,6 +1,6 @@
-"""Tests the history and the blame of one row, which are read from a file log and an archive.
+"""Tests the history and the blame of one row. Both are read from a file log and its archive.
 
-The blame must equal the blame that is computed from all messages of the changelog.
+The blame must be the same as if it were computed from all messages of the changelog.
 """
 
 import tempfile

@@ -1,4 +1,7 @@
-"""`writes` counts what a service or a request wrote, by entity. A search through all records must count the same."""
+"""Tests `writes`, which counts what a service or a request wrote, by entity.
+
+A search through all records must give the same numbers.
+"""
 
 import tempfile
 from collections import Counter
@@ -21,7 +24,7 @@ from tests.unit.records import BEGIN, record
 
 @settings(max_examples=25)
 @given(worlds(), st.data())
-def test_writes_are_those_that_a_search_counts(world: World, data: st.DataObject) -> None:
+def test_the_counts_equal_those_of_a_search(world: World, data: st.DataObject) -> None:
     service = data.draw(st.none() | st.sampled_from(["service-0", "service-1", "service-2"]))
     identifier = data.draw(st.none() | st.integers(1, 14).map(lambda number: f"req-{number}"))
     position = position_of(data.draw(st.sampled_from(world.records)))

@@ -1,5 +1,6 @@
-"""Tests how rows become Kafka messages in Debezium's envelope, or flat messages. The headers have what the service must
-read back later.
+"""Tests how rows become Kafka messages in Debezium's envelope, or flat messages.
+
+The headers of the messages must have everything that the service has to read back later.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""docs/reference/kafka.md gives the same settings of topics as the code, and commands that can be parsed."""
+"""Tests that docs/reference/kafka.md has the same settings of topics as the code, and commands that can be parsed."""
 
 import importlib
 import re

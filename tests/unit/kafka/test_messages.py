@@ -1,4 +1,4 @@
-"""Rows become Kafka messages with values from `json_codec`. Reading a message gives the same record again."""
+"""Tests how rows become Kafka messages with values of `json_codec`, and are read back as the same records."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Keys must get the same partitions as with Kafka's own Java client. The tests run the real class of that client."""
+"""Tests that keys get the same partitions as with Kafka's Java client. The tests run that client's hash function."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""A message that is too large is divided into parts that fit. The parts can be joined again."""
+"""Tests how a message that is too large is divided into parts, and joined again."""
 
 import pytest
 from hypothesis import given

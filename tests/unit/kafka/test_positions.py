@@ -1,4 +1,4 @@
-"""Reading checkpoints from a topic must end, even if other services write to the topic all the time."""
+"""Tests that reading checkpoints from a topic ends, even if other services write to the topic all the time."""
 
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ END = 5
 
 
 class GrowingTopic:
-    """A consumer whose topic gets another message whenever one is read, so that no poll finds the topic's end.
+    """A consumer whose topic gets another message whenever one is read. So a poll never finds the end of the topic.
 
     Before the first poll, the topic has `END` messages.
     """

@@ -1,4 +1,4 @@
-"""Provides a changelog to tests, and the API of its views."""
+"""Fixtures of the tests of served views: a changelog, and the API of its views."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`changelog views serve`: its options, what it refuses, and how it ends."""
+"""Tests `changelog views serve`: its options, what it refuses, and how it ends."""
 
 import json
 import re
@@ -71,7 +71,7 @@ def test_a_view_that_cannot_be_served_is_refused(
     assert problem in error
 
 
-def test_off_loopback_it_needs_a_token(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_other_machines_can_reach_needs_a_token(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings(folder)
     code, error = refused(capsys, folder, "--host", "0.0.0.0")
     assert code == 2
@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_is_refused(folder: Path, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def over_topics(tmp_path: Path) -> Path:
-    """A folder with a configuration for a broker that is not there, and with the name of a jar."""
+    """A folder with a configuration and an empty jar. The configuration names a broker that does not run."""
     streams = f', streams = {{ jars = "{tmp_path}" }}'
     (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=streams), "utf-8")
     (tmp_path / "kafka-streams-4.1.1.jar").write_text("", "utf-8")

@@ -126,7 +126,7 @@ def test_a_value_that_its_type_cannot_hold_is_null() -> None:
         ("day IN ('20261121')", "compares the date day with a text that is no day"),
     ],
 )
-def test_what_is_not_in_the_part_is_refused(text: str, reason: str) -> None:
+def test_other_conditions_of_sql_are_refused(text: str, reason: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         judge(parse(text), COLUMNS)
     assert reason in caught.value.message

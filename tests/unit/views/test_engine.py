@@ -1,4 +1,4 @@
-"""Tests that the engine over files returns the rows that an independent fold of all changes gives."""
+"""Tests that the engine over files returns the same rows as an independent fold of all changes."""
 
 import json
 import random
@@ -78,7 +78,7 @@ def test_rows_are_those_of_an_independent_fold(
 
 
 @given(st.lists(st.lists(st.sampled_from(KEYS), max_size=9), max_size=9), st.integers(0, 40))
-def test_runs_return_the_places_of_each_key(parts: list[list[str]], since: int) -> None:
+def test_key_runs_return_the_places_of_each_key(parts: list[list[str]], since: int) -> None:
     runs, place = KeyRuns(), 0
     places: dict[str, list[int]] = {}
     for keys in parts:
@@ -116,7 +116,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_log_that_was_made_anew_is_read_anew(path: Path, count: int) -> None:
+def test_a_log_that_was_replaced_is_read_from_its_beginning(path: Path, count: int) -> None:
     engine = FileEngine(path)
     assert len(list(engine.view("order").now().rows(""))) == 2
     for file in (path / "log").iterdir():
@@ -128,13 +128,13 @@ def test_a_log_that_was_made_anew_is_read_anew(path: Path, count: int) -> None:
     assert moment.reached.position == Position(1, count, 2)
 
 
-def test_a_moment_continues_after_its_files_were_archived(path: Path) -> None:
+def test_a_reader_continues_after_its_files_were_archived(path: Path) -> None:
     engine = FileEngine(path)
     moment = engine.view("order").now()
     rows = moment.rows("")
     assert next(rows)[0] == "2"
     commits = [[record(Op.CREATE, '{"id":1}', commit=1)], [record(Op.CREATE, '{"id":2}', commit=2, key="2")]]
-    archive(path, commits, random.Random(1), number=1, settings={})  # it removes the file with the key 42
+    archive(path, commits, random.Random(1), number=1, settings={})  # the archive replaces the file that has the key 42
     row = moment.get("42")
     assert row is not None
     assert row.current == b'{"id":1}'

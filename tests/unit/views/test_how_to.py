@@ -1,4 +1,4 @@
-"""Tests that the page about served views shows the answers that the API gives, and code that runs."""
+"""Tests that the answers on the page about served views are those of the API, and that the page's code runs."""
 
 import contextlib
 import io

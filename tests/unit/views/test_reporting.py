@@ -1,4 +1,7 @@
-"""The progress of a restoration: a bar on a terminal, log lines elsewhere, and metrics. No Java runs here."""
+"""Tests how a restoration reports its progress: a bar on a terminal, log lines elsewhere, and metrics.
+
+No Java runs here.
+"""
 
 import io
 from collections.abc import Iterator
@@ -32,7 +35,7 @@ def figures(restored: int, restoring: int, *, lag: int = 0, is_ready: bool = Fal
     )
 
 
-def course() -> Iterator[Figures]:
+def restoration_figures() -> Iterator[Figures]:
     """Yields the figures of a restoration, one after the other."""
     yield from (figures(restored, 1000 - restored) for restored in range(0, 1000, 100))
     while True:
@@ -46,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_gets_a_bar_and_no_log_lines() -> None:
-    terminal, steps = Terminal(), course()
+    terminal, steps = Terminal(), restoration_figures()
     with capture_logs() as events:
         report = Reporting(lambda: next(steps), terminal)
         until(lambda: not report._thread.is_alive(), "the report does not end")
@@ -56,7 +59,7 @@ def test_a_terminal_gets_a_bar_and_no_log_lines() -> None:
 
 
 def test_a_file_gets_log_lines_and_no_bar() -> None:
-    file, steps = io.StringIO(), course()
+    file, steps = io.StringIO(), restoration_figures()
     with capture_logs() as events:
         report = Reporting(lambda: next(steps), file)
         until(lambda: not report._thread.is_alive(), "the report does not end")
@@ -66,7 +69,7 @@ def test_a_file_gets_log_lines_and_no_bar() -> None:
     assert 0 < events[0]["offsets_left"] <= 1000
 
 
-def test_the_time_that_is_left_follows_from_the_pace() -> None:
+def test_the_remaining_time_is_computed_from_the_pace() -> None:
     now_s = 100.0
     pace = Pace(lambda: now_s)
     assert pace.seconds_left(0) == 0.0
@@ -75,7 +78,7 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
     assert pace.seconds_left(800) == 40.0
     assert pace.seconds_left(0) == 0.0
     now_s = 120.0
-    assert pace.seconds_left(2000) is None  # there is more than before
+    assert pace.seconds_left(2000) is None  # more is left than before
 
 
 def test_metrics_count_restored_rows_and_the_lag() -> None:

@@ -1,4 +1,7 @@
-"""A copy of rows must be as new as the reader requires, even if the reader allows stale rows."""
+"""Tests which copies of rows are refused because they are too old.
+
+A reader can allow stale rows, and still require a position or a greatest age.
+"""
 
 import time
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ OLD = Position(1, 5, 0)
 
 
 def refusal(freshness: Freshness, *, age_s: float = 3.0) -> RefusalError | None:
-    """Returns the error for a copy that is complete up to `OLD`; None if it is not refused.
+    """Returns the error for a copy that is complete up to `OLD`, or None if the copy is not refused.
 
     The copy was last known to be complete `age_s` seconds ago.
     """
@@ -36,7 +39,7 @@ def refusal(freshness: Freshness, *, age_s: float = 3.0) -> RefusalError | None:
         (Freshness(allows_stale=True, position=Position(1, 6, 0)), "their copy has not reached"),
         (Freshness(allows_stale=True, commit=6), "their copy has not reached this place"),
         (Freshness(allows_stale=True, max_lag_s=2), "their copy was last written 3.0 s ago"),
-        (Freshness(max_lag_s=2), None),  # no copy was asked: the rows were new enough before they were read
+        (Freshness(max_lag_s=2), None),  # such rows do not come from a copy, and were checked before they were read
     ],
 )
 def test_a_copy_that_is_too_old_is_refused(freshness: Freshness, reason: str | None) -> None:

@@ -1,4 +1,7 @@
-"""The engine over Kafka has the rows of the messages, in whatever order partitions are read. No Java runs here."""
+"""Tests that the engine over Kafka returns the rows of the last messages, in whatever order partitions are read.
+
+No Java runs here.
+"""
 
 import json
 import random
@@ -29,9 +32,9 @@ KEPT = 3
 
 
 class Memory:
-    """Tables in memory, which take messages as Kafka Streams does: the last one of each key, and none for a tombstone.
+    """Tables in memory. Like Kafka Streams, they have the last message of each key, or none if it is a tombstone.
 
-    `lagging` are partitions whose tombstones have not come yet.
+    `lagging` are partitions whose tombstones have not arrived yet.
     """
 
     def __init__(self, lagging: frozenset[int] = frozenset()) -> None:
@@ -113,7 +116,7 @@ def test_rows_are_those_of_the_last_messages(randoms: random.Random, placed: boo
         assert rows == {key: row for key, row in gets.items() if key >= begin}
 
 
-def test_of_a_key_in_two_partitions_the_newer_row_counts() -> None:
+def test_if_two_partitions_have_a_key_the_newer_row_counts() -> None:
     memory = Memory()
     for number, (op, commit) in enumerate(((Op.CREATE, 5), (Op.UPDATE, 3))):
         current = json.dumps({"id": 1, "commit": commit})
@@ -138,7 +141,7 @@ def test_a_message_that_is_no_envelope_is_named() -> None:
 
 
 class RecentlyUsed(Memory):
-    """Keeps only the `KEPT` keys of a partition that were used last, as Kafka Streams' store does."""
+    """Tables with only the `KEPT` most recently used keys of each partition, as with the setting `store = "lru:3"`."""
 
     def take(self, change: Record, number: int) -> None:
         self._use((change.entity, number), change.place.key.encode())
@@ -172,7 +175,7 @@ def test_a_truncate_is_used_later_than_the_rows_before_it() -> None:
     assert view.now().get(keys[0]) is None
     change(Op.CREATE, 3, keys[1])
     change(Op.CREATE, 4, keys[2])
-    with pytest.raises(ForgottenError):  # without the truncate, it would have its row again
+    with pytest.raises(ForgottenError):  # if the table had forgotten the truncate instead, the row would be back
         view.now().get(keys[0])
     assert view.now().get(keys[1]) is not None
     with pytest.raises(ForgottenError, match="not among the 3 keys of a partition that were used last"):

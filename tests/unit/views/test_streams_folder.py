@@ -1,4 +1,7 @@
-"""The folder of Kafka Streams: who may use it, and which stores are deleted because their rows could be wrong."""
+"""Tests the folder in which Kafka Streams has its stores.
+
+Only one process of one application may use the folder. Stores whose rows could be wrong are deleted.
+"""
 
 import json
 import os
@@ -18,15 +21,15 @@ OWNER = Owner(application="booking-views", cluster="c1", topics={"booking.order"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a store of one task, as an earlier process left it."""
+    """A folder that an earlier process left, with one store."""
     with claimed(tmp_path / "views", OWNER) as claim:
         (claim.stores / "booking-views" / "0_0" / "rocksdb").mkdir(parents=True)
         (claim.stores / "booking-views" / "0_0" / ".checkpoint").write_text("0", "utf-8")
     return tmp_path / "views"
 
 
-def kept(folder: Path, owner: Owner) -> tuple[bool, str | None]:
-    """Returns whether the stores are still there after the owner claimed the folder, and the reason if they are not."""
+def claimed_stores(folder: Path, owner: Owner) -> tuple[bool, str | None]:
+    """Claims the folder for the owner. Returns whether the store is still there, and the reason if it was deleted."""
     with capture_logs() as events, claimed(folder, owner) as claim:
         is_kept = (claim.stores / "booking-views" / "0_0" / "rocksdb").exists()
     return is_kept, next((event["reason"] for event in events), None)
@@ -40,54 +43,54 @@ def refusal(folder: Path, owner: Owner = OWNER) -> ChangelogError:
 
 
 def test_stores_are_kept_while_they_can_be_continued(folder: Path) -> None:
-    assert kept(folder, OWNER) == (True, None)
+    assert claimed_stores(folder, OWNER) == (True, None)
     more = replace(OWNER, topics={"booking.guest": "id-2", **OWNER.topics})
-    assert kept(folder, more) == (True, None)
+    assert claimed_stores(folder, more) == (True, None)
     with claimed(folder, more) as claim:
         assert claim.topics == ("booking.order", "booking.guest")
-    assert kept(folder, OWNER) == (False, "topic booking.guest is no longer served")
-    assert kept(folder, OWNER) == (False, None)
+    assert claimed_stores(folder, OWNER) == (False, "topic booking.guest is no longer served")
+    assert claimed_stores(folder, OWNER) == (False, None)
 
 
 def test_stores_of_a_topic_that_was_created_again_are_deleted(folder: Path) -> None:
     again = replace(OWNER, topics={"booking.order": "id-9"})
-    assert kept(folder, again) == (False, "topic booking.order was deleted and created again")
+    assert claimed_stores(folder, again) == (False, "topic booking.order was deleted and created again")
 
 
-def passed(folder: Path, seconds: float) -> None:
-    """Changes the marker: the stores now count as complete up to a time that is this many seconds earlier."""
+def age(folder: Path, seconds: float) -> None:
+    """Makes the stores older: moves the time up to which they are complete back by this many seconds."""
     marker = json.loads((folder / "changelog.json").read_text("utf-8"))
     marker["complete_at_s"] -= seconds
     (folder / "changelog.json").write_text(json.dumps(marker), "utf-8")
 
 
 def test_stores_that_could_lack_tombstones_are_deleted(folder: Path) -> None:
-    passed(folder, 40_000)
-    assert kept(folder, OWNER) == (True, None)
-    passed(folder, 10_000)  # the first start has not made the stores newer
-    is_kept, reason = kept(folder, OWNER)
+    age(folder, 40_000)
+    assert claimed_stores(folder, OWNER) == (True, None)
+    age(folder, 10_000)  # the start before this line did not make the stores newer
+    is_kept, reason = claimed_stores(folder, OWNER)
     assert not is_kept
     assert reason == "their offsets are 0.6 days old, and the topics keep tombstones for 1.0 days"
-    assert kept(folder, OWNER) == (False, None)
+    assert claimed_stores(folder, OWNER) == (False, None)
 
 
-def test_stores_stay_usable_while_they_are_stored(folder: Path) -> None:
-    passed(folder, 40_000)
+def test_stores_are_as_new_as_the_newest_time_that_was_noted(folder: Path) -> None:
+    age(folder, 40_000)
     with claimed(folder, OWNER) as claim:
         claim.stored(time.time() - 10)
         claim.stored(time.time() - 60_000)  # the newest time counts
-    passed(folder, 40_000)
-    assert kept(folder, OWNER) == (True, None)
+    age(folder, 40_000)
+    assert claimed_stores(folder, OWNER) == (True, None)
 
 
-def test_running_tables_count_once_every_checkpoint_was_written_again(folder: Path) -> None:
+def test_a_time_of_running_tables_counts_once_each_store_has_a_newer_checkpoint(folder: Path) -> None:
     task = folder / "stores" / "booking-views"
     (task / "1_0").mkdir()  # the folder of a table in memory
 
     def complete_at_s() -> float:
         return float(json.loads((folder / "changelog.json").read_text("utf-8"))["complete_at_s"])
 
-    passed(folder, 40_000)
+    age(folder, 40_000)
     begin_s, first_s, second_s = complete_at_s(), time.time() - 20, time.time() - 10
     with claimed(folder, OWNER) as claim:
         claim.running(first_s)
@@ -122,7 +125,7 @@ def test_only_one_process_uses_a_folder(folder: Path) -> None:
         error = refusal(folder)
     assert error.kind is Kind.IN_USE
     assert str(error).startswith(f"the rows in {folder} are served by process {os.getpid()}; stop it, or give this one")
-    assert kept(folder, OWNER) == (True, None)
+    assert claimed_stores(folder, OWNER) == (True, None)
 
 
 def test_a_start_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
@@ -130,4 +133,4 @@ def test_a_start_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
         raise ZeroDivisionError
     (tmp_path / "views" / "changelog.json").unlink()
     (tmp_path / "views" / "stores").rmdir()
-    assert kept(tmp_path / "views", OWNER) == (False, None)
+    assert claimed_stores(tmp_path / "views", OWNER) == (False, None)

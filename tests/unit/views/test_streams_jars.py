@@ -1,4 +1,4 @@
-"""The jars of Kafka Streams: what Maven fetches, and what is said if a jar is missing."""
+"""Tests which jars Maven must fetch for Kafka Streams, and the error if a jar is missing."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path

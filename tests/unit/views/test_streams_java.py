@@ -1,4 +1,4 @@
-"""Starts Java in a process of its own, because a process has only one virtual machine."""
+"""Tests how Java is started. Each test starts a process, because a process can have only one Java virtual machine."""
 
 import subprocess
 import sys
@@ -16,6 +16,6 @@ print(gc.get_freeze_count() >= before)
 """
 
 
-def test_collections_of_java_do_not_go_through_the_objects_that_exist_before_its_start(tmp_path: Path) -> None:
+def test_garbage_collections_skip_the_objects_from_before_the_start_of_java(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"

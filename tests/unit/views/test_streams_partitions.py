@@ -1,4 +1,4 @@
-"""Partitions of another instance are read over HTTP, with the same results as partitions here. No Java runs here."""
+"""Tests how an instance reads the partitions of another instance over HTTP. No Java runs here."""
 
 import http.client
 import threading
@@ -110,7 +110,7 @@ def instance() -> Iterator[Instance]:
 
 @pytest.fixture
 def reader(instance: Instance) -> Iterator[Partitions]:
-    """The partitions, as read by an instance that has none of its own."""
+    """The partitions, as an instance without any partition of its own reads them."""
     with closing(seen_by(Tables({}, instance.address))) as reader:
         yield reader
 
@@ -195,7 +195,7 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again(instance: Instan
 
 def test_no_thread_fails_because_another_one_reached_the_instance(instance: Instance, reader: Partitions) -> None:
     class Times(dict[str, float]):
-        """Another thread removes each address as soon as this one has seen it."""
+        """Loses an address as soon as it is looked up, as if another thread had removed it."""
 
         def __contains__(self, address: object) -> bool:
             return self.pop(cast(str, address), None) is not None
@@ -263,7 +263,7 @@ def test_the_standby_of_another_instance_is_asked(instance: Instance) -> None:
         instance.standby = None
 
 
-def test_an_owner_that_was_a_standby_answers_as_one_until_it_is_restored(
+def test_an_owner_that_was_a_standby_answers_like_a_standby_until_it_is_restored(
     instance: Instance, reader: Partitions
 ) -> None:
     reached = list[Completeness]()

@@ -1,4 +1,7 @@
-"""Tests how an instance finds out where partitions are. An object in memory stands for Kafka Streams, without Java."""
+"""Tests how an instance finds out which instance has a partition, and up to which offset it has the partition itself.
+
+No Java runs here: an object in memory stands for Kafka Streams.
+"""
 
 import time
 from collections.abc import Mapping
@@ -64,7 +67,7 @@ def test_a_process_has_what_it_has_restored_or_committed() -> None:
     here.restoring(ORDER, 5)
     assert not here.await_offset(ORDER, Need(5, 5))
     here.restored(ORDER)
-    streams.committed = {ORDER: -1, GUEST: 3}  # it has committed nothing since
+    streams.committed = {ORDER: -1, GUEST: 3}  # nothing was committed since the restoration
     assert here.await_offset(ORDER, Need(5, 5))
     assert not here.await_offset(ORDER, Need(6, 6))
     streams.committed = {ORDER: 7, GUEST: 3}

@@ -1,4 +1,7 @@
-"""Tests that rows are complete up to a checkpoint once the application has committed all offsets of the checkpoint."""
+"""Tests how served views find out up to which checkpoint their rows are complete.
+
+Rows are complete up to a checkpoint once Kafka Streams has committed the offsets of all messages before the checkpoint.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -28,7 +31,7 @@ TOPICS = {
 
 
 class Cluster:
-    """Kafka, as the progress sees it: the newest checkpoint, the ends, committed offsets, and committed messages."""
+    """Stands for Kafka: the newest checkpoint, the ends of partitions, committed offsets, and offsets of messages."""
 
     def __init__(self) -> None:
         self.commit: int | None = None
@@ -86,12 +89,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-def followed(cluster: Cluster) -> Iterator[TablesProgress]:
-    with closing(following(cluster)) as tables:
+def tables(cluster: Cluster) -> Iterator[TablesProgress]:
+    with closing(open_progress(cluster)) as tables:
         yield tables
 
 
-def following(cluster: Cluster, topics: Mapping[str, ServedTopic] = TOPICS) -> TablesProgress:
+def open_progress(cluster: Cluster, topics: Mapping[str, ServedTopic] = TOPICS) -> TablesProgress:
     anything = cast(Any, cluster)
     return TablesProgress(
         anything,
@@ -106,126 +109,126 @@ def following(cluster: Cluster, topics: Mapping[str, ServedTopic] = TOPICS) -> T
     )
 
 
-def reached(followed: TablesProgress, entity: str) -> int | None:
-    completeness = followed.reached([(f"booking.{entity}", 0)])
+def reached(tables: TablesProgress, entity: str) -> int | None:
+    completeness = tables.reached([(f"booking.{entity}", 0)])
     return None if completeness is None or completeness.position is None else completeness.position.commit
 
 
-def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, followed: TablesProgress) -> None:
-    assert reached(followed, "order") is None
+def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, tables: TablesProgress) -> None:
+    assert reached(tables, "order") is None
     cluster.ends, cluster.messages = {ORDER: 7, GUEST: 5}, {ORDER: [6], GUEST: [3]}
     cluster.offsets = {ORDER: 6, GUEST: 5}
     cluster.commit = 1
-    until(lambda: reached(followed, "guest") == 1, "guest is not complete")
-    assert reached(followed, "order") is None
+    until(lambda: reached(tables, "guest") == 1, "guest is not complete")
+    assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 7, GUEST: 5}
-    until(lambda: reached(followed, "order") == 1, "order is not complete")
-    assert followed.reached([ORDER]) == followed.reached([GUEST]) == followed.reached([ORDER, GUEST])
-    assert followed.need(ORDER) == Need(7, 7)
+    until(lambda: reached(tables, "order") == 1, "order is not complete")
+    assert tables.reached([ORDER]) == tables.reached([GUEST]) == tables.reached([ORDER, GUEST])
+    assert tables.need(ORDER) == Need(7, 7)
 
 
-def test_an_entity_that_lags_holds_no_other_up(cluster: Cluster, followed: TablesProgress) -> None:
+def test_an_entity_that_lags_does_not_delay_others(cluster: Cluster, tables: TablesProgress) -> None:
     cluster.ends, cluster.messages = {ORDER: 100, GUEST: 5}, {ORDER: [3, 50, 99]}
     cluster.offsets = {ORDER: 4, GUEST: 5}
     for commit in (1, 2, 3):
         cluster.commit = commit
-        until(lambda commit=commit: reached(followed, "guest") == commit, "guest is not complete")  # type: ignore[misc]
-    assert reached(followed, "order") is None
+        until(lambda commit=commit: reached(tables, "guest") == commit, "guest is not complete")  # type: ignore[misc]
+    assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 100, GUEST: 5}
-    until(lambda: reached(followed, "order") == 3, "order is not complete")
+    until(lambda: reached(tables, "order") == 3, "order is not complete")
     until(lambda: cluster.complete_times == [1.0], "the time was not noted once")
 
 
-def test_tables_are_complete_at_the_time_of_the_oldest(cluster: Cluster, followed: TablesProgress) -> None:
+def test_the_least_complete_table_determines_the_time_of_all(cluster: Cluster, tables: TablesProgress) -> None:
     cluster.ends, cluster.messages = {ORDER: 0, GUEST: 5}, {GUEST: [4]}
     cluster.commit = 1
-    until(lambda: reached(followed, "order") == 1, "order is not complete")
-    assert followed.complete_s() is None
+    until(lambda: reached(tables, "order") == 1, "order is not complete")
+    assert tables.complete_s() is None
     cluster.offsets = {GUEST: 5}
-    until(lambda: followed.complete_s() == 1.0, "the tables are not complete")
+    until(lambda: tables.complete_s() == 1.0, "the tables are not complete")
     cluster.ends, cluster.messages = {ORDER: 0, GUEST: 7}, {GUEST: [6]}
     cluster.commit = 2
-    until(lambda: reached(followed, "order") == 2, "order is not complete")
-    assert followed.complete_s() == 1.0
+    until(lambda: reached(tables, "order") == 2, "order is not complete")
+    assert tables.complete_s() == 1.0
     cluster.are_tables_restored = False
-    assert followed.complete_s() is None
+    assert tables.complete_s() is None
 
 
-def test_what_has_no_message_need_not_be_read(cluster: Cluster, followed: TablesProgress) -> None:
+def test_offsets_without_messages_are_not_awaited(cluster: Cluster, tables: TablesProgress) -> None:
     cluster.ends, cluster.messages = {ORDER: 60, GUEST: 5}, {ORDER: [9]}
     cluster.commit = 1
     cluster.offsets = {ORDER: 10}
-    until(lambda: reached(followed, "order") == reached(followed, "guest") == 1, "the ends hold messages")
+    until(lambda: reached(tables, "order") == reached(tables, "guest") == 1, "the ends hold messages")
 
 
-def test_what_follows_the_last_message_need_not_be_read(cluster: Cluster, followed: TablesProgress) -> None:
+def test_offsets_after_the_last_message_are_not_awaited(cluster: Cluster, tables: TablesProgress) -> None:
     cluster.ends, cluster.messages = {ORDER: 60, GUEST: 0}, {ORDER: [9]}
     cluster.commit = 1
-    time.sleep(0.1)  # the message is found
-    assert reached(followed, "order") is None
+    time.sleep(0.1)  # time in which the last message is found
+    assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 10}
-    until(lambda: reached(followed, "order") == 1, "the rest has no message")
+    until(lambda: reached(tables, "order") == 1, "the rest has no message")
 
 
-def test_an_error_is_kept_until_kafka_answers(cluster: Cluster, followed: TablesProgress) -> None:
+def test_an_error_is_kept_until_kafka_answers(cluster: Cluster, tables: TablesProgress) -> None:
     cluster.error = ChangelogError(Kind.ACCESS, "asking Kafka: not authorized")
-    until(lambda: followed.error is cluster.error, "there is no error")
+    until(lambda: tables.error is cluster.error, "there is no error")
     cluster.error, cluster.commit = None, 1
-    until(lambda: reached(followed, "order") == 1, "order is not complete")
-    until(lambda: followed.error is None, "the error stays")
+    until(lambda: reached(tables, "order") == 1, "order is not complete")
+    until(lambda: tables.error is None, "the error stays")
 
 
-def test_only_a_restoration_is_no_error(cluster: Cluster, followed: TablesProgress) -> None:
+def test_every_error_but_a_restoration_is_shown(cluster: Cluster, tables: TablesProgress) -> None:
     def shown() -> str:
-        return str(followed.error)
+        return str(tables.error)
 
     cluster.error = ChangelogError(Kind.PRECONDITION, "a topic is gone")
     until(lambda: shown() == "a topic is gone", "there is no error")
     cluster.error = KeyError("a value")
     until(lambda: shown() == "finding out how far rows are complete: KeyError", "there is no error")
     cluster.error = None
-    until(lambda: followed.error is None, "the error stays")
+    until(lambda: tables.error is None, "the error stays")
     cluster.error = restoring("order")
     time.sleep(0.02)
-    assert followed.error is None
+    assert tables.error is None
     cluster.error, cluster.commit = None, 1
-    until(lambda: reached(followed, "order") == 1, "the thread has ended")
+    until(lambda: reached(tables, "order") == 1, "the thread has ended")
 
 
-def test_a_long_span_without_messages_holds_nothing_up(cluster: Cluster, followed: TablesProgress) -> None:
+def test_a_long_span_without_messages_causes_no_delay(cluster: Cluster, tables: TablesProgress) -> None:
     cluster.ends[ORDER] = 10**7
     cluster.commit = 1
-    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    until(lambda: reached(tables, "order") == 1, "order is not complete")
 
 
-def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, followed: TablesProgress) -> None:
+def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, tables: TablesProgress) -> None:
     def standby_reached() -> int | None:
-        completeness = followed.standby_reached(ORDER)
+        completeness = tables.standby_reached(ORDER)
         return None if completeness is None or completeness.position is None else completeness.position.commit
 
     cluster.ends, cluster.messages = {ORDER: 7, GUEST: 5}, {ORDER: [2, 5]}
     cluster.offsets = {ORDER: 7, GUEST: 5}
     cluster.standby_offsets, cluster.commit = {ORDER: 3}, 1
-    until(lambda: reached(followed, "order") == 1, "order is not complete")
+    until(lambda: reached(tables, "order") == 1, "order is not complete")
     assert standby_reached() is None
-    assert followed.complete_s() is None
-    cluster.standby_offsets = {ORDER: 6}  # what follows is the end of a transaction
+    assert tables.complete_s() is None
+    cluster.standby_offsets = {ORDER: 6}  # only the end of a transaction comes after it
     until(lambda: standby_reached() == 1, "the standby is not complete")
-    until(lambda: followed.complete_s() == 1.0, "the tables are not complete")
+    until(lambda: tables.complete_s() == 1.0, "the tables are not complete")
     cluster.ends, cluster.offsets, cluster.messages, cluster.commit = (
         {**cluster.ends, ORDER: 9},
         {ORDER: 9},
         {ORDER: [8]},
         2,
     )
-    until(lambda: reached(followed, "order") == 2, "order is not complete")
+    until(lambda: reached(tables, "order") == 2, "order is not complete")
     assert standby_reached() == 1
-    assert followed.complete_s() == 1.0
-    cluster.standby_offsets = {ORDER: 5}  # it was closed, and began again with fewer messages
-    assert followed.complete_s() is None
+    assert tables.complete_s() == 1.0
+    cluster.standby_offsets = {ORDER: 5}  # the standby was closed, and began again with fewer messages
+    assert tables.complete_s() is None
     cluster.standby_offsets = {}
     until(lambda: standby_reached() is None, "there is still a standby")
-    cluster.standby_offsets = {ORDER: 3}  # it has fewer messages than before
+    cluster.standby_offsets = {ORDER: 3}  # a new standby, with fewer messages than the old one
     time.sleep(0.1)
     assert standby_reached() is None
 
@@ -242,23 +245,26 @@ def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, followed:
         ),
     ],
 )
-def test_rows_of_a_repartitioned_entity_are_complete_only_in_a_new_topic_into_which_its_table_was_read(
-    cluster: Cluster, followed: TablesProgress, topics: tuple[str, str], refusal: str | None, *, is_read: bool
+def test_rows_of_a_repartitioned_entity_are_complete_only_in_its_new_topic(
+    cluster: Cluster, tables: TablesProgress, topics: tuple[str, str], refusal: str | None, *, is_read: bool
 ) -> None:
-    """The command serves the topic `booking.order`, which is the new one or the old one."""
+    """The new topic must also have all rows: the service must have read the whole table into it.
+
+    The command serves `booking.order`. In the first two cases, this is the new topic; in the third, it is the old one.
+    """
     cluster.commit = 1
-    until(lambda: reached(followed, "order") == reached(followed, "guest") == 1, "the rows are not complete")
+    until(lambda: reached(tables, "order") == reached(tables, "guest") == 1, "the rows are not complete")
     cluster.sink = {GENERATIONS: {"order": [{"topic": name, "partitions": 1} for name in topics]}}
     cluster.windows = {"order": {"complete": is_read}}
     cluster.commit = 2
-    until(lambda: reached(followed, "guest") == 2, "the other entity is not complete")
+    until(lambda: reached(tables, "guest") == 2, "the other entity is not complete")
     if refusal is None:
-        until(lambda: reached(followed, "order") == 2, "the entity is not complete")
-        assert followed.refusal("order") is None
+        until(lambda: reached(tables, "order") == 2, "the entity is not complete")
+        assert tables.refusal("order") is None
     else:
-        assert reached(followed, "order") == 1
-        assert refusal in str(followed.refusal("order"))
-    assert followed.refusal("guest") is None
+        assert reached(tables, "order") == 1
+        assert refusal in str(tables.refusal("order"))
+    assert tables.refusal("guest") is None
 
 
 def test_stores_with_their_own_changelogs_are_complete_up_to_the_ends_of_these(cluster: Cluster) -> None:
@@ -266,14 +272,14 @@ def test_stores_with_their_own_changelogs_are_complete_up_to_the_ends_of_these(c
     cluster.changelogs, cluster.changelog_ends = {"booking.order": changelog[0]}, {changelog: 2}
     cluster.ends, cluster.messages = {ORDER: 7}, {ORDER: [6], changelog: [0, 1]}
     cluster.offsets, cluster.standby_offsets, cluster.commit = {ORDER: 6}, {ORDER: 1}, 1
-    with closing(following(cluster, {"order": TOPICS["order"]})) as followed:
+    with closing(open_progress(cluster, {"order": TOPICS["order"]})) as tables:
         time.sleep(0.1)
-        assert followed.standby_reached(ORDER) is None
-        assert reached(followed, "order") is None
+        assert tables.standby_reached(ORDER) is None
+        assert reached(tables, "order") is None
         cluster.offsets = {ORDER: 7}
-        until(lambda: reached(followed, "order") == 1, "order is not complete")
-        assert followed.need(ORDER) == Need(7, 2)
+        until(lambda: reached(tables, "order") == 1, "order is not complete")
+        assert tables.need(ORDER) == Need(7, 2)
         time.sleep(0.1)
-        assert followed.standby_reached(ORDER) is None
+        assert tables.standby_reached(ORDER) is None
         cluster.standby_offsets = {ORDER: 2}
-        until(lambda: followed.standby_reached(ORDER) == followed.reached([ORDER]), "the standby is not complete")
+        until(lambda: tables.standby_reached(ORDER) == tables.reached([ORDER]), "the standby is not complete")

@@ -1,4 +1,7 @@
-"""What tables answer while Kafka Streams closes their stores, and which errors end Kafka Streams. No Java runs here."""
+"""Tests what tables answer while Kafka Streams closes their stores, and which errors end Kafka Streams.
+
+No Java runs here.
+"""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +18,10 @@ class ClosedError(Exception):
 
 
 class Store:
-    """A store in memory that is closed while it is read. Then `range` yields nothing, instead of raising an error."""
+    """A store in memory that is closed during the first read.
+
+    That read ends as if there were no more rows. Only the next `get` raises an error.
+    """
 
     def __init__(self, count: int) -> None:
         self._pairs = [SimpleNamespace(key=b"%d" % number, value=Value()) for number in range(count)]

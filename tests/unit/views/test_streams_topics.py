@@ -1,4 +1,4 @@
-"""Which topics can be served, and in which of their partitions a key can be."""
+"""Tests which topics can be served, and which of their partitions can have a key."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_a_key_is_in_one_partition_if_the_key_chooses_it() -> None:
     assert placed.parts() == [("booking.order", 0), ("booking.order", 1), ("booking.order", 2)]
 
 
-def test_changes_of_rows_that_move_between_partitions_cannot_be_chosen_by_service(
+def test_a_view_by_service_needs_rows_that_stay_in_their_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moving = ServedTopic(name="booking.guest", key=("id",), partitions=3, is_placed_by_key=False)
