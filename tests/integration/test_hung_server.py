@@ -74,8 +74,8 @@ NEW_TYPE = [
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the service ask often what the server waits for. If the slot is in use, the service reconnects instead of
-    waiting for the slot.
+    """Makes the service ask often what the server waits for. Also makes it reconnect, and not wait, if the slot is in
+    use.
     """
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)

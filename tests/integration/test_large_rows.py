@@ -122,7 +122,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
 
 
 def test_large_rows_are_streamed_among_small_ones(site: Site) -> None:
-    """The rows contain characters of every length in UTF-8, which must not be split, and characters that JSON
+    """The rows contain characters of one to four bytes in UTF-8, which must not be split, and characters that JSON
     escapes.
     """
     with site.running() as service:

@@ -254,7 +254,7 @@ def caught_up(site: Site) -> Callable[[], bool]:
 
 
 def migrate(site: Site, seed: int) -> None:
-    """Makes all alterations under load, and then changes the key."""
+    """Makes all alterations while rows are written, and then changes the key."""
     site.sql(*TABLE.strip().split("\n"))
     site.sql(f"INSERT INTO item SELECT n, 'c' || n, 'name ' || n, n, 'calm', 0 FROM generate_series(0, {ROWS}) AS n")
     site.configure("id")
