@@ -1,4 +1,6 @@
-"""Tests `changelog repartition`: an entity's changelog goes on in a new topic with another number of partitions."""
+"""Tests `changelog repartition`, after which an entity's changelog goes on in a new topic with another number of
+partitions.
+"""
 
 import json
 import os
@@ -72,7 +74,8 @@ class Load:
 
 class Follower:
     """A consumer that obeys docs/how-to/repartition.md: it reads a topic up to the marks of all its partitions, and
-    then goes on with the topic that the marks name. `versions` has the versions of each key's changes, as they came.
+    then goes on with the topic that the marks name. `versions` has the versions of each key's changes, in the order in
+    which they came.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
