@@ -1,5 +1,5 @@
-"""Tests that the job `blame` finds, for each attribute of all rows, the change that set it: the same as plain Python
-finds key by key.
+"""Tests that the job `blame` finds the change that set each attribute of each row. Plain Python, which reads the
+changes key by key, must find the same changes.
 """
 
 import contextlib

@@ -91,7 +91,9 @@ def made_up(key: int) -> Edit:
 
 
 def members(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns these members of each entity's report, or of the action or the history in the report."""
+    """Returns these members of each entity's report. Members of `action` and `history` inside the report count as its
+    own.
+    """
     return {
         name: tuple({**entity, **entity["action"], **entity["history"]}[member] for member in names)
         for name, entity in report["entities"].items()
