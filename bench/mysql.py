@@ -52,8 +52,8 @@ TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
 READERS = ("socket", "raw", "ours", "files", "snapshot")
 PUBLISHERS = (PEER, "json")
-"""Debezium is prepared first, because its preparation inserts a row: our own preparation then reads this row from the
-table, and later our service publishes only the backlog.
+"""Debezium is prepared first, because its preparation inserts a row. Our own preparation then reads this row from the
+table, so that our service later publishes only the backlog.
 """
 CLIENTS: Mapping[Flavour, Sequence[str]] = {
     "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],

@@ -186,7 +186,7 @@ def _by_fours(numbers: Numbers, width: int, fours: Bytes) -> Bytes:
 
 
 def _hashed(numbers: Numbers, seed: int) -> Numbers:
-    """Hashes numbers to numbers from 0 to below 2^63 (the finalizer of SplitMix64)."""
+    """Hashes each number to a number below 2^63 (the finalizer of SplitMix64)."""
     mixed = numbers.astype(np.uint64) + np.uint64(seed * 0x9E3779B97F4A7C15 % (1 << 64))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ mixed >> np.uint64(shift)) * np.uint64(factor)

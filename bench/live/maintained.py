@@ -1,8 +1,8 @@
 """Measures how long a committed row takes until it is visible in a view that `maintain_view` keeps in PostgreSQL.
 
-A writer commits transactions of ten rows at a steady pace: nine update rows, one inserts a row with the number of the
-transaction. The service publishes them to a file log, and the job, by itself on a Spark in its own process, applies
-them to a table of another database of the same server. Twenty times a second, this process asks the view for the
+A writer commits transactions at a steady pace. Each transaction updates nine rows, and inserts one row with the number
+of the transaction. The service publishes them to a file log. The job runs on Spark in a process of its own, and applies
+them to a table in another database of the same server. Twenty times a second, this process asks the view for the
 highest number. The latency of a transaction counts from the time just before its COMMIT until the view has its number.
 """
 

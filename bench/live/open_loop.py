@@ -1,8 +1,8 @@
 """Sends HTTP requests at an even pace, whether or not the server keeps up (an open loop).
 
-Each request has a time at which it is due, and its latency counts from there. So a server that stalls makes all the
-requests late that were due in the meantime. A client that sends a request only after the previous answer would hide
-this (coordinated omission).
+Each request has a time at which it is due, and its latency counts from there. So if the server stalls, all requests
+that were due in the meantime are late. A client that sends a request only after the previous answer would hide this
+(coordinated omission).
 """
 
 import selectors

@@ -1,10 +1,12 @@
-"""Measures how long `changelog views serve` takes to answer requests for rows while changes of the rows arrive.
+"""Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
-The broker, the service, a process that publishes 5,000 changes a second, and this process, which sends 1,000 requests a
-second over a few connections, share the machine. So the CPU time of the service is printed too, for each request and
-for groups of threads: *python* are those of the event loop and of Python's other threads, and the others are Java's.
-With `--changes 0`, nothing is published, so all the CPU time is that of requests, but for what the service does at
-rest. With `--reads 0`, no requests are sent: this is what the changes cost.
+The broker and the service share the machine with two more processes. One publishes 5,000 changes a second. This one
+sends 1,000 requests a second over a few connections. So the benchmark also prints the CPU time of the service, for each
+request and for groups of threads. The group *python* has the event loop and Python's other threads; the other groups
+are Java's.
+
+With `--changes 0`, nothing is published, so nearly all the CPU time is that of requests. With `--reads 0`, no requests
+are sent, so the CPU time is that of the changes.
 """
 
 import argparse
@@ -44,7 +46,7 @@ COMMITS_PER_S = 5
 WARM_S = 15
 READY_S_MAX = 300
 RESERVE = 10
-"""How many times as many changes there are as a run is expected to take. On a busy machine, it takes longer."""
+"""There are this many times more changes than a run should publish, because a run takes longer on a busy machine."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
