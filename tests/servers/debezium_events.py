@@ -1,7 +1,7 @@
 """`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
 It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events (each
-configuration in `FORMS`, such as `plain` for JSON without schemas). NAME is `postgres`, `mysql` or `mariadb`; without a
+configuration in `FORMS`, such as `plain` for JSON without schemas). NAME is `postgres`, `mysql` or `mariadb`. Without a
 FORM, the program captures all forms. The messages of each connector are stored in FOLDER/NAME.FORM.jsonl. The values
 that our own reader of the database publishes for the same rows are stored in FOLDER/NAME.published.json.
 
