@@ -29,7 +29,7 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
 
 
 def test_changes_from_before_an_alter_table_are_read_correctly_after_it(postgres: InProcess) -> None:
-    """PostgreSQL 18.6 crashes here if the session that reads the log has accessed the table before."""
+    """In this case, PostgreSQL 18.6 crashes if the session that reads the log has accessed the table before."""
     postgres.publish(40)
     postgres.sql(
         "UPDATE orders SET status = repeat('x', 50) WHERE id <= 10",
