@@ -1,8 +1,8 @@
 """Measures the memory that one large row takes on its way through the real service into the file log.
 
 Prints by how much the service's peak memory exceeds its peak with small rows, in MiB and in multiples of the large row.
-In each case, something different happens to the row: it is read from its table, read once more by its key (because of a
-signal), inserted, or updated. The message of an update has the row twice, before and after the update.
+There is a case for each thing that can happen to the row: it is read from its table, read once more by its key (because
+a signal requests this), inserted, or updated. The message of an update has the row twice, before and after the update.
 In the last case there is no large row; instead, another application emits a logical message of the same size.
 """
 
