@@ -1,5 +1,5 @@
-"""Tests that the service survives a server that hangs: the backend of one of the service's sessions is stopped, the
-server's answers are lost, or the whole server cannot be reached.
+"""Tests that the service survives a server that hangs. In some tests, one session hangs, because its backend is
+stopped. In others, all answers of the server are lost, or the server cannot be reached.
 """
 
 import contextlib

@@ -39,8 +39,8 @@ ALTER TABLE item REPLICA IDENTITY FULL;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An alteration and its expected effects: the announced changes, the columns that are read again, and whether the
-    service stops at the alteration until an operator accepts it.
+    """An alteration and its expected effects. The effects are the announced changes, the columns that are read again,
+    and whether the service stops until an operator accepts the alteration.
 
     `after` is a statement that runs after the alteration.
     """

@@ -1,5 +1,5 @@
-"""Tests that the service creates PostgreSQL's publication before it starts Debezium, and that `changelog check` says
-which right is missing for this.
+"""Tests that the service creates PostgreSQL's publication before it starts Debezium. If a right is missing for this,
+`changelog check` must say which one.
 """
 
 import os

@@ -73,9 +73,9 @@ class Load:
 
 
 class Follower:
-    """A consumer that obeys docs/how-to/repartition.md: it reads a topic up to the marks of all its partitions, and
-    then goes on with the topic that the marks name. `versions` has the versions of each key's changes, in the order in
-    which they came.
+    """A consumer that obeys docs/how-to/repartition.md. It reads a topic until it has seen a mark in each partition.
+    Then it goes on with the topic that the marks name. `versions` has the versions of each key's changes, in the order
+    in which they came.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
