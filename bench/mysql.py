@@ -1,7 +1,7 @@
 """Measures how fast our source reads the binary log of MySQL and MariaDB, and how fast our service publishes it.
 
-The sides run in turn, for several rounds, each time as a new process. These sides read one backlog, and do not publish
-it to Kafka:
+The compared programs (*sides*) run in turn, for several rounds, each time as a new process. These sides read one
+backlog of changes, and do not publish it to Kafka:
 
 - `socket` receives the log without decoding it, so it shows how fast the server can send.
 - `raw` is the server's own client, `mysqlbinlog --read-from-remote-server --raw`, or `mariadb-binlog`. It writes the

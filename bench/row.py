@@ -37,7 +37,9 @@ PLAIN, LINES = TEXT.replace("{joined}", "''"), TEXT.replace("{joined}", "chr(10)
 INSERT = "INSERT INTO documents SELECT 1, "
 SMALL = "INSERT INTO documents SELECT n, 'small' FROM generate_series(2, 999) AS n"
 SIGNAL = "signal"
-"""Takes the place of SQL in a case: a signal makes the service read the row once more, by its key."""
+"""Takes the place of SQL in a case. A signal is a message in the database's log; it makes the service read the row once
+more, by its key.
+"""
 CASES: dict[str, tuple[str, str]] = {
     "read": (INSERT + PLAIN, ""),
     "read, with newlines": (INSERT + LINES, ""),
