@@ -2,7 +2,7 @@
 may get them later.
 
 The *origin* of a row identifies it. The origin is the row's first key. If another row had this key before, the origin
-also has the position at which the other row left the key.
+also has the position at which the other row left the key. A *move* is a change of a row's key.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Tests that the job `detect_drift` compares nothing if the result would not be exact. Also tests that a commit is not
-reported as drift while it is in the log but not visible yet.
+"""Tests that the job `detect_drift` compares a table with its changelog only if the result is exact. Also tests that a
+commit is not reported as a difference (*drift*) while it is in the log but not visible yet.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Tests that after `detect_drift --repair` the service repairs each entity as the configuration says, and that the next
-run verifies the repairs.
+"""Tests `detect_drift --repair`. The job compares tables with their changelog, and signals the differences (*drift*) to
+the service. The service repairs each entity as the configuration says, and the next run of the job verifies the
+repairs.
 """
 
 import threading

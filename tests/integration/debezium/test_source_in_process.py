@@ -1,7 +1,8 @@
 """Tests a service that reads a database through a Debezium that it runs itself. No change is lost or repeated if the
 service is restarted or Debezium is killed.
 
-Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint.
+Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint. A
+*gap* is a span of the log whose changes are lost.
 """
 
 import json

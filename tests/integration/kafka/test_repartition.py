@@ -1,5 +1,7 @@
 """Tests `changelog repartition`, after which an entity's changelog goes on in a new topic with another number of
 partitions.
+
+The last message of each partition of the old topic is a *mark*, which names the new topic.
 """
 
 import json

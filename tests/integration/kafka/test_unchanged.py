@@ -1,5 +1,7 @@
 """Tests that the Kafka sink refuses to continue if a topic was deleted or created again, or has rows that are newer
 than the checkpoint.
+
+In both cases, published changes may be lost (a *gap*).
 """
 
 import re

@@ -1,4 +1,8 @@
-"""Tests what a service on a real MySQL or MariaDB reads, publishes and refuses."""
+"""Tests what a service on a real MySQL or MariaDB reads, publishes and refuses.
+
+A *signal* is an operator's request to read rows again. A *stamp* says who made a change. A *gap* is a span of the log
+whose changes are lost.
+"""
 
 import json
 import os
