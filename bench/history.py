@@ -1,8 +1,9 @@
 """Measures how long it takes, in a new process, to find all changes of one key and of one request among 100 million.
 
 The changes are of 10 million orders over 100 days. The benchmark writes their files itself, in the layout that weekly
-runs of `archive.py --compact levels` leave. There are two levels, of 78 and 14 days, merged into files whose ranges of
-keys do not overlap; and seven files of a day each. The last day, a hundredth of the changes, is still in the log.
+runs of `archive.py --compact levels` leave. There are two *levels*, of 78 and 14 days: their days are merged into files
+whose ranges of keys do not overlap. Each of the next seven days has a file of its own. The last day, a hundredth of the
+changes, is still in the log.
 
 Each round searches for another key and another request: once after the changelog's files were evicted from the page
 cache (`cold`), and then once more (`warm`).

@@ -1,11 +1,11 @@
 """Measures throughput, CPU time and latency of publishing to Kafka, by our service and by Debezium.
 
-Three publishers (*sides*) are compared: our service with JSON and our service with Avro, which publish each change
-exactly once, and Debezium, which publishes each change at least once. Each side has its own database in one PostgreSQL,
-and its own topic on one broker. The sides run in turn, for several rounds. In a round, a side starts a new process,
-which first drains a backlog: it publishes all the changes that were written since its replication slot was created.
-Then the same process, now warm, publishes 2,000 changes a second. A consumer of committed messages measures how long
-after its commit each change arrives.
+Three publishers (*sides*) are compared: our service with JSON, our service with Avro, and Debezium. Our service
+publishes each change exactly once, and Debezium at least once. Each side has its own database in one PostgreSQL, and
+its own topic on one broker. The sides run in turn, for several rounds. In a round, a side starts a new process. The
+process first drains a backlog: it publishes all changes since its replication slot was created. Then the same process,
+now warm, publishes 2,000 changes a second. A consumer of committed messages measures how long after its commit each
+change arrives.
 """
 
 import argparse

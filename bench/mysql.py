@@ -1,7 +1,7 @@
 """Measures how fast our source reads the binary log of MySQL and MariaDB, and how fast our service publishes it.
 
-The sides run in turn, for several rounds, each time as a new process. These sides read one backlog, and do not publish
-it to Kafka:
+The compared programs (*sides*) run in turn, for several rounds, each time as a new process. These sides read one
+backlog of changes, and do not publish it to Kafka:
 
 - `socket` receives the log without decoding it, so it shows how fast the server can send.
 - `raw` is the server's own client, `mysqlbinlog --read-from-remote-server --raw`, or `mariadb-binlog`. It writes the
@@ -52,8 +52,8 @@ TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
 READERS = ("socket", "raw", "ours", "files", "snapshot")
 PUBLISHERS = (PEER, "json")
-"""Debezium is prepared first, because its preparation inserts a row: our own preparation then reads this row from the
-table, and later our service publishes only the backlog.
+"""Debezium is prepared first, because its preparation inserts a row. Our own preparation then reads this row from the
+table, so that our service later publishes only the backlog.
 """
 CLIENTS: Mapping[Flavour, Sequence[str]] = {
     "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],

@@ -98,7 +98,9 @@ def _drain(options: argparse.Namespace) -> None:
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
-    """Returns a function that opens the source at a checkpoint which says that its table has been read completely."""
+    """Returns a function that opens the source at a checkpoint. The checkpoint says that the table has been read
+    completely.
+    """
     settings = Settings(
         name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
     )

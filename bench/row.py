@@ -1,8 +1,8 @@
 """Measures the memory that one large row takes on its way through the real service into the file log.
 
 Prints by how much the service's peak memory exceeds its peak with small rows, in MiB and in multiples of the large row.
-In each case, something different happens to the row: it is read from its table, read once more by its key (because of a
-signal), inserted, or updated. The message of an update has the row twice, before and after the update.
+There is a case for each thing that can happen to the row: it is read from its table, read once more by its key (because
+a signal requests this), inserted, or updated. The message of an update has the row twice, before and after the update.
 In the last case there is no large row; instead, another application emits a logical message of the same size.
 """
 
@@ -37,7 +37,9 @@ PLAIN, LINES = TEXT.replace("{joined}", "''"), TEXT.replace("{joined}", "chr(10)
 INSERT = "INSERT INTO documents SELECT 1, "
 SMALL = "INSERT INTO documents SELECT n, 'small' FROM generate_series(2, 999) AS n"
 SIGNAL = "signal"
-"""Takes the place of SQL in a case: a signal makes the service read the row once more, by its key."""
+"""Takes the place of SQL in a case. A signal is a message in the database's log; it makes the service read the row once
+more, by its key.
+"""
 CASES: dict[str, tuple[str, str]] = {
     "read": (INSERT + PLAIN, ""),
     "read, with newlines": (INSERT + LINES, ""),

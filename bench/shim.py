@@ -5,8 +5,8 @@ them. Each message is an update of a row of 12 columns, with its old row. `--row
 transaction. There are three forms: JSON without schemas, with declared types; JSON with the schema in each message; and
 Avro.
 
-One more part, *in-process*, runs the whole service, which runs Debezium in a Java process, over a snapshot of
-PostgreSQL. It divides the CPU time of Python by that of Java (`bench/debezium.py`).
+One more part, *in-process*, runs the whole service over a snapshot of PostgreSQL, with Debezium in a Java process. It
+divides the CPU time of Python by that of Java (`bench/debezium.py`).
 """
 
 import argparse

@@ -11,8 +11,8 @@ compared with that of a scan of the changes.
 blame: Spark names the change that set each attribute of each row of the same changes, and discards it. The time is
 compared with that of the view.
 
-compaction: a file log, whose commits have 1,000 rows each, is archived, and the sizes of the archive and of the log on
-disk are compared.
+compaction: a file log with commits of 1,000 rows each is archived. The size of the archive on disk is compared with the
+size of the log.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def _print(name: str, results: Part) -> None:
 
 
 def deltas(site: Site) -> Part:
-    """Compares our function, which derives deltas, with one that returns its input and one that calls jsonpatch."""
+    """Compares our function, which derives deltas, with two others: one returns its input, and one calls jsonpatch."""
     jsonpatch_rows = site.rows // JSONPATCH_SHARE
     changes, fewer_changes = (
         _changes(site.spark, site.folder / name, rows) for name, rows in (("all", site.rows), ("some", jsonpatch_rows))

@@ -1,7 +1,7 @@
-"""Measures what a stamp (a note in a transaction about who made it) costs: how long a small transaction takes with each
-way to stamp it, compared with no stamp.
+"""Measures what a stamp (a note in a transaction about who made it) costs. A small transaction is stamped in several
+ways, and its time is compared with that of a transaction without a stamp.
 
-A transaction updates one row by its key, over loopback, and does not wait for the disk, so the stamp's share of the
+A transaction updates one row by its key, over loopback, and does not wait for the disk. So the stamp's share of the
 time is as large as it can be. All ways take turns in a random order, one transaction each. So other load on the
 machine, and what the previous transaction left in the caches, affect all ways alike. The figures are 10th percentiles,
 which other load disturbs less than medians.

@@ -1,5 +1,5 @@
-"""Measures what the state (the service's own store of current rows) costs: how fast the service drains the same backlog
-into the file log with a state and without one.
+"""Measures what the state (the service's own store of current rows) costs. The service publishes the same backlog of
+changes into the file log, once with a state and once without one.
 
 The database's log has only the keys of old rows (REPLICA IDENTITY DEFAULT). With a state, the service fills in the old
 rows. Half of the changes are inserts, half updates. There are two backlogs. In `recent`, the rows of a transaction are

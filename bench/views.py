@@ -1,11 +1,11 @@
 """Measures how long a view (the current rows of an entity, served over HTTP) takes to find one row or a page of rows.
 
-The changelog has a million changes of 100,000 orders. With `--archived`, 99 of 100 days are in an archive, and the last
-day is in the log; otherwise, all are in the log, in commits of 10,000 changes. Random keys are read in four ways in one
-process: by `FileLog.read_key` (*scan*), by the engine of served views while its memory is empty (*first*), by the
-engine a second time (*again*), and over HTTP (*http*). Before *first*, the engine reads the files of the log (*start*).
-All figures come from one run, so their ratios are useful even on a busy machine. CPU times are those of the whole
-process.
+The changelog has a million changes of 100,000 orders. By default, all of them are in the log, in commits of 10,000
+changes. With `--archived`, 99 of 100 days are in an archive, and only the last day is in the log. One process reads
+random keys in four ways. *scan* is `FileLog.read_key`. *first* is the engine of served views while its memory is empty,
+and *again* is the engine at its second read. *http* is a read over HTTP. Before *first*, the engine reads the files of
+the log (*start*). All figures come from one run, so their ratios are useful even on a busy machine. CPU times are those
+of the whole process.
 """
 
 import argparse

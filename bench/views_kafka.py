@@ -9,9 +9,9 @@ Each start is a process of its own, and lasts until every row can be read:
 - *crash*: the process was killed, and a thousand changes were added.
 - *restored*: the folder was deleted. Kafka Streams restores the stores up to the offsets of the application.
 
-`--keep-service NAME` and `--drop-service NAME` say by which services changes count in the view. All changes are by
-`order-api`, so with `--drop-service other` all of them count. Then the figures show what such a rule costs, with the
-compacted topic that Kafka Streams keeps for such a view.
+With `--keep-service NAME` or `--drop-service NAME`, the view counts only the changes by some services. All changes are
+by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice itself costs, with
+the changelog topic that such a view needs.
 
 CPU times are those of the whole process, from the moment at which Java has started.
 """
@@ -111,7 +111,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     for name in ("--keep-service", "--drop-service"):
-        parser.add_argument(name, action="append", default=[], metavar="NAME", help="of a view by service")
+        parser.add_argument(
+            name, action="append", default=[], metavar="NAME", help="let the view count changes by service"
+        )
     parser.add_argument("--serve", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--until", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -11,7 +11,7 @@ this long.
 """
 
 PROGRAM_S = 300.0
-"""Like `PATIENCE_S`, for a program that runs from start to end, such as a demo with its servers or a Spark job."""
+"""How long a test waits for a whole program, such as a demo with its servers or a Spark job."""
 
 
 REST = 4
@@ -28,10 +28,11 @@ def until(reached: Callable[[], bool], what: str) -> None:
 
 
 def rest(began: float, least_s: float) -> float:
-    """Rests between two checks of a condition, and returns the CPU time of this thread, in seconds, at the end.
+    """Pauses between two checks of a condition. Returns the CPU time of this thread after the pause, in seconds.
 
-    `began` is the thread's CPU time when the last check began. A check that reads a whole changelog takes longer than
-    `least_s`. If the rest were not in proportion to the check, the wait would take the CPU time that the service needs.
+    `began` is the thread's CPU time when the last check began. A check that reads a whole changelog may take longer
+    than `least_s`. So the pause grows with the check; otherwise, the checks would take the CPU time that the service
+    needs.
     """
     time.sleep(max(least_s, REST * (time.thread_time() - began)))
     return time.thread_time()

@@ -1,4 +1,5 @@
-"""Writes the files of a changelog as they would be after 100 days: an archive, its manifest, and the log of a day.
+"""Writes the files of a changelog as they would be after 100 days: an archive, its list of files (the manifest), and
+the log of a day.
 
 The changes are not read from a database; `bench.archived.changes` generates them.
 """

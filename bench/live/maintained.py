@@ -1,10 +1,9 @@
 """Measures how long a committed row takes until it is visible in a view that `maintain_view` keeps in PostgreSQL.
 
-A writer commits transactions at a steady pace. Each inserts a row with the number of the transaction, and updates nine
-other rows. The service publishes the changes to a file log. The job runs in a process of its own, with Spark, and
-applies the changes to a table of another database of the same server. Twenty times a second, this process asks the view
-for the highest number. The latency of a transaction counts from the time just before its COMMIT until the view has its
-number.
+A writer commits transactions at a steady pace. Each transaction updates nine rows, and inserts one row with the number
+of the transaction. The service publishes them to a file log. The job runs on Spark in a process of its own, and applies
+them to a table in another database of the same server. Twenty times a second, this process asks the view for the
+highest number. The latency of a transaction counts from the time just before its COMMIT until the view has its number.
 """
 
 import argparse

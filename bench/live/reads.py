@@ -1,4 +1,4 @@
-"""Measures how long `changelog views serve` takes to answer requests for rows while changes of the rows arrive.
+"""Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
 One process publishes 5,000 changes a second. This process sends 1,000 requests a second over a few connections. Both
 share the machine with the broker and the service. So the CPU time of the service is printed too, for each request and
@@ -44,7 +44,7 @@ COMMITS_PER_S = 5
 WARM_S = 15
 READY_S_MAX = 300
 RESERVE = 10
-"""How many times as many changes there are as a run is expected to take. On a busy machine, it takes longer."""
+"""There are this many times more changes than a run should publish, because a run takes longer on a busy machine."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

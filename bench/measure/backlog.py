@@ -1,4 +1,6 @@
-"""Writes the changes that benchmarks measure: half inserts, half updates, in a table with REPLICA IDENTITY FULL."""
+"""Writes the backlog of changes that benchmarks measure: half inserts, half updates, in a table with REPLICA IDENTITY
+FULL.
+"""
 
 import json
 from random import Random
@@ -43,7 +45,9 @@ def fill_scattered(connection: psycopg.Connection, rows: int, random: Random) ->
 
 
 def change(connection: psycopg.Connection, first: int, last: int) -> None:
-    """Inserts the orders from `first` to `last`, updates each, and stamps the open transaction with who made it."""
+    """Inserts the orders from `first` to `last`, and updates each. Adds a stamp to the open transaction: a note that
+    says who made the changes.
+    """
     stamp = {"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"}
     connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [json.dumps(stamp)])
     connection.execute(_INSERT, [first, last])

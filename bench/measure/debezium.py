@@ -34,8 +34,10 @@ CONNECTOR = {
     "producer.override.compression.type": "lz4",
     "producer.override.buffer.memory": "67108864",
 }
-"""The defaults of the last seven settings are, in this order, 2,048 changes, 8,192 changes, 500 ms, 16 KiB, 0 ms, no
-compression and 32 MiB. We changed `poll.interval.ms` for lower latency, and the others for more throughput."""
+"""The last seven settings differ from their defaults. The defaults are, in this order: 2,048 changes, 8,192 changes,
+500 ms, 16 KiB, 0 ms, no compression and 32 MiB. We changed `poll.interval.ms` for lower latency, and the others for
+more throughput.
+"""
 
 MYSQL_CONNECTORS: Mapping[Flavour, Mapping[str, str]] = {
     "mysql": {

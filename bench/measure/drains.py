@@ -1,5 +1,5 @@
-"""Measures how long a source takes to read a backlog: runs each side (each compared program) in a process of its own,
-and prints its figures.
+"""Measures how long a source takes to read a backlog of changes. Runs each side (each compared program) in a process of
+its own, and prints its figures.
 """
 
 import argparse

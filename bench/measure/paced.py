@@ -21,8 +21,9 @@ from bench.measure.topic import Topic
 TRANSACTIONS_PER_S = 200
 CHANGES_PER_TRANSACTION = 10
 WARM_S = 5.0
-"""Seconds of writing before latency is measured. The process has just drained a backlog, and must get used to this
-load."""
+"""Seconds of writing before latency is measured. The process has just drained a backlog, and needs time to settle at
+this load.
+"""
 
 _IDS = CHANGES_PER_TRANSACTION // 2
 _FIRST_ID = 100_000_000

@@ -1,5 +1,5 @@
-"""Creates PostgreSQL replication slots for benchmarks, so that each side (each compared program) reads the same
-backlog.
+"""Creates PostgreSQL replication slots for benchmarks, so that each side (each compared program) reads the same backlog
+of changes.
 """
 
 from collections.abc import Iterator

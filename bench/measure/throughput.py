@@ -1,4 +1,5 @@
-"""Measures how fast publishers drain a backlog into a Kafka topic, and compares our service with Debezium.
+"""Measures how fast publishers drain a backlog (publish changes that wait in the database's log) into a Kafka topic.
+Compares our service with Debezium.
 
 Each publisher that is compared is called a side.
 """

@@ -1,6 +1,6 @@
 """Holds the *campaigns*: long tests that make many faults while the service publishes, and then check its changelog.
 
-Each module without a leading underscore has a function `campaign()`, and `_pieces.run` runs the campaign that it
+Each module without a leading underscore has a function `campaign()`. `_pieces.run` runs the campaign that this function
 returns.
 
 `make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one with many rounds and

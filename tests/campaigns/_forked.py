@@ -1,5 +1,5 @@
-"""Starts `changelog` without the half second of CPU time that its imports take: a nursery process, which has imported
-all modules, forks a process for each start.
+"""Starts `changelog` without the half second of CPU time that its imports take. A *nursery* is a process that has
+imported all modules. It forks a process for each start.
 
 A forked process runs the same code as one that `python -m changelog` started. Tests use a nursery because they start
 hundreds of services; campaigns of `make soak` do not use one.

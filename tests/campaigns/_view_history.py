@@ -13,7 +13,7 @@ SLACK_S = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """An answer for one row. `sent_s` is when the request was sent. `row` is the position of the row; None if there is
-    none. `reached` and `staleness_s` are from the headers X-Position and X-Staleness.
+    no row. `reached` and `staleness_s` are from the headers X-Position and X-Staleness.
     """
 
     view: str
@@ -25,8 +25,8 @@ class Answer:
 
 
 class History:
-    """The changes of every key in some `views`, and the commits. `rows` has the last position of every row, by view and
-    key. Any thread may call the methods.
+    """The changes of every key in some `views`, and the commits. `rows` has the position of every row's last change, by
+    view and key. Any thread may call the methods.
     """
 
     def __init__(self, views: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class History:
                 self.rows[view].pop(key, None)
 
     def stored(self, at_s: float, position: str) -> None:
-        """Notes a time at which all changes up to a position were stored."""
+        """Notes that all changes up to a position were stored at this time."""
         with self._lock:
             self._commits.append((at_s, position))
 
@@ -56,7 +56,7 @@ class History:
             return self._commits[-1][1]
 
     def judge(self, answer: Answer, min_position: str | None) -> None:
-        """Raises AssertionError if an answer has an older state than it says, or than the reader asked for."""
+        """Raises AssertionError if an answer's state is older than the answer says, or than the reader asked for."""
         with self._lock:
             changes = list(self._changes.get((answer.view, answer.key), ()))
             stored_s = answer.sent_s - answer.staleness_s - SLACK_S

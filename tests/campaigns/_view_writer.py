@@ -123,7 +123,7 @@ class Writer(threading.Thread):
         yield record(Op.UPDATE, "{}", key=key, entity="guest", partition=place)
 
     def _commit(self, changes: Sequence[Record]) -> _Commit:
-        """Gives changes their positions, and notes them as seen from now on."""
+        """Gives changes their positions, and notes that readers can see them from now on."""
         self._number += 1
         placed = []
         for number, change in enumerate(changes, 1):

@@ -103,7 +103,7 @@ class Topics:
 
 
 def _repeat_until_done(ask: Callable[[], dict[str, Future[None]]], done_code: int) -> None:
-    """Repeats a request until the broker answers with the code `done_code`: the request is already done."""
+    """Repeats a request until the broker answers with `done_code`, which says that the request is already done."""
     deadline, code = time.monotonic() + CATCH_UP_S, 0
     while code != done_code:
         assert time.monotonic() < deadline, f"the broker refuses with {code}"

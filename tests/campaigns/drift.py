@@ -1,8 +1,8 @@
 """Runs the job `detect_drift`, which compares tables with their changelog, while the tables change in many ways.
 
-There are random writes, savepoints, rollbacks, long transactions, moves, commits that are in the log long before they
-are visible, and altered columns. In some rounds, the campaign plants drift: it falsifies rows of the changelog. The job
-must find exactly that drift, with the right columns, and nothing in the other rounds.
+There are random writes, savepoints, rollbacks, long transactions, rows that change their key, and altered columns. Some
+commits are in the log long before they are visible. In some rounds, the campaign plants drift: it falsifies rows of the
+changelog. The job must find exactly that drift, with the right columns, and nothing in the other rounds.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Lets the service republish and rebuild a table under random writes, and kills the service at random moments.
 
-Before each round, forged rows are appended to the changelog while the service is stopped: keys that the table never
-had, older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the
-table. After the forged rows, no state of a key may follow a newer state, and a repair may delete only existing keys.
+Before each round, the service is stopped, and forged rows are appended to its changelog: keys that the table never had,
+older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the table.
+After the forged rows, no state of a key may follow a newer state, and a repair may delete only existing keys.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ Each answer is judged by three rules. Its row must not be older than its `X-Posi
 everything that was stored up to `X-Staleness` seconds before the request. It must have reached `min_position`. After
 the death of an instance, a reader who allows stale rows gets every key within two seconds. After each round, every view
 on every instance equals the rows that follow from the changes that were written. In one view, the changes by one
-service do not count: its rows keep their state, and its positions move on.
+service do not count: they change no row, but the position that the view has reached moves on.
 """
 
 import os
@@ -59,7 +59,7 @@ REPLICATED = {
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.replication.factor": "3",
 }
-"""Settings of brokers that go on without one of three."""
+"""Settings with which three brokers go on if one of them fails."""
 
 CONFIG = """
 name = "{name}"

@@ -1,8 +1,9 @@
 """Lets the service read tables while they change in many ways.
 
-There are random writes, long transactions, savepoints, moves, commits that are in the server's log long before they are
-visible, a rewrite of a table, a TRUNCATE, and kills of the service. In the changelog, no state of a key may follow a
-newer state. The last states in the changelog must equal the tables, and no change may be lost or repeated.
+There are random writes, long transactions, savepoints, rows that change their key, a rewrite of a table, and a
+TRUNCATE. Some commits are in the server's log long before they are visible. The service is killed, too. In the
+changelog, no state of a key may follow a newer state. The last states in the changelog must equal the tables, and no
+change may be lost or repeated.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Runs golden scripts on MySQL and MariaDB, if their SQL means the same there as on PostgreSQL.
 
-The scripts are written in PostgreSQL's SQL. A statement that emits a provenance stamp (a note that says which service
-makes the changes of the transaction) becomes an insert into the table `changelog_stamp`. A statement that sets REPLICA
-IDENTITY is left out, because MySQL's log has complete rows without it.
+The scripts are written in PostgreSQL's SQL. A provenance stamp is a note that says which service makes the changes of a
+transaction. A statement that emits a stamp becomes an insert into the table `changelog_stamp`. A statement that sets
+REPLICA IDENTITY is left out, because MySQL's log has complete rows without it.
 """
 
 import itertools

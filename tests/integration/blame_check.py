@@ -19,8 +19,8 @@ KEYS = 5
 def check_blame(log: FileLog) -> int:
     """Checks every attribute of every row of every entity. Returns the number of attributes.
 
-    Leaves out rows that the service has only read from the table, and that nobody has changed since. There are very
-    many such rows, and it is unknown who set their values.
+    Leaves out rows that nobody has changed since the service read them from the table. There are very many such rows,
+    and it is unknown who set their values.
     """
     attribute_count = 0
     for entity in log.counts().keys() - OF_CHANGELOG:

@@ -15,7 +15,7 @@ from changelog.connectors.sources.postgres.watch import CatalogReading, Refusal,
 
 
 class CatalogReadings:
-    """Keeps the services of this process from reading the catalogue while a test uses `held`.
+    """Keeps the services of this process from reading the catalogue inside a `with` block of `held`.
 
     A `Watch` reads the catalogue every few seconds, and also when it is asked to. Without this class, it could do so in
     the middle of a test's step.

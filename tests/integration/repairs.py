@@ -1,4 +1,6 @@
-"""Publishes a table, adds to its changelog changes that the table never had, and sends the signals that repair it."""
+"""Publishes a table, and adds to its changelog changes that the table never had. Sends the signals (an operator's
+requests) after which the service repairs the changelog.
+"""
 
 import json
 from dataclasses import replace
@@ -87,6 +89,6 @@ def ended(site: Site, id_: str = "s") -> bool:
 
 
 def repair(site: Site, service: Running, do: Do, keys: tuple[str, ...] | None = None, id_: str = "s") -> None:
-    """Sends the signal, and waits until the service has done what it requests."""
+    """Sends a signal, and waits until the service has done what the signal requests."""
     signal(site, do, keys=keys, id_=id_)
     service.until(lambda: ended(site, id_))

@@ -55,7 +55,7 @@ class Site:
         self.log = folder / "log"
 
     def configure(self, rest: str, *, dsn: str | None = None, path: str = "log") -> None:
-        """Writes the configuration. `rest` is the text below its head."""
+        """Writes the configuration. `rest` is the text after the lines of `HEAD`."""
         values = {"name": self.name, "dsn": dsn or self.dsn, "path": path}
         head = HEAD.format(**{key: json.dumps(value) for key, value in values.items()})
         self.config.write_text(head + rest, "utf-8")
@@ -153,8 +153,8 @@ class Site:
 
 
 def _file_versions(folder: Path) -> FileVersions | None:
-    """Returns what changes when a file below `folder` is added, replaced, written or removed. Returns None if a file
-    disappears meanwhile.
+    """Returns the version of each file below `folder`. The result changes if a file is added, replaced, written or
+    removed. It is None if a file disappears meanwhile.
     """
     try:
         files = {path: path.stat() for path in folder.rglob("*")}
@@ -166,8 +166,8 @@ def _file_versions(folder: Path) -> FileVersions | None:
 
 
 def _shown(line: str) -> list[str]:
-    """Returns a line of plain text as it is. Of the events that the service logs, returns only the error with which the
-    service failed.
+    """Returns a line of plain text as it is. If the line is an event of the service's log, returns nothing, or the
+    error with which the service failed.
     """
     if not line.startswith("{"):
         return [line]

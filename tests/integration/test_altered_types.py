@@ -1,7 +1,7 @@
 """Tests ALTER TYPE of a composite type. PostgreSQL's stream of changes does not contain this statement.
 
-The tests check which attribute names the published rows have: rows from before the ALTER TYPE, rows from after it, and
-rows for which the service cannot know which names are valid.
+The tests check which attribute names the published rows have. Rows may come from before or after the ALTER TYPE. For
+some rows, the service cannot know which names are valid.
 """
 
 import json

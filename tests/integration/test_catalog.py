@@ -1,4 +1,7 @@
-"""Tests how the service reads PostgreSQL's catalogue, and how it checks and creates publications and slots."""
+"""Tests how the service reads PostgreSQL's catalogue, and how it checks and creates publications and slots.
+
+A *gap* is a span of the log whose changes are lost.
+"""
 
 import re
 from collections.abc import Iterator

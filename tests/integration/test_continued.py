@@ -1,8 +1,8 @@
 """Tests that this version of the service continues a changelog that an earlier version stored.
 
-The earlier version, which wrote `stored/changelog`, was the last one without `connectors/capture`. In this changelog,
-the table `photo` is only partly read, and a repair of two keys of `item` has not ended. The changelog's database
-cluster no longer exists, so the service continues with another cluster.
+The earlier version wrote `stored/changelog`. It was the last version without the folder `connectors/capture`. When it
+stopped, it had read only a part of the table `photo`, and it had not finished a repair of two keys of `item`, which
+means to read their rows again. Its database cluster no longer exists, so the service continues with another cluster.
 """
 
 import shutil

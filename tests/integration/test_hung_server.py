@@ -1,5 +1,5 @@
-"""Tests that the service survives a server that hangs: the backend of one of the service's sessions is stopped, the
-server's answers are lost, or the whole server cannot be reached.
+"""Tests that the service survives a server that hangs. In some tests, one session hangs, because its backend is
+stopped. In others, all answers of the server are lost, or the server cannot be reached.
 """
 
 import contextlib
@@ -74,8 +74,8 @@ NEW_TYPE = [
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the service ask often what the server waits for. If the slot is in use, the service reconnects instead of
-    waiting for the slot.
+    """Makes the service ask often what the server waits for. Also makes it reconnect, and not wait, if the slot is in
+    use.
     """
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)

@@ -1,5 +1,5 @@
-"""Tests that the service divides a chunk of large rows, if necessary down to single rows, and that it publishes a
-single row of any size.
+"""Tests that the service can read tables with large rows. It divides a chunk (the rows of one query), if necessary down
+to single rows, and publishes a single row of any size.
 """
 
 import hashlib
@@ -122,7 +122,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
 
 
 def test_large_rows_are_streamed_among_small_ones(site: Site) -> None:
-    """The rows contain characters of every length in UTF-8, which must not be split, and characters that JSON
+    """The rows contain characters of one to four bytes in UTF-8, which must not be split, and characters that JSON
     escapes.
     """
     with site.running() as service:

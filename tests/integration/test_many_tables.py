@@ -1,4 +1,5 @@
-"""Tests that the service can repair many small tables after a gap without reading its changelog once for each table.
+"""Tests that the service can repair many small tables after a gap (changes that were lost) without reading its
+changelog once for each table.
 
 It compares many tables at once, so a few reads are enough.
 """

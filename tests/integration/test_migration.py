@@ -39,8 +39,8 @@ ALTER TABLE item REPLICA IDENTITY FULL;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An alteration and its expected effects: the announced changes, the columns that are read again, and whether the
-    service stops at the alteration until an operator accepts it.
+    """An alteration and its expected effects. The effects are the announced changes, the columns that are read again,
+    and whether the service stops until an operator accepts the alteration.
 
     `after` is a statement that runs after the alteration.
     """
@@ -254,7 +254,7 @@ def caught_up(site: Site) -> Callable[[], bool]:
 
 
 def migrate(site: Site, seed: int) -> None:
-    """Makes all alterations under load, and then changes the key."""
+    """Makes all alterations while rows are written, and then changes the key."""
     site.sql(*TABLE.strip().split("\n"))
     site.sql(f"INSERT INTO item SELECT n, 'c' || n, 'name ' || n, n, 'calm', 0 FROM generate_series(0, {ROWS}) AS n")
     site.configure("id")

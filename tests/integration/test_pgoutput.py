@@ -114,7 +114,9 @@ def _block_xid(message: Decoded, block_xid: int | None) -> int | None:
 
 
 def _capture(path: Path) -> None:
-    """Writes one message of each shape to `path`: whether it was streamed, its bytes, and the decoded message."""
+    """Writes one message of each shape to `path`. For each message, writes whether it was streamed, its bytes, and the
+    decoded message.
+    """
     texts: dict[tuple[object, ...], str] = {}
     with temporary_server(settings=TWO_PHASE) as running:
         work(running.dsn())

@@ -1,5 +1,5 @@
-"""Tests that no change is lost or repeated when a standby is promoted while the service runs, and that the service
-refuses a standby that lacks published changes.
+"""Tests that no change is lost or repeated when a standby is promoted while the service runs. The service must refuse a
+standby that lacks published changes.
 """
 
 import contextlib

@@ -1,9 +1,13 @@
 """Tests that the signals `republish` and `rebuild` correct a changelog that differs from its table.
 
-A *signal* is an operator's request, written into the database's log. After `republish`, the service reads some rows or
-the whole table again; after `rebuild`, it reads the whole table again. A *ghost* is a row that the changelog holds and
-the table lacks. `rebuild` also deletes all ghosts; a *sweep* searches the changelog for them. `republish` deletes only
-ghosts whose keys the signal names.
+A *signal* is an operator's request, written into the database's log. A *ghost* is a row that the changelog holds and
+the table lacks.
+
+After `republish`, the service reads some rows or the whole table again. It deletes a ghost only if the signal names its
+key.
+
+After `rebuild`, the service reads the whole table again and deletes all ghosts. To find the ghosts, a *sweep* searches
+the changelog.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Tests that a repair of a table is done exactly once, even if the service is killed at each fail point in turn while
-rows are written to the table.
+"""Tests that a repair of a table is done exactly once while rows are written to the table. The service is killed at
+each fail point in turn.
 
-A *fail point* is a step of the service at which a test can kill it. A *ghost* is a row that the changelog holds and the
-table lacks.
+A repair reads the table again. Then a *sweep* searches the changelog for ghosts, and deletes them. A *ghost* is a row
+that the changelog holds and the table lacks. A *fail point* is a step of the service at which a test can kill it.
 """
 
 import random

@@ -1,5 +1,4 @@
-"""Tests that the service continues after a signal with keys that no row can have, and finds the rows of the signal's
-other keys.
+"""Tests signals with keys that no row can have. The service continues, and finds the rows of the signal's other keys.
 
 A *signal* is an operator's request, written into the database's log. `republish` requests that some rows are read
 again.

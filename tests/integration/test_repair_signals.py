@@ -1,5 +1,5 @@
-"""Tests signals that pause, resume and cancel repairs, signals that the service ignores, and the commands that send
-signals.
+"""Tests signals that pause, resume and cancel repairs, and signals that the service ignores. Also tests the commands
+that send signals.
 
 A *signal* is an operator's request, written into the database's log.
 """

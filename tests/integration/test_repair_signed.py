@@ -1,5 +1,5 @@
-"""Tests that the service obeys a signed signal once. The service refuses a copy of the signal, no matter when and by
-which role the copy is sent.
+"""Tests that the service obeys a signed signal once. It refuses a copy of the signal, whichever role sends the copy,
+and however old the signal is.
 
 A *signal* is an operator's request, written into the database's log.
 """

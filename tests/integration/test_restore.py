@@ -1,5 +1,7 @@
-"""Tests that the service notices that its server was restored to an earlier point, even if the timeline is the same and
-the server's log has since grown past all published positions.
+"""Tests that the service notices if its server was restored to an earlier point. It must also notice this if the server
+stayed on its timeline, and if the server's log has since grown past all published positions.
+
+A *signal* is an operator's request, written into the database's log.
 """
 
 import os

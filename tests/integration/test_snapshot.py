@@ -1,5 +1,5 @@
-"""Tests, on a real server, that the service plans its table reads again if a table was renamed or dropped before it was
-read.
+"""Tests, on a real server, that the service plans its reads of tables again if a table was renamed or dropped before
+the service read it.
 """
 
 import time

@@ -1,5 +1,5 @@
-"""Tests that the SQL and the psycopg code in docs/how-to/stamps.md do what the page says: they stamp a transaction, so
-that its messages say which service made the changes.
+"""Tests the SQL and the psycopg code in docs/how-to/stamps.md. They must stamp a transaction, so that its messages say
+which service made the changes.
 """
 
 import json

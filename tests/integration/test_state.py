@@ -83,7 +83,7 @@ def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_check_asks_for_whole_rows_only_without_a_state(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a state, the log needs to have whole old rows only if columns outside the key choose the partition."""
+    """With a state, whole old rows are needed in the log only if columns outside the key choose the partition."""
     assert statuses(site, capsys) == []
     site.configure(ENTITY)
     assert statuses(site, capsys) == ["warn"]

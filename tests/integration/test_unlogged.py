@@ -1,5 +1,5 @@
-"""Tests that the service notices edits of the publication, changes of keys, and tables that exchange their names, and
-that it repairs the changelog.
+"""Tests that the service notices edits of the publication, changes of keys, and tables that exchange their names. It
+must then repair the changelog.
 
 The database's log does not show such changes. The service notices them when it reads the catalogue: at intervals, and
 at some events of the stream. In these tests, a *reading* is one such read of the catalogue.

@@ -37,8 +37,8 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def run(site: Site, *statements: str) -> str:
-    """Runs statements. Returns the end of the database's log after them. A client that sends it as `min_position` reads
-    its own writes.
+    """Runs statements. Returns the position at which the database's log ends after them. A client that sends this
+    position as `min_position` reads its own writes.
     """
     [(lsn,)] = site.sql(*statements, "SELECT pg_current_wal_insert_lsn()::text")
     return str(lsn)

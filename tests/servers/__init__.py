@@ -45,9 +45,10 @@ SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"
 HASTY_JAVA = " ".join(
     (*BRIEF, "-XX:ReservedCodeCacheSize=256m", f"-XX:SharedArchiveFile='{SPARK_CLASSES}'", "-Xlog:disable")
 )
-"""Options of a short-lived Java virtual machine, as the value of one Spark setting. With them, Java prints no warning
-if there is no archive of classes that fits. Spark's queries fill the default room for compiled code, 48 MB, and Java
-would then search it for code to remove.
+"""Options of a short-lived Java virtual machine, as the value of one Spark setting.
+
+`-Xlog:disable` suppresses the warning that Java prints if the archive of classes does not fit. Spark's queries would
+fill the default code cache of 48 MB, and Java would then search it for code to remove.
 """
 
 HASTY_WORKERS = {"spark.python.daemon.module": "tests.servers.spark_workers"}
@@ -59,7 +60,8 @@ HASTY_SPARK = f'--driver-java-options "{HASTY_JAVA}" --conf ' + " --conf ".join(
 """Options of `spark-submit`, as a part of the value of PYSPARK_SUBMIT_ARGS."""
 
 SLEEPING = Path(__file__).parent / "sleeping"
-"""Holds a sitecustomize.py, which Python imports when it starts. Without it, `time.sleep` can fail under libfaketime.
+"""Holds a sitecustomize.py, which Python imports when it starts. Without this file, `time.sleep` can fail under
+libfaketime.
 """
 
 SETTINGS = {"fsync": "off"}
@@ -69,9 +71,8 @@ SERVICE_THREAD = "tested service"
 """The name of the thread in which tests run a service. While it runs, the log of the process is that of the service."""
 
 KEEPING_MESSAGES = {"log.cleaner.backoff.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}
-"""Settings of a broker that neither compacts topics nor deletes old messages. Many tests publish changes of a fixed
-day, and read all of them. Kafka compares the times of messages with the present time, so it could remove these messages
-at once.
+"""Settings with which a broker removes no messages. Many tests publish changes of a fixed day in the past, and read all
+of them. By default, Kafka could remove such old messages at once.
 """
 
 

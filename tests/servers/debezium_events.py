@@ -1,7 +1,7 @@
 """`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
-It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events (each
-configuration in `FORMS`, such as `plain` for JSON without schemas). NAME is `postgres`, `mysql` or `mariadb`; without a
+It runs a database, a Kafka broker, and Debezium in Kafka Connect. There is one connector for each form of events.
+`FORMS` has the forms, such as `plain` for JSON without schemas. NAME is `postgres`, `mysql` or `mariadb`. Without a
 FORM, the program captures all forms. The messages of each connector are stored in FOLDER/NAME.FORM.jsonl. The values
 that our own reader of the database publishes for the same rows are stored in FOLDER/NAME.published.json.
 
@@ -147,7 +147,9 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     schemas: dict[str, int] = {}
 
     def parts(content: bytes | None) -> tuple[list[str], Any]:
-        """Returns lines for new schemas, and the content: null, a text, base64, or a schema's number and a payload."""
+        """Returns lines for new schemas, and the content in the form in which it is stored: null, a text, base64, or
+        the number of a schema with a payload.
+        """
         if content is None:
             return [], None
         try:

@@ -1,7 +1,8 @@
 """Lets the servers of tests keep their databases in memory, where the system allows that.
 
-Each test has a database of its own, which is 300 files. On ext4, each new file takes longer if many were deleted in the
-last minutes, because ext4 searches for an inode that was not in use lately. That was a sixth of the suite's CPU time.
+Each test has a database of its own, which is 300 files. On ext4, a new file takes longer if many files were deleted in
+the last minutes, because ext4 then searches for an inode that was not in use lately. That was a sixth of the suite's
+CPU time.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Writes an archive of the classes that Spark loads. Java maps the archive into memory, and so starts Spark in less CPU
+"""Writes an archive of the classes that Spark loads. Java maps the archive into memory, so Spark starts in less CPU
 time.
 
 `make` calls this once. Java ignores the archive after Spark or Java itself has changed.

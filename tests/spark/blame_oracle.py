@@ -1,5 +1,5 @@
-"""Computes in plain Python, key by key, the tables that the job `blame` must write: the change that set each attribute
-of each row, and the number of changes of each service.
+"""Computes in plain Python the tables that the job `blame` must write. They hold the change that set each attribute of
+each row, and the number of changes of each service.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ Attributes = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
-    """Applies the changes up to and including `until`, and returns the attributes of all keys. Each key has a fold."""
+    """Applies the changes up to and including `until`, key by key. Returns the attributes of all keys."""
     folds: dict[tuple[str, str], BlameFold] = {}
     for record in changes_of(records, until):
         entity, key = record.entity, record.place.key

@@ -1,5 +1,5 @@
-"""Helpers for tests of documents that `maintain_view` keeps: random changes of guests and of what belongs to them, and
-the documents that result.
+"""Helps to test the documents that `maintain_view` keeps. Generates random changes of guests and of their sessions,
+orders and items, and computes the documents that must result.
 """
 
 import json
@@ -57,7 +57,7 @@ JOINED = """SELECT guest._key, guest.id, guest.status,
     coalesce((SELECT json_agg(json_build_object('id', id) ORDER BY _key COLLATE "C")
         FROM "guests__Same status" peer WHERE peer.status = guest.status)::jsonb, '[]')
     FROM guests guest ORDER BY _key COLLATE "C" """
-"""The documents that SQL makes of the rows of all parts."""
+"""Builds the same documents in SQL, from the table of the view and the tables of its arrays."""
 
 
 @dataclass(slots=True)

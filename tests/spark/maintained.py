@@ -1,4 +1,4 @@
-"""Helpers for tests of the job `maintain_view`: distributes changes over batches, and reads tables of PostgreSQL."""
+"""Helps to test the job `maintain_view`: distributes changes over batches, and reads tables of PostgreSQL."""
 
 import math
 import random
@@ -33,7 +33,7 @@ SUMMED = [
     )
     for column in COLUMNS
 ]
-"""The columns of `order`, with a type that can be summed."""
+"""The columns of `order`. `amount` has a type that can be summed."""
 
 TOTALS = TotalsConfig(by=("status", "note"), sums=("amount", "id"))
 """Some rows have no status, so that groups with null are compared, too."""
@@ -74,9 +74,10 @@ def scattered(
     shares: Sequence[float] = (0, 0.5, 1),
     entities: Collection[str] = ("order",),
 ) -> list[list[Record]]:
-    """Distributes the changes of these entities over batches, as if partitions were read at different speeds. Some
-    batches are applied again later. A row's partition changes each time the row is created. Each batch takes one of the
-    `shares` of the changes that remain in a partition.
+    """Distributes the changes of these entities over batches, as if partitions were read at different speeds.
+
+    From each partition, a batch takes a share of the remaining changes, which is chosen from `shares`. Some batches are
+    applied again later. A row that is created again may get another partition.
     """
     queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     live: dict[str, dict[str, int]] = {entity: {} for entity in entities}

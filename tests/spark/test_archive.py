@@ -293,8 +293,8 @@ def archived(run: ArchiveRun) -> list[dict[str, Any]]:
 
 
 def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
-    """The third run has an earlier goal than the first two, because it began before them. It does not move the position
-    of an entity back.
+    """The goal of a run is the position up to which it archives. The third run began before the other two, so its goal
+    is earlier. It must not move the position of an entity back.
     """
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
     goal = Goal(position=later, ends={"order": order_ends(10, 20), "guest": {("booking.guest", 0): 0}})

@@ -49,7 +49,7 @@ def levels(run: ArchiveRun) -> dict[str, list[ArchiveFile]]:
 
 
 def check_levels(path: Path, run: ArchiveRun) -> None:
-    """Checks that the files of a level have disjoint keys, and that what the manifest says about a file is true."""
+    """Checks that the files of a level have disjoint keys, and that the manifest describes each file correctly."""
     for files in levels(run).values():
         for file, following in pairwise(files):
             assert file.keys is not None

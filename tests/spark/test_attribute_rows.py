@@ -1,7 +1,7 @@
 """Tests, with random changelogs, that Spark's executors compute the same blame of rows as plain Python.
 
 The *blame* of a row names, for each of its attributes, the change that set it. The executors' function reads all
-changes of a row together, also those under its earlier keys; plain Python reads the changes key by key.
+changes of a row together, also those under its earlier keys. Plain Python reads the changes key by key.
 """
 
 import random

@@ -1,5 +1,7 @@
 """Tests that a job with bad input prints one line, ends with the right exit code, and writes nothing that a reader
 would see.
+
+A *manifest* lists the files of an archive or of a job's output. Readers see only these files.
 """
 
 import json
@@ -61,9 +63,7 @@ ErrorOf = Callable[..., str]
 @pytest.fixture
 def error_of(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ErrorOf:
     def error_of(jobs: Jobs, name: str, sink: str, *more: str, code: int) -> str:
-        """Returns the one line that a failing job prints. Checks that the job wrote no manifest; without
-        one, readers see nothing.
-        """
+        """Returns the one line that a failing job prints. Checks that the job wrote no manifest."""
         file = tmp_path / "changelog.toml"
         file.write_text(CONFIG.format(sink=sink), "utf-8")
         job, needed = jobs[name]

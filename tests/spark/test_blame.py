@@ -1,5 +1,5 @@
-"""Tests that the job `blame` finds, for each attribute of all rows, the change that set it: the same as plain Python
-finds key by key.
+"""Tests that the job `blame` finds the change that set each attribute of each row. Plain Python, which reads the
+changes key by key, must find the same changes.
 """
 
 import contextlib
@@ -73,8 +73,10 @@ class Site:
 
 
 def workload() -> list[Record]:
-    """Changes with nested json, moves, truncates and values that the log did not send. Each transaction has its own
-    identifier, and about a third of the transactions have the stamp of a session.
+    """Changes with nested json, truncates, rows that move to another key, and values that the log did not send.
+
+    A stamp says who made a change. Each transaction has its own identifier in its stamp, and about a third of the
+    transactions have the stamp of a session.
     """
     chance = random.Random(5)
     records = []

@@ -1,4 +1,4 @@
-"""Tests that executors decode Kafka's messages into the published rows, and that an error is one line that names the
+"""Tests that executors decode Kafka's messages into the published rows. An error must be one line that names the
 message.
 """
 

@@ -1,4 +1,7 @@
-"""Tests the job `derive_deltas` from topics to topics: runs that are killed or repeated, and bad input."""
+"""Tests the job `derive_deltas` from topics to topics: runs that are killed or repeated, and bad input.
+
+A *delta* describes, as a patch, what one change did to its row.
+"""
 
 import io
 import json

@@ -171,7 +171,7 @@ def test_a_standby_is_refused_with_a_hint(site: Site, own: PostgresServer, detec
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
     """The changelog has lost the earlier messages of key 1, and has only an update that is not visible yet. The job
-    compares the row before the update, which this message contains.
+    compares the row before the update, which the update's message contains.
     """
     with site.running() as service:
         service.until(lambda: all_rows_read(site))

@@ -1,7 +1,7 @@
 """Tests that the job `detect_drift` needs only the interface `Database`: it runs on a database in memory.
 
-The service and the repairs use the same interface. The tests cause drift by editing the tables without a trace in the
-log.
+The service and its repairs use the same interface. *Drift* is a difference between a table and its changelog. The tests
+cause it by editing the tables without a trace in the log.
 """
 
 from collections.abc import Iterator

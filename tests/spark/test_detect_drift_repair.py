@@ -1,5 +1,6 @@
-"""Tests that after `detect_drift --repair` the service repairs each entity as the configuration says, and that the next
-run verifies the repairs.
+"""Tests `detect_drift --repair`. The job compares tables with their changelog, and signals the differences (*drift*) to
+the service. The service repairs each entity as the configuration says, and the next run of the job verifies the
+repairs.
 """
 
 import threading
@@ -91,7 +92,9 @@ def made_up(key: int) -> Edit:
 
 
 def members(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns these members of each entity's report, or of the action or the history in the report."""
+    """Returns these members of each entity's report. Members of `action` and `history` inside the report count as its
+    own.
+    """
     return {
         name: tuple({**entity, **entity["action"], **entity["history"]}[member] for member in names)
         for name, entity in report["entities"].items()

@@ -1,5 +1,5 @@
-"""Documents of several entities are served from a topic: `maintain_view` keeps them in a table of PostgreSQL, a service
-publishes this table to Kafka, and `changelog views serve` answers from the topic.
+"""Tests that documents of several entities can be served from a topic. `maintain_view` keeps the documents in a table
+of PostgreSQL, a service publishes this table to Kafka, and `changelog views serve` answers from the topic.
 """
 
 import random
@@ -34,8 +34,8 @@ LASTING = """SELECT 'guests'::regclass::oid, array(
 def test_documents_are_served_from_a_topic(
     run: Run, database: str, broker: Broker, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The documents follow changes of all entities. A rebuild empties the table and fills it again, so the service
-    goes on, and indexes, grants and SQL views stay.
+    """The documents follow changes of all entities. A rebuild empties the table and fills it again, but does not
+    replace it. So the service goes on, and the table keeps its indexes, grants and SQL views.
     """
     monkeypatch.setenv("VIEWS_DSN", database)
     config = tmp_path / "changelog.toml"

@@ -1,5 +1,5 @@
-"""The job `maintain_view` keeps documents of several entities equal to those that `rebuild_view` makes, to those of SQL
-on the rows of all parts, and to those of plain Python.
+"""Tests that the job `maintain_view` keeps correct documents of several entities. They must equal the documents that
+`rebuild_view` makes, and those that SQL and plain Python make of the same rows.
 """
 
 import json
@@ -108,7 +108,7 @@ def _texts(dsn: str, table: str) -> list[tuple[Any, ...]]:
 
 
 def _refuse_another_view(config: Path, run: Run, dsn: str) -> None:
-    """Another shape of documents is refused. After a rebuild, the tables of the earlier arrays are gone."""
+    """Checks that documents of another shape are refused, and that a rebuild drops the tables of the earlier arrays."""
     config.write_text(CONFIG.format(view=toml(WITH_SESSIONS)), "utf-8")
     assert "guests is a view with other nested; use another --to" in run(JOB, config, *MAINTAINED, code=2).lines[0]
     run(JOB, config, *MAINTAINED, "--rebuild")
@@ -328,7 +328,7 @@ def test_documents_that_a_view_cannot_have_are_refused(view: Mapping[str, Any], 
         parts_of("v", config, {"guest": columns, "session": columns})
 
 
-def test_an_on_of_a_column_that_the_view_lacks_is_refused() -> None:
+def test_on_may_name_only_columns_that_the_view_has() -> None:
     columns = [Column(name=name, type=type_, nullable=True) for name, type_ in TYPES.items()]
     rows = {"entity": "session", "on": {"id": "id"}}
     config = ViewConfig.model_validate({"entity": "guest", "columns": ["text"], "nested": {"rows": rows}})

@@ -1,4 +1,4 @@
-"""Tests in how many partitions `maintain_view` exchanges the rows of a batch. No Spark runs here."""
+"""Tests the number of partitions in which `maintain_view` exchanges the rows of a batch. No Spark runs here."""
 
 from types import SimpleNamespace
 from typing import Any, cast

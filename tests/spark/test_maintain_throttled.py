@@ -1,5 +1,7 @@
-"""Tests that changes of a throttled service wait, and that those of other services do not. While changes wait, each row
-of the view is a state that its key had at the position in the row. In the end, each row is the last state of its key.
+"""Tests views in which the changes of a throttled service wait, and those of other services do not.
+
+Each row of a view shows a position. Whatever waits, the row must be the state that it really had at this position. In
+the end, it must be the row's last state.
 """
 
 import itertools
@@ -51,7 +53,7 @@ ORDERS = [ViewPart(entity="order", columns=SUMMED)]
 
 @dataclass(slots=True)
 class Clock:
-    """A clock that only the test moves. A new `ChangeRate` allows the changes of one second at once."""
+    """A clock that only the test moves."""
 
     now_s: float = 0.0
 
@@ -118,7 +120,7 @@ def _change(op: Op, key: int, commit: int, *, service: str = "shop", lacks: str 
     return by(service, record(op, state, key=str(key), commit=commit, unavailable=unavailable))
 
 
-def test_a_waiting_change_neither_is_overtaken_wrongly_nor_overwrites(
+def test_a_row_with_a_waiting_and_a_later_change_ends_as_if_they_were_applied_in_order(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:
     created = [_change(Op.CREATE, key, 1, note="new", status="1") for key in range(1, 6)]
@@ -137,7 +139,7 @@ def test_a_waiting_change_neither_is_overtaken_wrongly_nor_overwrites(
     ]
     grow(tmp_path, [created, sorted(changes, key=lambda change: change.envelope.provenance.source.position)])
     clock, where = Clock(), Files(path=tmp_path / "log")
-    clock.now_s = -1.0  # so that nothing is allowed yet
+    clock.now_s = -1.0  # so that the rate allows no change yet
     rate = ChangeRate(1, clock)
     rate.spend(1)
     with opened(database, "orders", ORDERS) as view:
@@ -162,7 +164,7 @@ def _notes(dsn: str) -> dict[int, str]:
 def test_rows_are_states_that_they_had_and_in_the_end_the_last_ones(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs crash before and after a batch is applied. Windows are so small that there are several."""
+    """Some runs crash before a batch is applied, and some after. Windows are small, so that there are several."""
     monkeypatch.setattr(file_ranges, "WINDOW_CHANGES", 8)
     chance, clock = random.Random(seed), Clock()
     workload = transactions(seed, 48)
@@ -197,7 +199,9 @@ def _waits(dsn: str) -> bool:
 
 
 def _check_count(view: MaintainedView, records: Sequence[Record]) -> None:
-    """Checks the number of waiting changes: the changes of the service that come after the last applied one."""
+    """Checks that the view counts all later changes of the service as waiting. A change is later if it comes after
+    those that were applied.
+    """
     waiting = view.progress.waiting
     if waiting is not None:
         applied = max(waiting.position, waiting.after.get("position", ""))
@@ -207,7 +211,7 @@ def _check_count(view: MaintainedView, records: Sequence[Record]) -> None:
 
 
 def _check_history(dsn: str, records: Sequence[Record]) -> None:
-    """Each row is the state that its key had at the row's position."""
+    """Checks that each row is the state that its key had at the row's position."""
     positions = dict(query(dsn, "SELECT _key, _position FROM orders"))
     for key, state in table(dsn).items():
         assert state == replay(records, Position.parse(positions[key]))[key]
@@ -243,7 +247,7 @@ def test_documents_of_throttled_entities_are_those_of_their_rows(
         stopping = threading.Event()
         stopping.set()
         apply_earlier(spark, view, ranges, None, stopping)
-        assert _waiting(view) > 0, "a run that is to end applies nothing more"
+        assert _waiting(view) > 0, "a stopping run applies nothing more"
         stopping.clear()
         apply_earlier(spark, view, ranges, None, stopping)
         assert _waiting(view) == 0, "a view that is no longer throttled catches up at once"

@@ -1,5 +1,5 @@
-"""The job `maintain_view` keeps tables equal to the states that plain Python computes from the same changes, in
-whatever order and however often the batches are applied. Its errors are one line each.
+"""Tests that the job `maintain_view` keeps tables equal to the states that plain Python computes from the same changes.
+The batches may come in any order, and more than once. Each error of the job is one line.
 """
 
 import json
@@ -147,7 +147,7 @@ def test_late_and_repeated_batches_do_no_harm_in_postgres(
 
 
 def test_late_and_repeated_batches_do_no_harm_in_delta_lake(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """The last batch is the first one again. It changes no row, but its progress is stored."""
+    """At the end, the first batch is applied once more. This changes no row, but the batch's progress is stored."""
     fetched("jars")
     records = flat(transactions(seed + 2, 15))
     first, *others = scattered(records, random.Random(seed + 2), shares=(0.7,))
@@ -229,7 +229,7 @@ def test_totals_that_a_view_cannot_have_are_refused(by: tuple[str, ...], sums: t
         refuse_columns(TotalsConfig(by=by, sums=sums), columns, "totals")
 
 
-def test_a_task_of_an_earlier_batch_copies_nothing(dsn: str) -> None:
+def test_a_late_task_of_an_earlier_batch_copies_nothing(dsn: str) -> None:
     shape, names = ViewColumns(COLUMNS), (sql.Identifier("staged"), sql.Identifier("staged_parts"))
     with psycopg.connect(dsn, autocommit=True) as connection:
         earlier, present = (to_postgres.create_to_fill(connection, *names, shape) for _ in range(2))
@@ -304,7 +304,9 @@ def test_altered_columns_stop_the_job(config: Path, run: Run, dsn: str, spark: S
 
 
 def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: SparkSession) -> None:
-    """First, the archive still has some days. Then it has none, and the oldest file of the log decides."""
+    """The job needs changes that were dropped. At first, the archive still has some days. Then it has none, and the
+    history begins with the oldest file of the log.
+    """
     run(JOB, config, *POSTGRES)
     for days in (2, 4, 6, 7):
         grow(config.parent, [[record(Op.CREATE, '{"id":1,"doc":{}}', key="1", commit=days * 86_400)]])

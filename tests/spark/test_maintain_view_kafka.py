@@ -1,4 +1,4 @@
-"""The job `maintain_view` on topics keeps a table equal to the workload, although runs are killed."""
+"""Tests that the job `maintain_view` keeps a table equal to the changes in topics, although runs are killed."""
 
 import os
 import random
@@ -145,7 +145,7 @@ def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(
 
 
 def _refuse_other_topics(topics: ViewedTopics, capsys: pytest.CaptureFixture[str]) -> None:
-    """The view is not continued with a topic that has another id: the topic of another prefix, or one made again."""
+    """Checks that the view is not continued with topics that have other ids, such as those of another prefix."""
     prefix, workload = f"{topics.settings.prefix}-2", Workload(random.Random(1))
     others = replace(topics, settings=replace(topics.settings, prefix=prefix), workload=workload, records=[])
     others.grow(1, first=[announced(record(Op.CREATE, "{}", commit=0))])

@@ -1,4 +1,6 @@
-"""The job `maintain_view` keeps rows in Redis equal to those that plain Python computes from the same changes."""
+"""Tests that the job `maintain_view` keeps rows in Redis equal to those that plain Python computes from the same
+changes.
+"""
 
 import json
 import random
@@ -119,7 +121,7 @@ def test_late_and_repeated_batches_do_no_harm(
 def test_a_run_notices_that_another_one_builds_the_view_anew(
     spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """If it did not notice, it would store its progress, although the other run has removed its rows."""
+    """A run that did not notice this would store its progress, although the other run has removed its rows."""
     with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as other_target:
 
         def begin_anew(name: str) -> None:

@@ -1,5 +1,5 @@
-"""Totals of windows and of sessions equal those that plain Python computes from the rows of the view, after each batch
-of random states. Rows come late, move in time and between groups, and are deleted and truncated.
+"""Tests the totals of windows and of sessions. After each random batch, they must equal the totals that plain Python
+computes from the rows of the view. Rows come late, move in time and between groups, and are deleted and truncated.
 """
 
 import random

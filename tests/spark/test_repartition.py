@@ -1,4 +1,8 @@
-"""Tests that jobs which read topics continue in the new topic of a repartitioned entity."""
+"""Tests that jobs which read topics continue in the new topic of a repartitioned entity.
+
+A *delta* describes, as a patch, what one change did to its row. A *mark* is the last message in each partition of a
+topic that has ended.
+"""
 
 import random
 from collections import Counter

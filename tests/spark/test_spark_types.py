@@ -1,4 +1,4 @@
-"""Tests that the columns of an entity become types of Spark, and that Spark returns the columns that it stored."""
+"""Tests that the columns of an entity become types of Spark, and can be read back from Spark's types."""
 
 import importlib.resources
 from pathlib import Path

@@ -30,9 +30,9 @@ class Since:
     """The positions in the server's log at which the changelog of an entity begins.
 
     The changelog has no change of a transaction that ends at `nothing` or before. It has all changes of a transaction
-    that begins after `published` and ends after `streaming`. Of other transactions, it has all changes, only the last
-    ones, or none. It may lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in that
-    span are deleted from the changelog later.
+    that begins after `published` and ends after `streaming`. Of any other transaction, it has all changes, only the
+    last ones, or none. It may lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in
+    that span are deleted from the changelog later.
     """
 
     nothing: int

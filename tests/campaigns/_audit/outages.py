@@ -27,7 +27,9 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns temporary faults for the list of `Faults.faults`. Some lists lack the fault that takes minutes."""
+        """Returns temporary faults for the list of `Faults.faults`. Some lists lack the fault that takes minutes
+        (`rng`).
+        """
         return [
             *[self._fail_link] * 2,
             *[self._end_server] * 2,

@@ -17,7 +17,7 @@ _COLUMNS = ["entity", "partition", "key", "op", "position", "transaction", "prov
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One message; `other` is the key at the other end of a move."""
+    """One message. If it is one half of a move, `other` is the key of the other half."""
 
     entity: str
     partition: int

@@ -41,7 +41,7 @@ POSTGRES = {
 
 HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
 CLOCKS, CLOCKED = ("database", "service"), 0.4
-"""The names of the clocks that faults can set wrong, and the probability with which a site lets them set each one."""
+"""The names of the clocks that faults can set wrong, and the probability that a site allows this for a clock."""
 
 CONFIG = """
 name = "{name}"

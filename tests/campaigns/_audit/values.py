@@ -2,8 +2,8 @@
 
 The campaigns' triggers record rows with `to_jsonb`, which writes some types in another form than the changelog. The
 conversion was written from docs/reference/types.md alone. A number is kept as its text (`Number`), so that nothing is
-rounded. A very long text is replaced by its beginning and its SHA-256, both in the recorded rows and in the rows of
-the changelog, so that all rows fit into memory.
+rounded. A very long text is replaced by its beginning and its SHA-256, in recorded rows as well as in those of the
+changelog. Otherwise, the rows would not fit into memory.
 """
 
 import base64

@@ -88,9 +88,9 @@ class Verdict:
 
 
 class Comparison:
-    """Compares the rows of our own source with those from Debezium. `described` has the column types that faults name.
-    With `is_later`, our time of a change may be later than Debezium's. With `in_parts`, Debezium's events came through
-    one topic for each table, so that only the rows of one table are in order.
+    """Compares the rows of our own source with those from Debezium. `described` has the types of columns; faults are
+    grouped by them. With `is_later`, our time of a change may be later than Debezium's. With `in_parts`, Debezium's
+    events came through one topic for each table, so that only the rows of one table are in order.
     """
 
     def __init__(

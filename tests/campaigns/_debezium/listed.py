@@ -1,7 +1,7 @@
 """Has a rule for each known difference between the values that our own source publishes and those of Debezium.
 
-A rule is a function that takes our value and Debezium's, as `parsed` returns them, and returns whether they differ in
-exactly the way that its docstring describes. `docs/reference/debezium-events.md` says why they differ.
+A rule is a function of our value and Debezium's value, both as `parsed` returns them. It returns whether the two differ
+in exactly the way that the rule's docstring describes. `docs/reference/debezium-events.md` says why they differ.
 """
 
 import json

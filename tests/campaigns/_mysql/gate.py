@@ -46,11 +46,12 @@ class Gate:
 class Gates:
     """The two gates of a campaign.
 
-    All transactions pass `transactions`. DDL and the steps of XA transactions pass `fragile`, which is closed while the
-    server is killed: if old versions of a server are killed in the middle of such a statement, their tables and their
-    log disagree. A thread that needs both gates takes `transactions` first. A thread holds the lock `deciding` while it
-    commits or rolls back prepared XA transactions: if two sessions end the same transaction, MySQL can log both a
-    commit and a rollback.
+    All transactions pass `transactions`. DDL and the steps of XA transactions pass `fragile`. This gate is closed while
+    the server is killed. Otherwise, the tables and the log of old server versions could disagree after a kill in such a
+    statement. A thread that needs both gates takes `transactions` first.
+
+    A thread holds the lock `deciding` while it commits or rolls back prepared XA transactions. If two sessions ended
+    the same transaction, MySQL could log both a commit and a rollback.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Judges a changelog by the numbers that the database gave to the changes of each key.
 
 In the changelog, the changes of each key must have consecutive numbers. A row that was read from its table must have
-the number of the last change that was published before it: the changes that the read shows must be published before the
+the number of the last change that was published before it. So the changes that the read shows are published before the
 row, and all later changes after it. At the end, the changelog must have the last number of each key, and its last
 states must equal the tables.
 """

@@ -22,7 +22,8 @@ Versions = Mapping[int, int]
 class MarkedReader(threading.Thread):
     """Reads the whole table again and again, until `over` is set.
 
-    Adds the rows of each read to `chunks`. The key in `chunks` is the version of the marks' row after the second mark.
+    Adds the rows of each read to `chunks`. The key in `chunks` is the version that the row of marks has after the
+    second mark.
     """
 
     def __init__(self, server: MysqlServer, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:

@@ -16,9 +16,9 @@ class XaRecord:
     """What happened to the XA transactions of a run. Threads add to it.
 
     `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. Its entry `over_restart` counts the
-    transactions that were prepared before a restart, and committed or rolled back after it: the service or the server
-    was started again, or a replica took the server's place. The attribute `rolled_back` is the set of the numbers
-    (column `txn`) of the transactions that were rolled back.
+    transactions that were prepared before a restart, and committed or rolled back after it. A restart is a new start of
+    the service or of the server, or a replica that takes the server's place. The attribute `rolled_back` is the set of
+    the numbers (column `txn`) of the transactions that were rolled back.
     """
 
     def __init__(self) -> None:

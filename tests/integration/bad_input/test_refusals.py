@@ -295,9 +295,7 @@ def test_a_second_service_of_the_same_name_is_refused(stopped_site: Site) -> Non
 
 
 def test_locks_of_another_role_do_not_stop_the_service(stopped_site: Site) -> None:
-    """Any role can take any advisory lock, including the lock with which older versions of the service claimed the
-    slot.
-    """
+    """Any role can take any advisory lock, even the one by which older versions of the service reserved the slot."""
     stopped_site.sql(f"CREATE ROLE {stopped_site.name} LOGIN")
     try:
         with psycopg.connect(stopped_site.dsn, user=stopped_site.name, autocommit=True) as stranger:

@@ -34,9 +34,10 @@ class Case:
     """Statements that make the service stop when it reads their changes. They run while the service is not running.
 
     `setup` prepares the table, and `repair` repairs it after the `cause`. The service stops once for each of the last
-    `stops` statements of `cause`. `default_ops` has the operation and the key of each message that the service
-    publishes for the cause if the operator decides on `default`; None if `default` is not allowed. `last_key` is the
-    key of a row that is written after the cause.
+    `stops` statements of `cause`.
+
+    `default_ops` lists the messages that the service publishes after the decision `default`, each as operation and key.
+    It is None if `default` is not allowed. `last_key` is the key of a row that is written after the cause.
     """
 
     message: str

@@ -1,4 +1,4 @@
-"""The embedded Debezium reads a PostgreSQL database. Tests its events, restarts, back-pressure, kills and errors."""
+"""Tests the embedded Debezium on a PostgreSQL database: its events, restarts, back-pressure, kills and errors."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class HandlerError(Exception):
     """The error that a handler of these tests raises."""
 
 
-def test_a_handler_receives_snapshot_and_stream_and_again_a_batch_at_which_it_failed(
+def test_a_handler_receives_snapshot_and_stream_and_gets_a_failed_batch_again(
     database: str, jars: Path, tmp_path: Path
 ) -> None:
     create_table(database, 3)

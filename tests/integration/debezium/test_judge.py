@@ -1,6 +1,7 @@
 """Compares the messages of our own readers with those of Debezium, for random changes on PostgreSQL and on MariaDB.
 
-This is a short run of the campaign `debezium_judge`, which otherwise takes many rounds. A round is one new database.
+A campaign is a long test with random changes. This is a short run of the campaign `debezium_judge`, which otherwise
+takes many rounds. A round is one new database.
 """
 
 import pytest

@@ -1,5 +1,7 @@
-"""Tests that the service creates PostgreSQL's publication before it starts Debezium, and that `changelog check` says
-which right is missing for this.
+"""Tests that the service creates PostgreSQL's publication before it starts Debezium. If a right is missing for this,
+`changelog check` must say which one.
+
+If the publication later loses a table, changes may be lost; the service calls this a *gap*.
 """
 
 import os

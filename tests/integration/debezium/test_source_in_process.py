@@ -1,7 +1,8 @@
 """Tests a service that reads a database through a Debezium that it runs itself. No change is lost or repeated if the
 service is restarted or Debezium is killed.
 
-Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint.
+Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint. A
+*gap* is a span of the log whose changes are lost.
 """
 
 import json
@@ -29,7 +30,7 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
 
 
 def test_changes_from_before_an_alter_table_are_read_correctly_after_it(postgres: InProcess) -> None:
-    """PostgreSQL 18.6 crashes here if the session that reads the log has accessed the table before."""
+    """In this case, PostgreSQL 18.6 crashes if the session that reads the log has accessed the table before."""
     postgres.publish(40)
     postgres.sql(
         "UPDATE orders SET status = repeat('x', 50) WHERE id <= 10",

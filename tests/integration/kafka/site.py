@@ -98,8 +98,8 @@ class Site:
 
     @cached_property
     def log(self) -> Log:
-        """A reader of the changelog. A new reader would load the system's certificates again for the registry, and a
-        test that waits for a checkpoint would do so at each look.
+        """The reader of the changelog. It is kept, because each new reader would load the system's certificates again.
+        A test that waits for a checkpoint reads very often.
         """
         return open_log(self.settings)
 

@@ -1,4 +1,4 @@
-"""Tests that a reader which reads up to a checkpoint returns all rows of this checkpoint, even if Kafka has not yet
+"""Tests readers that read up to a checkpoint. They must return all rows of the checkpoint, even if Kafka has not yet
 marked the end of the commit in every partition.
 
 Kafka acknowledges a commit, and then marks its end in one partition after another. The first test shows this with two

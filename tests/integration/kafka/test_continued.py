@@ -1,9 +1,11 @@
 """Tests that this version of the service continues a changelog that an earlier version wrote to Kafka topics.
 
 `stored/kafka` holds the topics as the earlier version left them after it had been killed five times. The earlier
-version is the last one that had no `connectors/capture`. It had read only a part of the table `photo`, had not finished
-a repair of two keys of `item`, and its last transaction was aborted. The database cluster no longer exists, so the
-service continues with another cluster.
+version was the last one that had no folder `connectors/capture`.
+
+When it stopped, it had read only a part of the table `photo`. It had not finished a repair of two keys of `item`, which
+means to read their rows again. Its last transaction was aborted. Its database cluster no longer exists, so the service
+continues with another cluster.
 """
 
 import itertools

@@ -3,6 +3,8 @@ topics.
 
 Debezium itself does not run. Our own sink writes the events (`envelope = "debezium"`), or a producer sends events that
 `change_events` builds.
+
+A *gap* is a span of events that are lost, because Kafka deleted them before the service read them.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Kills the service once at each fail point of its Kafka sink, and runs a few rounds of the fault campaigns with Kafka.
 
-A fail point is a named line of the service's code at which a test can kill the service. A campaign is a test
-that usually runs much longer: it injects random faults, and checks what the service has published.
+A *fail point* is a named line of the service's code at which a test can kill the service. A *campaign* is a test that
+usually runs much longer: it makes random faults, and then checks what the service has published.
 """
 
 import time

@@ -1,5 +1,5 @@
-"""Tests that the history and blame of a key, and the list of what a service wrote, are the same whether the changelog
-is in Kafka topics or in files.
+"""Tests three questions about a changelog: the history of a key, its blame (who set each value), and what a service
+wrote. The answers must be the same for Kafka topics as for files.
 """
 
 from contextlib import closing

@@ -56,7 +56,7 @@ def test_an_open_transaction_is_after_the_end_that_readers_see(broker: Broker, a
 def test_offsets_are_asked_for_only_after_a_broker_has_answered(
     broker: Broker, parts: list[Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a client asked for offsets before it has a connection, it would repeat this request only after 3 s."""
+    """A client that asked for offsets before it had a connection would repeat the request only after 3 s."""
     admin, requests = Client(bootstrap_servers=broker.bootstrap_servers).admin(), []
 
     def record(name: str) -> None:

@@ -1,7 +1,7 @@
 """Tests a service that publishes Debezium's events, or flat rows, instead of messages in our own format.
 
-It restarts, repairs its changelog and continues after a gap. A *ghost* is a row that the changelog has and the table
-lacks.
+The service restarts, repairs its changelog, and continues after changes were lost (a *gap*). A *signal* is an
+operator's request for a repair. A *ghost* is a row that the changelog has and the table lacks.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Tests that the service repairs a changelog in Kafka. To do this, it reads the changelog one partition after another,
-and so not in the order of positions.
+"""Tests that the service repairs a changelog in Kafka: it reads rows of the table again, and deletes ghosts.
+
+For this, it reads the changelog one partition after another, and so not in the order of positions.
 
 A *ghost* is a row that the changelog has and the table lacks.
 """

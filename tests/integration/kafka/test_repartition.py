@@ -1,4 +1,8 @@
-"""Tests `changelog repartition`: an entity's changelog goes on in a new topic with another number of partitions."""
+"""Tests `changelog repartition`, after which an entity's changelog goes on in a new topic with another number of
+partitions.
+
+The last message of each partition of the old topic is a *mark*, which names the new topic.
+"""
 
 import json
 import os
@@ -71,8 +75,9 @@ class Load:
 
 
 class Follower:
-    """A consumer that obeys docs/how-to/repartition.md: it reads a topic up to the marks of all its partitions, and
-    then goes on with the topic that the marks name. `versions` has the versions of each key's changes, as they came.
+    """A consumer that obeys docs/how-to/repartition.md. It reads a topic until it has seen a mark in each partition.
+    Then it goes on with the topic that the marks name. `versions` has the versions of each key's changes, in the order
+    in which they came.
     """
 
     def __init__(self, client: Client, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests that views over topics have the rows that the messages lead to, after random changes, restarts and crashes."""
+"""Tests that views over topics have the rows that result from the messages, also after restarts and crashes."""
 
 import json
 import random
@@ -73,7 +73,7 @@ def _place(change: Record) -> Place:
 
 @dataclass
 class Changelog:
-    """A changelog on a broker and, by view and key, the last message of every key that has a row."""
+    """A changelog on a broker. `rows` has the last message of every key that has a row, by view and key."""
 
     settings: KafkaSettings
     story: Story
@@ -154,8 +154,8 @@ def assert_equal(api: Api, changelog: Changelog) -> None:
 
 
 def assert_some_are_equal(api: Api, changelog: Changelog) -> None:
-    """Checks views that keep only the keys used last. Each answer is the right row, or says that the row is unknown.
-    The key "1" changed last.
+    """Checks views that keep only the most recently used keys: each answer is the right row, or says that the row is
+    unknown. The key "1" must be the last one that changed.
     """
     for name, expected in changelog.rows.items():
         target = f"/{name}/1?min_position={changelog.last}"
@@ -240,7 +240,7 @@ def test_a_key_that_moves_between_partitions_has_its_newest_row(views: ServedVie
     assert_equal(views.api, changelog)
 
 
-def test_an_aborted_transaction_does_not_hold_views_up(views: ServedViews, changelog: Changelog) -> None:
+def test_an_aborted_transaction_does_not_delay_views(views: ServedViews, changelog: Changelog) -> None:
     with writing(changelog.settings) as sink:  # the sink sends rows, and is closed before it commits them
         sink.add([batch.from_records([record(Op.CREATE, "{}", commit=10**6, partition=n % 2) for n in range(50)])])
     changelog.add([record(Op.CREATE, '{"id":"after"}', key="after", entity="guest")])
@@ -290,7 +290,9 @@ def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
 def test_a_second_process_with_the_same_application_takes_over(
     tmp_path: Path, views: ServedViews, changelog: Changelog
 ) -> None:
-    """The first process that takes over keeps only some rows. The next one must still find all rows."""
+    """The first process that takes over keeps only some rows. The next process that takes over must still find all
+    rows.
+    """
     with served(configure(tmp_path, changelog.settings, f'store = "lru:{KEYS_KEPT}"')) as recent:
         changelog.more(20)
         changelog.add([_place_by_key(record(Op.CREATE, '{"id":"1"}', key="1", entity=name)) for name in ENTITIES])

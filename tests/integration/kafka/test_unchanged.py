@@ -1,5 +1,7 @@
 """Tests that the Kafka sink refuses to continue if a topic was deleted or created again, or has rows that are newer
 than the checkpoint.
+
+In both cases, published changes may be lost (a *gap*).
 """
 
 import re
@@ -66,8 +68,8 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
-    """Adds rows, and aborts their transaction after they have reached the broker. Before that, the broker would not
-    know of a transaction that it could abort.
+    """Adds rows, and aborts their transaction once they have reached the broker. Earlier, the broker would not know the
+    transaction.
     """
     admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
     before = written_ends(admin, parts)

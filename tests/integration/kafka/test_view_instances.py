@@ -1,4 +1,6 @@
-"""Views on two instances: each answers for all rows, wherever they are, and no row is older than its answer says."""
+"""Tests views that two instances serve. Each instance answers for all rows, also for those that the other instance
+holds. No row is older than the answer says.
+"""
 
 import http.client
 import random
@@ -35,8 +37,8 @@ from tests.unit.views.running import Api
 from tests.unit.views.story import ENTITIES, Story
 
 SESSION_S = 20
-"""Until the session of an instance ends, no other one takes its partitions over. Sessions are long enough for what the
-tests do meanwhile, even on a busy machine.
+"""An instance that hangs or ends keeps its partitions for this many seconds, until its session ends. That is long
+enough for what the tests do meanwhile, even on a busy machine.
 """
 
 TOKEN = "the-token-of-instances"
@@ -115,7 +117,7 @@ def await_all(api: Api, parameters: str = "") -> None:
     until(lambda: set(statuses(api, parameters)) == {200}, "a row cannot be read")
 
 
-def assert_stale_is_true(api: Api, changelog: Changelog) -> None:
+def assert_old_rows_say_so(api: Api, changelog: Changelog) -> None:
     """Checks that each row can be read, and that the answer says so if the row is not the newest."""
     for view in (*ENTITIES, WITHOUT_BATCH):
         for key in KEYS:
@@ -147,8 +149,8 @@ def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
     refusal = next(answer for answer in answers if answer.status == 503)
     assert refusal.headers["retry-after"] == "1"
     assert refusal.json["error"].startswith(f"the instance {urlsplit(second.api.address).netloc} has these rows")
-    assert_stale_is_true(first.api, changelog)
-    await_all(first.api)  # it has taken the partitions over
+    assert_old_rows_say_so(first.api, changelog)
+    await_all(first.api)  # the first instance has taken over the partitions
     write(changelog, 1)
     reached = f"?min_position={changelog.last}"
     until(lambda: set(statuses(first.api, reached)) == {200}, "the writes do not arrive")
@@ -169,7 +171,7 @@ def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
     await_all(first.api, f"?min_position={changelog.last}")
     second.kill()
     assert set(statuses(first.api)) == {200, 503}
-    assert_stale_is_true(first.api, changelog)
+    assert_old_rows_say_so(first.api, changelog)
     assert {first.api.get(f"/{entity}?stale=allowed").status for entity in ENTITIES} == {200}
     await_all(first.api)
     write(changelog, 2)
@@ -179,7 +181,7 @@ def test_a_crash_moves_partitions_and_a_restart_brings_them_back(
     assert_equal(second.api, changelog)
     assert_equal(first.api, changelog)
     assert second.stop() == -signal.SIGTERM
-    assert set(statuses(first.api)) == {200, 503}  # it may come back, so no partition moves yet
+    assert set(statuses(first.api)) == {200, 503}  # the second instance may come back, so no partition moves yet
 
 
 def test_metrics_count_restored_rows_and_the_lag(instances: Sequence[ServedViews]) -> None:

@@ -107,8 +107,8 @@ def settled(client: Client, parts: Collection[Part]) -> None:
 
 
 def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list[Message]:
-    """Returns the messages of a topic's first partition: only the committed ones, or all of them. If only the committed
-    ones are read, first waits until no transaction is open there.
+    """Returns the messages of a topic's first partition. With `committed`, first waits until no transaction is open
+    there, and returns only the committed messages.
     """
     if committed:
         settled(settings.client, [(f"{settings.prefix}.{topic}", 0)])

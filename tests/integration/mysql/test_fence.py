@@ -1,8 +1,9 @@
 """Tests fences of MySQL and MariaDB while threads write to the tables, and cases in which no fence can be taken.
 
 A fence is a snapshot of the database that sees a certain set of transactions. When the tables are compared with the
-changelog, both are read as they were at a fence. These tests assume that the changelog is right: the rows that a fence
-reads from a table must be those that result from the messages of exactly the transactions that the fence sees.
+changelog, both are read as they were at a fence. These tests assume that the changelog is right. They apply the
+messages of exactly those transactions that a fence sees. The result must be the rows that the fence reads from the
+table.
 """
 
 import time

@@ -1,4 +1,8 @@
-"""Tests what a service on a real MySQL or MariaDB reads, publishes and refuses."""
+"""Tests what a service on a real MySQL or MariaDB reads, publishes and refuses.
+
+A *signal* is an operator's request to read rows again. A *stamp* says who made a change. A *gap* is a span of the log
+whose changes are lost.
+"""
 
 import json
 import os
@@ -276,8 +280,8 @@ def test_a_statement_that_is_not_logged_as_rows_stops_the_service(site: MysqlSit
 def purge(site: MysqlSite) -> None:
     """Makes the server remove all files of its binary log except the last one.
 
-    This may take several attempts: the server does not purge a file that a session still reads, and may not know yet
-    that the service has stopped.
+    This may take several attempts, because the server does not purge a file that a session still reads. It may not know
+    yet that the service has stopped.
     """
     last = site.sql("SHOW BINARY LOGS")[-1][0]
     until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")

@@ -109,7 +109,7 @@ def test_a_session_outlives_the_servers_limit_for_idle_sessions(site: MysqlSite)
         settings.connect_reading(settings.stopping) as reader,
     ):
         reader.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        with site.server.connect() as other:  # the last session that becomes idle: the server ends it last
+        with site.server.connect() as other:  # this session becomes idle last, so the server ends it last
             other_id = other.thread_id()  # type: ignore[no-untyped-call]
             deadline = time.monotonic() + PATIENCE_S
             while other_id in {id_ for id_, *_ in site.sql("SHOW PROCESSLIST")}:

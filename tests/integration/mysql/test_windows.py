@@ -1,4 +1,4 @@
-"""Tests that each chunk of a busy table has the rows as they were at one place in the log.
+"""Tests that each chunk of a busy table (the rows of one query) has the rows as they were at one place in the log.
 
 Runs a few rounds of the campaign `mysql_windows`.
 """

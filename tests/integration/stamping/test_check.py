@@ -1,4 +1,4 @@
-"""Tests that `changelog init --stamps` prints triggers that stamp changes, and that `changelog check` says which tables
+"""Tests the triggers that stamp changes: `changelog init --stamps` prints them, and `changelog check` says which tables
 lack them.
 """
 

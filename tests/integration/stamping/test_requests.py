@@ -1,4 +1,5 @@
-"""Tests that no stamp reaches the changes of another request when 1,000 requests share a few pooled connections.
+"""Tests that no stamp (who made a change) reaches the changes of another request when 1,000 requests share a few pooled
+connections.
 
 The column `v` of each row says which stamp the row must have.
 """

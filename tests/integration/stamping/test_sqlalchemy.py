@@ -1,4 +1,6 @@
-"""Tests the adapter for SQLAlchemy, which stamps every transaction of an engine."""
+"""Tests the adapter for SQLAlchemy, which stamps every transaction of an engine: it adds a note that says who made the
+changes.
+"""
 
 from collections.abc import Iterator
 from typing import Any

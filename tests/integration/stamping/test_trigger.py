@@ -1,4 +1,6 @@
-"""Tests the trigger that `changelog init --stamps` prints: it stamps changes, and never makes a change fail."""
+"""Tests the trigger that `changelog init --stamps` prints. It stamps changes, which means to note who made them, and it
+never makes a change fail.
+"""
 
 import json
 from collections.abc import Iterator

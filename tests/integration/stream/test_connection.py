@@ -1,4 +1,7 @@
-"""Tests replication connections: their queries, the roles that may connect, and slots that cannot be read."""
+"""Tests replication connections: their queries, the roles that may connect, and slots that cannot be read.
+
+An error is of the kind *gap* if changes are lost, because the server no longer has their part of its log.
+"""
 
 import socket
 from collections.abc import Iterator
