@@ -6,6 +6,7 @@ import http.client
 import random
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -91,13 +92,17 @@ def write(changelog: Changelog, number: int) -> None:
     )
 
 
-def add_backlog(changelog: Changelog, application: str) -> None:
-    """Stores changes of orders. Returns while instances of the application process them."""
-    admin = changelog.settings.client.admin()
+def stop_amid_changes(instance: ServedViews, changelog: Changelog) -> None:
+    """Stops an instance while it processes changes of orders by all services, in each partition."""
+    admin, application = changelog.settings.client.admin(), f"{changelog.settings.prefix}.{instance.by_service}"
     before = committed(admin, application)
     place = {key: partition(key.encode(), PARTITIONS) for key in KEYS}
-    changelog.add([record(Op.UPDATE, '{"n":0}', key=key, partition=place[key]) for _ in range(1000) for key in KEYS])
-    until(lambda: committed(admin, application) != before, "no change is processed")
+    changes = [record(Op.UPDATE, '{"n":0}', key=key, partition=place[key]) for key in KEYS]
+    with ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(changelog.add, *[changes for _ in range(300)])
+        until(lambda: not before.items() & committed(admin, application).items(), "no change is processed")
+        instance.send(signal.SIGSTOP)
+        adding.result()
 
 
 def last_positions(changelog: Changelog, name: str) -> Mapping[str, str]:
@@ -142,8 +147,7 @@ def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
     first, second = instances
     write(changelog, 0)
     await_all(first.api)
-    add_backlog(changelog, f"{changelog.settings.prefix}.{second.by_service}")
-    second.send(signal.SIGSTOP)
+    stop_amid_changes(second, changelog)
     answers = [first.api.get(target) for target in TARGETS]
     assert {answer.status for answer in answers} == {200, 503}  # both instances have partitions
     refusal = next(answer for answer in answers if answer.status == 503)
@@ -156,8 +160,9 @@ def test_an_instance_that_hangs_is_named_and_answers_nothing_old_afterwards(
     until(lambda: set(statuses(first.api, reached)) == {200}, "the writes do not arrive")
     second.send(signal.SIGCONT)
     for _ in range(20):
-        for answer in [second.api.get(f"{target}{reached}") for target in TARGETS]:
-            assert answer.status == 503 or answer.json["current"]["n"] == 1
+        for target in TARGETS:
+            answer = second.api.get(f"{target}{reached}")
+            assert answer.status == 503 or answer.json["current"]["n"] == 1, target
     await_all(second.api)
     rows = changelog.rows[WITHOUT_BATCH]
     assert last_positions(changelog, second.by_service) == {key: rows[key]["position"] for key in KEYS}
