@@ -40,6 +40,8 @@ def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     options = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
+        "spark.sql.codegen.cache.maxEntries": "1000",  # by default, it forgets what earlier tests have compiled
+        "spark.sql.ui.explainMode": "simple",  # nobody reads the text that Spark makes of each plan
         "spark.sql.files.openCostInBytes": "1",  # with this setting, few tasks read many small files
         **HASTY_WORKERS,
     }
