@@ -1,8 +1,9 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while changes of the rows arrive.
 
 The broker, the service, a process that publishes 5,000 changes a second, and this process, which sends 1,000 requests a
-second over a few connections, share the machine. So the CPU time of the service is printed too, for each request and
-for groups of threads: *python* are those of the event loop and of Python's other threads, and the others are Java's.
+second over a few connections, share the machine. So the CPU time of each process is printed too, and that of the
+service also for each request and for groups of threads: *python* are those of the event loop and of Python's other
+threads, and the others are Java's.
 With `--changes 0`, nothing is published, so all the CPU time is that of requests, but for what the service does at
 rest. With `--reads 0`, no requests are sent: this is what the changes cost.
 """
@@ -29,6 +30,7 @@ import pyarrow as pa
 from bench.archived.changes import World
 from bench.live import open_loop
 from bench.measure.options import print_figures
+from bench.measure.processes import cpu_seconds
 from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, publish
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import temporary_broker
@@ -72,15 +74,24 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
             client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
         )
         publish(settings, world, 0, options.rows)
-        with served() as (pid, address), publishing(settings, world, options.changes):
+        with served() as (pid, address), publishing(settings, world, options.changes) as publisher_pid:
+            pids = {"the broker": broker.pid, **({} if publisher_pid is None else {"the publisher": publisher_pid})}
             load(address, options, WARM_S)
-            before, began_s = cpu_by_thread(pid), time.monotonic()
+            before, others_before, began_s = cpu_by_thread(pid), cpu_of_others(pids), time.monotonic()
             answers = load(address, options, options.seconds)
             elapsed_s, cpu = time.monotonic() - began_s, cpu_by_thread(pid) - before
+            others = cpu_of_others(pids)
     return {
         **({} if answers is None else figures_of(answers, cpu)),
         "CPU of the service, % of a core": round(100 * cpu.total() / TICKS_PER_S / elapsed_s, 1),
-        **{f"CPU of {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1) for name, ticks in cpu.most_common(8)},
+        **{
+            f"CPU of {name}, %": round(100 * (seconds - others_before[name]) / elapsed_s, 1)
+            for name, seconds in others.items()
+        },
+        **{
+            f"CPU of the service's {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1)
+            for name, ticks in cpu.most_common(8)
+        },
     }
 
 
@@ -144,17 +155,19 @@ def is_ready(address: str) -> bool:
 
 
 @contextmanager
-def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[None]:
-    """Publishes changes at an even pace in another process, until the block ends."""
+def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[int | None]:
+    """Publishes changes at an even pace in another process until the block ends, and yields its id; None if there are
+    no changes.
+    """
     if not per_second:
-        yield
+        yield None
         return
     process = multiprocessing.get_context("spawn").Process(
         target=publish_at_pace, args=(settings, world, per_second), daemon=True
     )
     process.start()
     try:
-        yield
+        yield process.pid
         if not process.is_alive():
             raise SystemExit("the process that publishes changes has ended")
     finally:
@@ -188,6 +201,11 @@ def cpu_by_thread(pid: int) -> Counter[str]:
         name, _, fields = path.read_text().partition("(")[2].rpartition(") ")
         ticks[re.sub(r"[-#]?\d+$", "", name)] += sum(map(int, fields.split()[11:13]))
     return ticks
+
+
+def cpu_of_others(pids: Mapping[str, int]) -> Mapping[str, float]:
+    """Returns the CPU seconds of processes, and those of this one, which is the client."""
+    return {**{name: cpu_seconds(pid) for name, pid in pids.items()}, "the client": time.process_time()}
 
 
 if __name__ == "__main__":
