@@ -31,7 +31,7 @@ from bench.archived.changes import World
 from bench.live import open_loop
 from bench.measure.options import print_figures
 from bench.measure.processes import cpu_seconds
-from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, publish
+from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, announce, publish
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import temporary_broker
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
@@ -73,6 +73,7 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
         settings = KafkaSettings(
             client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
         )
+        announce(settings)
         publish(settings, world, 0, options.rows)
         with served() as (pid, address), publishing(settings, world, options.changes) as publisher_pid:
             pids = {"the broker": broker.pid, **({} if publisher_pid is None else {"the publisher": publisher_pid})}
