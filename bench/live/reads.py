@@ -1,10 +1,12 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
 One process publishes 5,000 changes a second. This process sends 1,000 requests a second over a few connections. Both
-share the machine with the broker and the service. So the CPU time of the service is printed too, for each request and
-for groups of threads: the group *python* has the event loop and Python's other threads, and the other groups are
-Java's. With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With
-`--reads 0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
+share the machine with the broker and the service. So the CPU time of each process is printed too. That of the service
+is also printed for each request and for groups of threads: the group *python* has the event loop and Python's other
+threads, and the other groups are Java's.
+
+With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With `--reads
+0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
 """
 
 import argparse
@@ -29,7 +31,8 @@ import pyarrow as pa
 from bench.archived.changes import World
 from bench.live import open_loop
 from bench.measure.options import print_figures
-from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, publish
+from bench.measure.processes import cpu_seconds
+from bench.views_kafka import CONFIG, ORDER, PARTITIONS, STREAMS, announce, publish
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import temporary_broker
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
@@ -71,16 +74,26 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
         settings = KafkaSettings(
             client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
         )
+        announce(settings)
         publish(settings, world, 0, options.rows)
-        with served() as (pid, address), publishing(settings, world, options.changes):
+        with served() as (pid, address), publishing(settings, world, options.changes) as publisher_pid:
+            pids = {"the broker": broker.pid, **({} if publisher_pid is None else {"the publisher": publisher_pid})}
             load(address, options, WARM_S)
-            before, began_s = cpu_by_thread(pid), time.monotonic()
+            before, others_before, began_s = cpu_by_thread(pid), cpu_of_others(pids), time.monotonic()
             answers = load(address, options, options.seconds)
             elapsed_s, cpu = time.monotonic() - began_s, cpu_by_thread(pid) - before
+            others = cpu_of_others(pids)
     return {
         **({} if answers is None else figures_of(answers, cpu)),
         "CPU of the service, % of a core": round(100 * cpu.total() / TICKS_PER_S / elapsed_s, 1),
-        **{f"CPU of {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1) for name, ticks in cpu.most_common(8)},
+        **{
+            f"CPU of {name}, %": round(100 * (seconds - others_before[name]) / elapsed_s, 1)
+            for name, seconds in others.items()
+        },
+        **{
+            f"CPU of the service's {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1)
+            for name, ticks in cpu.most_common(8)
+        },
     }
 
 
@@ -144,17 +157,19 @@ def is_ready(address: str) -> bool:
 
 
 @contextmanager
-def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[None]:
-    """Publishes changes at an even pace in another process, until the block ends."""
+def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[int | None]:
+    """Publishes changes at an even pace in another process until the block ends, and yields its id; None if there are
+    no changes.
+    """
     if not per_second:
-        yield
+        yield None
         return
     process = multiprocessing.get_context("spawn").Process(
         target=publish_at_pace, args=(settings, world, per_second), daemon=True
     )
     process.start()
     try:
-        yield
+        yield process.pid
         if not process.is_alive():
             raise SystemExit("the process that publishes changes has ended")
     finally:
@@ -188,6 +203,11 @@ def cpu_by_thread(pid: int) -> Counter[str]:
         name, _, fields = path.read_text().partition("(")[2].rpartition(") ")
         ticks[re.sub(r"[-#]?\d+$", "", name)] += sum(map(int, fields.split()[11:13]))
     return ticks
+
+
+def cpu_of_others(pids: Mapping[str, int]) -> Mapping[str, float]:
+    """Returns the CPU seconds of processes, and those of this one, which is the client."""
+    return {**{name: cpu_seconds(pid) for name, pid in pids.items()}, "the client": time.process_time()}
 
 
 if __name__ == "__main__":

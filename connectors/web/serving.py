@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from changelog.connectors.config import WebConfig
 from changelog.connectors.web.access import Access
@@ -26,6 +26,9 @@ HEAD_S = 10.0
 
 READ_S = 60.0
 """How long the network's buffers may stay full because a client does not read its answer, in seconds."""
+
+REQUESTS_AHEAD_MAX = 256
+"""How many requests a client may send on a connection while an earlier one is being answered."""
 
 CONNECTIONS_MAX = 128
 KEEP_ALIVE_S = 15
@@ -120,7 +123,6 @@ def _server_settings(settings: WebConfig, surface: Surface, app: ASGIApp) -> uvi
         server_header=False,
         date_header=True,
         proxy_headers=False,
-        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CLOSE_S,
@@ -145,22 +147,37 @@ def bad_tls_files(error: OSError, section: str) -> ChangelogError:
     )
 
 
-class _Connection(H11Protocol):
+class _Connection(HttpToolsProtocol):
     """A connection that is closed if the client sends the head of a request too slowly, or stops reading the answer.
 
-    Otherwise, a few slow clients could occupy all connections, or all places for requests, for ever.
+    Otherwise, a few slow clients could occupy all connections, or all places for requests, for ever. What is kept in
+    memory is limited, too: the head of a request, and the requests that wait for earlier answers.
     """
 
     _head_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
         super().data_received(data)
+        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
         self._await_head()
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= REQUESTS_AHEAD_MAX:
+            raise ValueError("too many requests wait")  # data_received then answers 400, and closes the connection
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -1,5 +1,6 @@
 """Runs the console as `changelog console` does, in a thread of this process."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,13 @@ from tests.patience import PATIENCE_S, until
 
 
 @contextmanager
-def running(settings: Config) -> Iterator[str]:
-    """Yields the address of a console that answers requests, without the slash at its end."""
+def running(settings: Config, *, send_bytes: int | None = None) -> Iterator[str]:
+    """Yields the address of a console that answers requests, without the slash at its end. The system keeps about
+    `send_bytes` of answers that a client does not read, by default some megabytes.
+    """
     with serving(settings) as console:
+        if send_bytes is not None:
+            console.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
         thread = threading.Thread(target=console.run)
         thread.start()
         try:

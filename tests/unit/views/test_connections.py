@@ -1,0 +1,115 @@
+"""The server keeps connections open, and refuses heads of requests that are malformed or too long."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from changelog.connectors.web.serving import HEAD_BYTES_MAX, REQUESTS_AHEAD_MAX
+from tests.patience import PATIENCE_S
+from tests.unit.views.running import Api
+
+ROW = b"GET /order/42 HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture
+def connection(api: Api) -> Iterator[socket.socket]:
+    place = urlsplit(api.address)
+    with closing(socket.create_connection((place.hostname, place.port), PATIENCE_S)) as connection:
+        yield connection
+
+
+def answer(connection: socket.socket) -> tuple[int, bytes]:
+    """Reads one answer, and returns its status and its content."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        part = connection.recv(1 << 16)
+        assert part, "the server closed the connection"
+        received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    while len(body) < int(fields[b"content-length"]):
+        body += connection.recv(1 << 16)
+    return int(head.split(b" ", 2)[1]), body
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Returns whether the server closes the connection without another answer."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_takes_many_requests_in_any_pieces(connection: socket.socket) -> None:
+    padded = ROW + b"X-Long: " + b"x" * (HEAD_BYTES_MAX - len(ROW) - 100) + b"\r\n\r\n"
+    for pieces in ([padded], [padded[:5], padded[5:-1], padded[-1:]], [ROW, b"\r\n"]):
+        for piece in pieces:
+            connection.sendall(piece)
+        status, body = answer(connection)
+        assert (status, b'"key":"42"' in body) == (200, True)
+
+
+def test_requests_that_arrive_together_are_answered_in_their_order(connection: socket.socket) -> None:
+    connection.sendall(ROW.replace(b"42", b"41") + b"\r\n" + ROW + b"Connection: close\r\n\r\n")
+    received = b""
+    while part := connection.recv(1 << 16):
+        received += part
+    assert received.index(b'"key":"41"') < received.index(b'"key":"42"')
+
+
+def test_a_content_may_be_longer_than_a_head(connection: socket.socket) -> None:
+    content = b"x" * (2 * HEAD_BYTES_MAX)
+    connection.sendall(ROW.replace(b"GET", b"POST") + b"Content-Length: %d\r\n\r\n" % len(content))
+    assert answer(connection)[0] == 405
+    for begin in range(0, len(content), 1 << 13):
+        connection.sendall(content[begin : begin + (1 << 13)])
+        time.sleep(0.01)  # so that the server gets the pieces one after the other
+    connection.sendall(ROW + b"\r\n")
+    assert answer(connection)[0] == 200
+
+
+def test_a_client_that_sends_too_many_requests_at_once_loses_its_connection(connection: socket.socket) -> None:
+    connection.sendall((ROW + b"\r\n") * (REQUESTS_AHEAD_MAX + 2))
+    received = b""
+    with suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            received += part
+    assert received.count(b"HTTP/1.1 ") < REQUESTS_AHEAD_MAX
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET /" + b"a" * HEAD_BYTES_MAX, ROW + b"X-Long: " + b"a" * HEAD_BYTES_MAX, ROW + b"X: a\r\n" * 8_000]
+)
+def test_a_head_that_is_too_long_is_refused_before_it_ends(connection: socket.socket, line: bytes) -> None:
+    connection.sendall(line)
+    status, body = answer(connection)
+    assert (status, body) == (400, b"The head of the request is too long.")
+    assert is_closed(connection)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00",  # TLS, where there is none
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
+        b"GET /order/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        ROW + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_a_malformed_request_is_refused(connection: socket.socket, request_bytes: bytes) -> None:
+    connection.sendall(request_bytes)
+    status, _ = answer(connection)
+    assert status == 400
+    assert is_closed(connection)
+
+
+def test_a_client_that_offers_another_protocol_is_answered_in_this_one(connection: socket.socket) -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+    connection.sendall(ROW + offer)
+    assert answer(connection)[0] == 200
+    connection.sendall(ROW + b"\r\n")
+    assert answer(connection)[0] == 200
