@@ -1,5 +1,6 @@
-"""Reads the messages of Debezium that `tests/servers/debezium_events.py` captured. Also reads what the service
-publishes for the same rows if it reads the database itself.
+"""Reads the messages of Debezium that `tests/servers/debezium_events.py` captured.
+
+Also reads what the service publishes for the same rows if it reads the database without Debezium.
 """
 
 import json
@@ -48,10 +49,7 @@ def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[st
 
 
 def published(name: str) -> dict[str, dict[str, str | None]]:
-    """Returns what the service publishes for the table `types` if it reads the database itself.
-
-    The result has the JSON of each column, by the row's id.
-    """
+    """Returns what the service publishes for the table `types` without Debezium: the JSON of each column, by row id."""
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows
 

@@ -46,8 +46,9 @@ def entity(name: str, **settings: Any) -> Entity:
 
 
 class Topics:
-    """Implements `ConfiguredInput`. `parts` has the messages of each part. A reader receives them in random batches, or
-    all `at_once`.
+    """Implements `ConfiguredInput`. `parts` has the messages of each part, which is a partition of a topic.
+
+    A reader receives the messages in random batches, or all `at_once`.
     """
 
     name = "memory"
@@ -191,8 +192,8 @@ class App:
     def run(self, *, crashes: float = 0.0, killed_if: Callable[[Checkpoint], bool] = lambda _: False) -> None:
         """Publishes everything that the topics have.
 
-        At each fail point, the process crashes with the probability `crashes`. Once `killed_if` returns true for the
-        stored checkpoint, the process is killed and not started again.
+        The process crashes with the probability `crashes` at each fail point, and starts again. Once `killed_if` is
+        true for the stored checkpoint, the process is killed for good.
         """
         self._crashes, self._killed_if = crashes, killed_if
         self._stop = NoWait()

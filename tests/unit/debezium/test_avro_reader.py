@@ -1,6 +1,7 @@
-"""The generated Avro readers must return the same values as fastavro, also for damaged messages.
+"""Tests the Avro readers that are generated from schemas.
 
-From these values, the translator must make the same events as without the generated readers (the plain path).
+They must return the same values as fastavro, also for damaged messages. The translator must make the same events with
+them as without them (the plain path).
 """
 
 import io
@@ -240,7 +241,7 @@ def outcome(schema: Any, content: bytes, *, generated: bool) -> list[Event] | st
 
 
 def without_number(event: Event) -> Any:
-    """Returns an event as a tuple, without the number of its table, which differs between translators."""
+    """Returns an event as a tuple, without the number of its table, which is different in each translator."""
     if isinstance(event, Changed):
         names = [column.name for column in event.table.columns]
         return event.table.name, names, event.op, event.before, event.after, event.key, event.facts
@@ -273,9 +274,7 @@ def test_events_are_those_of_the_plain_path(data: st.DataObject, row: list[Typed
 
 
 def test_zeros_keep_their_signs() -> None:
-    """0.0 and -0.0 are equal, but their texts differ. So a reader must not reuse the text of an equal float of the old
-    row or of the message before.
-    """
+    """0.0 and -0.0 are equal, but their texts differ. A reader must not reuse the text of an equal float."""
     row: list[Typed] = [("double", DOUBLES), (["null", "float"], DOUBLES)]
     schema = envelope(row)
     translator = Translator(TranslationSettings(schema_of=lambda _: schema))

@@ -1,5 +1,6 @@
-"""Events that a real Debezium wrote must be published like the same rows read without Debezium, except for the
-differences listed here.
+"""Tests events that a real Debezium wrote. They must be published like the same rows that are read without Debezium.
+
+This file lists all exceptions.
 """
 
 import json
@@ -176,7 +177,7 @@ ONLY: dict[str, dict[str, str]] = {
     "mariadb.other": {**_OTHER, **_JSON},
     "mariadb.iso": {**_ISO, **_JSON},
 }
-"""For each recording, further differences, which some other recordings of the same database do not have."""
+"""Further columns with differences, by recording. Other recordings of the same database may not have them."""
 
 EQUAL = {
     "postgres.connect": {"c_interval"},
@@ -184,7 +185,7 @@ EQUAL = {
     "mysql.other": {"c_bigint_unsigned"},
     "mariadb.other": {"c_bigint_unsigned"},
 }
-"""For each recording, columns without a difference, although `ALWAYS` lists them."""
+"""Columns that `ALWAYS` lists, but that have no difference in a recording, by recording."""
 
 NAMES = sorted(path.stem for path in captured.FOLDER.glob("*.jsonl"))
 
@@ -194,9 +195,7 @@ def expected(name: str) -> set[str]:
 
 
 def different(name: str) -> set[str]:
-    """Returns the columns of the table `types` that have a value which the service publishes differently if it reads
-    the database itself.
-    """
+    """Returns the columns of the table `types` of which a value is published differently without Debezium."""
     published = captured.published(name.partition(".")[0])
     columns, rows = set(), 0
     for of in changes(name, "types", "r"):
@@ -276,8 +275,8 @@ def test_values_that_were_not_sent(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith((".schema", ".avro"))])
 def test_transactions(name: str) -> None:
-    """The event that ends a transaction says how many events the transaction has. A transaction with a truncate has no
-    such event, and perhaps no event that begins it.
+    """The last event of a transaction says how many events the transaction has. A transaction with a truncate may lack
+    its first event, and lacks the last one.
     """
     event_counts = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
     begun = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]
@@ -299,7 +298,7 @@ def test_logical_messages(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".schema")])
-def test_a_schema_may_arrive_apart_from_its_message(name: str) -> None:
+def test_a_schema_may_arrive_separately_from_its_message(name: str) -> None:
     """If the service runs Debezium itself, Debezium sends each schema only once."""
     translator = Translator(TranslationSettings())
     apart = [translator.translate([_apart(message)]) for message in captured.messages(name)]

@@ -1,5 +1,6 @@
-"""A damaged message must be read, or refused with an error that names its topic. The generated reader must read the
-same rows as the converters.
+"""Tests damaged messages. Each must be read, or refused with an error that names its topic.
+
+The generated reader must read the same rows as the converters.
 """
 
 import json
@@ -95,8 +96,8 @@ def damaged(content: bytes, steps: list[tuple[float, str, int]]) -> bytes:
 Damage = list[tuple[float, str, int]]
 
 
-def refuses(translator: Translator, message: SourceRecord, value: Damage, key: Damage | None) -> None:
-    """Translates a damaged copy of a message. It must be read, or refused with an error that names its topic."""
+def translate_damaged(translator: Translator, message: SourceRecord, value: Damage, key: Damage | None) -> None:
+    """Translates a damaged copy of a message. If it is refused, the error must name its topic."""
     assert message.value is not None
     wrong = SourceRecord(
         topic=message.topic,
@@ -121,7 +122,7 @@ def test_damage_is_malformed(
     assert message.value is not None
     translator = Translator(TranslationSettings(types=TYPES, unwrapped=form == "flat"))
     translator.translate([message])  # so that the schema is known
-    refuses(translator, message, value, key)
+    translate_damaged(translator, message, value, key)
 
 
 AVRO = [of for of in captured.messages("postgres.avro") if of.value is not None]
@@ -143,7 +144,7 @@ def test_damage_in_avro_is_malformed(
     message = AVRO[which]
     assert message.value is not None
     translator = Translator(TranslationSettings(schema_of=avro_schema, types=TYPES))
-    refuses(translator, message, value, key)
+    translate_damaged(translator, message, value, key)
 
 
 TOKENS = st.one_of(
@@ -172,7 +173,7 @@ ROWS = reader()
 
 @settings(max_examples=200, deadline=None)
 @given(row=st.fixed_dictionaries({name: TOKENS | st.just(ROW[name]) for name in COLUMNS}), ascii_=st.booleans())
-def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any], *, ascii_: bool) -> None:
+def test_the_generated_reader_reads_the_same_as_the_converters(row: dict[str, Any], *, ascii_: bool) -> None:
     content = json.dumps(row, ensure_ascii=ascii_, separators=(",", ":"))
     if any("\ud800" <= character <= "\udfff" for character in content):
         return

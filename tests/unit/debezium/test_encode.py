@@ -1,4 +1,4 @@
-"""Encoding many rows together must give the same result as encoding each row alone."""
+"""Tests that many rows which are encoded together are the same as rows which are encoded alone."""
 
 import zlib
 from collections.abc import Sequence
@@ -156,11 +156,11 @@ def outcome(rows_: Sequence[PublishedRow], spans_: Sequence[Span], *, few: int) 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_groups_of_rows_give_the_same_as_single_rows(seed: int) -> None:
+def test_rows_in_groups_equal_single_rows(seed: int) -> None:
     random = Random(seed)
     chosen = random.sample(ENTITIES, random.randint(1, len(ENTITIES)))
     rows_ = rows(random, 600, [bind(of) for of in chosen])
-    usable = [of for of in rows_ if alone(of)][: random.choice([1, 40, 600])]
+    usable = [of for of in rows_ if is_publishable(of)][: random.choice([1, 40, 600])]
     spans_ = spans(random, len(usable))
     together, single = outcome(usable, spans_, few=0), outcome(usable, spans_, few=1 << 40)
     assert isinstance(together, EncodedRows)
@@ -173,7 +173,7 @@ def test_groups_of_rows_give_the_same_as_single_rows(seed: int) -> None:
     assert together.stop is single.stop is None
 
 
-def alone(of: PublishedRow) -> bool:
+def is_publishable(of: PublishedRow) -> bool:
     """Returns whether the row can be published, that is, whether its key is known."""
     transaction = Transaction(xid=1, name="1", epoch=1, commit=1, committed_at=1)
     span = Span(transaction=transaction, stamp=None, ordinal=0, rows=1)

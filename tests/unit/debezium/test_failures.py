@@ -1,4 +1,4 @@
-"""Each way in which the Debezium process can end becomes one line that says what to do."""
+"""Tests the errors for the ways in which the Debezium process can end. Each is one line and says what to do."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Tests the decoder that reads the output of the Debezium process. The output arrives in one piece or in many, ends in
-the middle of a frame, or is malformed.
+"""Tests the decoder that reads the output of the Debezium process.
+
+The output may arrive in any number of pieces, may end in the middle of a frame, and may be malformed.
 """
 
 import json

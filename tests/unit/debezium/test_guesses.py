@@ -1,4 +1,4 @@
-"""If events have no schemas, `changelog init` guesses the types of columns from the values, and declares them."""
+"""Tests how `changelog init` guesses the types of columns from values, if the events have no schemas."""
 
 import json
 from typing import Any

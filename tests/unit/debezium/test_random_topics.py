@@ -1,6 +1,6 @@
 """Tests the publish loop with random events in several parts (partitions of topics), and with crashes at every step.
 
-Each event must be published exactly once, and the events of a part must keep their order.
+Each event must be published exactly once. The events of a part must stay in order.
 """
 
 from contextlib import closing

@@ -1,4 +1,7 @@
-"""If Debezium repeats an aborted snapshot, rows that were deleted in between must be deleted from the changelog."""
+"""Tests what the service does if Debezium aborts a snapshot and repeats it.
+
+Rows that were deleted between the two snapshots must be deleted from the changelog.
+"""
 
 from pathlib import Path
 from random import Random
@@ -26,8 +29,8 @@ def app_of(path: Path, *messages: SourceRecord, snapshots: str = "same", of: Ent
     return App(topics, path / "log", [of or entity("item")], snapshots=snapshots)
 
 
-def again(app: App, *messages: SourceRecord, snapshots: str = "same") -> list[tuple[str, str]]:
-    """Starts the service again, with these further events. Returns the operations and keys of what is published."""
+def published_after_restart(app: App, *messages: SourceRecord, snapshots: str = "same") -> list[tuple[str, str]]:
+    """Restarts the service with these further events. Returns the operations and keys of the rows that it adds."""
     count = len(ops(app))
     topics = Topics({PART: [*app.topics.parts[PART], *messages]}, Random(1), at_once=True)
     other = App(topics, app.path, app.entities, snapshots=snapshots)
@@ -47,36 +50,38 @@ def test_what_the_second_snapshot_lacks_is_deleted(tmp_path: Path, same_time: bo
     at = 0 if same_time else 5
     after = event("u", ITEM, {"id": 1, "status": "s1"}, {"id": 1, "status": "new"}, transaction=9, at=9)
     second = [read(1, at=at), read(3, at=at), read(4, "last", at=at), after]
-    published = again(app, *second)
+    published = published_after_restart(app, *second)
     assert published == [("read", "1"), ("read", "3"), ("read", "4"), ("update", "1"), ("delete", "2")]
     deleted = app.messages("item")[-1]["value"]
     assert deleted["original"] == {"id": 2, "status": "s2"}
     positions = [message["value"]["provenance"]["source"]["position"] for message in app.messages("item")]
     assert positions == sorted(set(positions))
     assert not {"snapshot", "sweep"} & app.checkpoint.source.keys()
-    assert again(app, event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=10, at=10)) == [("create", "2")]
+    assert published_after_restart(app, event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=10, at=10)) == [
+        ("create", "2")
+    ]
 
 
 def test_a_key_that_was_inserted_again_is_not_deleted(tmp_path: Path) -> None:
-    """The key's last row is newer than the beginning of the second snapshot, so the key is not deleted."""
+    """The last row of the key is newer than the beginning of the second snapshot."""
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=9, at=9)
-    assert again(app, read(1, "last", at=5), created) == [("read", "1"), ("create", "2")]
+    assert published_after_restart(app, read(1, "last", at=5), created) == [("read", "1"), ("create", "2")]
 
 
 def test_several_aborted_snapshots(tmp_path: Path) -> None:
     app = app_of(tmp_path, read(1), read(2), read(3))
     app.run()
-    assert again(app, read(1, at=1), read(2, at=1)) == [("read", "1"), ("read", "2")]
-    published = again(app, read(1, "last", at=2))
+    assert published_after_restart(app, read(1, at=1), read(2, at=1)) == [("read", "1"), ("read", "2")]
+    published = published_after_restart(app, read(1, "last", at=2))
     assert (published[0], sorted(published[1:])) == (("read", "1"), [("delete", "2"), ("delete", "3")])
 
 
 def test_nothing_is_deleted_after_a_snapshot_that_was_not_repeated(tmp_path: Path) -> None:
     app = app_of(tmp_path, read(1), read(2, "last"))
     app.run()
-    assert again(app, read(1, at=5), read(5, "last", at=5)) == [("read", "1"), ("read", "5")]
+    assert published_after_restart(app, read(1, at=5), read(5, "last", at=5)) == [("read", "1"), ("read", "5")]
     assert app.passed["opened"] == 1
 
 
@@ -84,14 +89,14 @@ def test_nothing_is_deleted_after_a_snapshot_that_was_not_repeated(tmp_path: Pat
 def test_nothing_is_deleted_if_the_snapshots_may_differ(tmp_path: Path, snapshots: str) -> None:
     app = app_of(tmp_path, read(1), read(2))
     app.run()
-    assert again(app, read(1, "last", at=5), snapshots=snapshots) == [("read", "1")]
+    assert published_after_restart(app, read(1, "last", at=5), snapshots=snapshots) == [("read", "1")]
 
 
 def test_an_aborted_snapshot_that_is_not_repeated(tmp_path: Path) -> None:
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 3, "status": "s"}, transaction=9, at=9)
-    assert again(app, created) == [("create", "3")]
+    assert published_after_restart(app, created) == [("create", "3")]
     assert "snapshot" not in app.checkpoint.source
 
 
@@ -99,7 +104,7 @@ def test_an_entity_that_keeps_deleted_rows(tmp_path: Path) -> None:
     of = entity("item", immutable=True, on_change_of_immutable="ignore")
     app = app_of(tmp_path, read(1), read(2), of=of)
     app.run()
-    assert again(app, read(1, "last", at=5)) == [("read", "1")]
+    assert published_after_restart(app, read(1, "last", at=5)) == [("read", "1")]
 
 
 class Connector(Topics):

@@ -1,6 +1,6 @@
-"""If events lack the old rows, the service takes these from its store of current rows.
+"""Tests events without old rows. The service takes the old rows from its store of current rows.
 
-Every original must then be the row as the changelog last published it.
+Each original must then be the row as the changelog last published it.
 """
 
 import json
@@ -140,7 +140,7 @@ def mongodb(op: str, document: dict[str, Any] | None) -> SourceRecord:
 
 
 def test_documents_of_mongodb(tmp_path: Path) -> None:
-    """The second update comes without the document, so the document stays as the first update left it."""
+    """The second update lacks the document, so the document stays as it was after the first update."""
     first, second = {"_id": 5, "n": 1}, {"_id": 5, "n": 2}
     messages = [mongodb("c", first), mongodb("u", second), mongodb("u", None), mongodb("d", None)]
     a, b = {"id": 5, "document": first}, {"id": 5, "document": second}

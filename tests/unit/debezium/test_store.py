@@ -1,4 +1,7 @@
-"""Tests the file store: after any crash, it has everything that was committed. Only one engine at a time can use it."""
+"""Tests the file store of Debezium's engine. After any crash, it must have everything that was committed.
+
+Only one engine at a time can use it.
+"""
 
 import os
 import subprocess
@@ -41,7 +44,7 @@ def test_offsets_and_history_come_back_as_the_same_bytes(tmp_path: Path) -> None
     ]
 
 
-def test_a_history_that_a_crash_left_longer_is_cut(tmp_path: Path) -> None:
+def test_what_a_crash_left_after_the_end_of_the_history_is_cut_off(tmp_path: Path) -> None:
     filled(tmp_path).close()
     whole = (tmp_path / "history.jsonl").read_bytes()
     (tmp_path / "history.jsonl").write_bytes(whole + b'{"ddl":"never comm')
@@ -50,7 +53,7 @@ def test_a_history_that_a_crash_left_longer_is_cut(tmp_path: Path) -> None:
     assert (tmp_path / "history.jsonl").read_bytes() == whole
 
 
-def test_a_commit_after_a_crash_replaces_what_it_left(tmp_path: Path) -> None:
+def test_a_commit_after_a_crash_replaces_what_the_crash_left(tmp_path: Path) -> None:
     filled(tmp_path).close()
     (tmp_path / "offsets.json.new").write_bytes(b"{")
     store = FileStore(tmp_path)

@@ -59,7 +59,7 @@ def commits(app: App) -> list[tuple[str, str]]:
 
 
 def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
-    """The old row in the delete no longer has the column, but it is complete, so nothing is unavailable."""
+    """The deleted row no longer has the column. The row is complete, so no value is unavailable."""
     wide = {"id": "int32", "status": "string", "note": "string"}
     of_item = app(
         tmp_path,
@@ -97,7 +97,7 @@ def test_each_kind_of_event(tmp_path: Path) -> None:
     }
 
 
-def test_without_before_the_original_is_unknown(tmp_path: Path) -> None:
+def test_the_original_is_unknown_if_the_event_has_no_old_row(tmp_path: Path) -> None:
     """Unless the replica identity is FULL, PostgreSQL logs only the key of a deleted row. Debezium fills the other
     columns with nulls.
     """
@@ -112,7 +112,7 @@ def test_without_before_the_original_is_unknown(tmp_path: Path) -> None:
     assert of_item.messages("item")[-1]["value"]["provenance"]["source"]["unavailableOriginal"] == ["status"]
 
 
-def test_a_restart_remembers_whether_old_rows_are_whole(tmp_path: Path) -> None:
+def test_after_a_restart_the_service_knows_whether_old_rows_are_whole(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A), event("u", ITEM, A, B))
     of_item.run()
     of_item.topics.parts["app.public.item/0"] += [event("d", ITEM, B, None)]

@@ -1,4 +1,4 @@
-"""Tests stamps in Debezium's topics: each stamp is a logical message, for which Debezium writes an event."""
+"""Tests stamps in Debezium's topics. A stamp is a logical message in the database; Debezium writes an event for it."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""Tests how each kind of message is translated. Events have the forms that their connector's documentation shows."""
+"""Tests how each kind of message is translated. The events have the forms that the connectors' documentation shows."""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
-"""If Debezium writes a topic with the begins and ends of transactions, the service must publish each transaction as a
-whole, in the order of the database.
+"""Tests transactions for which Debezium writes their begins and ends to a topic.
+
+The service must publish each of them as a whole, in the order of the database.
 """
 
 from collections.abc import Sequence
@@ -156,7 +157,7 @@ def test_events_without_a_number_in_a_transaction_do_not_wait() -> None:
     assert len(held.take()) == 3
 
 
-def test_an_incomplete_transaction_is_published_when_nothing_more_of_it_can_come() -> None:
+def test_an_incomplete_transaction_is_published_once_no_more_of_it_can_arrive() -> None:
     held = Held()
     held.add(row("item", 1, 5, 1), boundary(5, {"public.item": 1, "public.sale": 1}), now=1.0)
     assert held.take(WAIT_S, [SALE]) == []

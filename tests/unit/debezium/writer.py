@@ -17,10 +17,10 @@ Expected = tuple[str, str, str, Any, Any]
 
 
 class Writer:
-    """Writes random transactions, as Debezium does: an event for each row, in the partition of its key.
+    """Writes random transactions as Debezium does: an event for each row, in the partition of its key.
 
-    The times of the transactions begin `begun_ms` after STARTED_MS. With `boundaries`, the topic app.transaction has
-    the begins and ends of transactions.
+    The first transaction is `begun_ms` after STARTED_MS. With `boundaries`, the topic app.transaction has the begins
+    and ends of transactions.
     """
 
     def __init__(self, random: Random, begun_ms: int = 0, *, boundaries: bool = False) -> None:
@@ -84,7 +84,7 @@ class Writer:
 
 
 def changes(messages: Iterable[dict[str, Any]]) -> Iterator[Expected]:
-    """Yields the changes in messages, in their order. Originals of deletes are left out, as they may be unknown."""
+    """Yields the changes in the messages, in order. Leaves out the originals of deletes, which may be unknown."""
     for message in messages:
         if message["entity"] in TABLES:
             source, key = message["value"]["provenance"]["source"], message["key"]

@@ -1,6 +1,4 @@
-"""Tests which versions of an entity's columns are announced, and which ones stop the service until an operator accepts
-them.
-"""
+"""Tests which versions of an entity's columns are announced, and which stop the service until they are accepted."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence

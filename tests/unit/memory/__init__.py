@@ -1,1 +1,1 @@
-"""A source whose database is in memory. With it, tests need no real database to run the code that all sources share."""
+"""A source whose database is in memory. It runs the code that all sources share, without a real database."""

@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.Database`, the interface of every kind of database, for a `World`.
+"""Implements `changelog.connectors.sources.Database`, the interface of each kind of database, for a `World`.
 
 A `World` is a tiny database in memory.
 """

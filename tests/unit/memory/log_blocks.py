@@ -1,5 +1,6 @@
-"""Reads the log of a `World` (a database in memory) from the last confirmed position. Makes rows of the changelog from
-it, with the code that all sources share.
+"""Reads the log of a `World` (a database in memory) from the last confirmed position.
+
+The code that all sources share makes rows of the changelog from it.
 """
 
 from collections import Counter
@@ -25,19 +26,19 @@ from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
 EPOCH = 1
 
 Event = Logged | RowEdit | LogMessage | int
-"""An event is the beginning of a transaction, a changed row, a message, or a number: the position where the transaction
-ends.
+"""One of: the beginning of a transaction, a changed row, a message, or the position where the transaction ends.
 
-The number 0 means that the log has no more events at the moment.
+The position 0 means that the log has no more events at the moment.
 """
 
 
 class LogBlocks:
-    """Makes rows of the changelog from blocks of the log. The blocks have random sizes; the first begins after `end`.
+    """Makes rows of the changelog from blocks of the log. The blocks have random sizes. The first begins after `end`.
 
-    `due` is called with the position where a transaction ends. It returns the nonces (ids) of the table reads whose
-    rows must be published before the next transaction. `ordinal` is the first free ordinal at the position `end`. If
-    `whole` is false, the log has only the keys of old rows.
+    - `due` takes the position where a transaction ends. It returns the nonces (ids) of the table reads whose rows must
+      be published before the next transaction.
+    - `ordinal` is the first free ordinal at the position `end`.
+    - If `whole` is false, the log has only the keys of old rows.
     """
 
     def __init__(
@@ -93,9 +94,7 @@ class LogBlocks:
                 self._between(run, event)
 
     def _between(self, run: AssemblyRun, end: int) -> None:
-        """Publishes the rows of table reads at the position `end`. There, one transaction has ended and the next has
-        not begun.
-        """
+        """Publishes the rows of table reads at the position `end`, which is between two transactions."""
         if end > self._end:  # After a crash, transactions that end before `_end` may be read again.
             self._end, self._ordinal = end, 0
         transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
@@ -104,7 +103,7 @@ class LogBlocks:
             self._ordinal = run.between(nonce, change, end).ordinal
 
     def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
-        """Tells the run which columns the next row's table has, unless the run knows these columns already."""
+        """Tells the run the columns of the next row's table, unless the run knows them already."""
         known = self._bound.get(edit.table)
         if known is not None and known.width == len(edit.columns):
             return
@@ -138,9 +137,7 @@ class LogBlocks:
         )
 
     def _follow(self) -> Iterator[Event]:
-        """Yields all events after the last confirmed position. Yields 0 whenever there are no more events. Never
-        ends.
-        """
+        """Yields all events after the last confirmed position, and 0 while there are no more events. Never ends."""
         number = sum(logged.end <= self._world.confirmed for logged in self._world.log)
         while True:
             while number == len(self._world.log):
@@ -152,7 +149,7 @@ class LogBlocks:
 
 
 def _transaction_of(logged: Logged) -> Transaction:
-    """Returns the transaction as the rows of the changelog name it."""
+    """Returns the transaction in the form that rows of the changelog have."""
     committed_at = 1_795_000_000_000_000 + logged.commit
     return Transaction(
         xid=logged.commit, name=str(logged.commit), epoch=EPOCH, commit=logged.commit, committed_at=committed_at

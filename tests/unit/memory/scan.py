@@ -15,8 +15,11 @@ from tests.unit.memory.world import KEYS
 LEAVES = 2
 LEAF_KEYS = KEYS // LEAVES
 PAGE_KEYS = 4
-"""A table has two leaves (parts that store rows): one has the lower keys, the other the upper keys. A leaf is divided
-into pages, which are ranges of PAGE_KEYS keys."""
+"""How many keys a page has.
+
+A table has two leaves (parts that store rows), one with the lower keys and one with the upper keys. Pages are parts of
+a leaf.
+"""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="memory", name="", database="")
@@ -32,8 +35,9 @@ class ScannedTable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryScan:
-    """See `changelog.connectors.sources.fences.Scan`. It reads copies of the tables that were made at the fence, so it
-    also finds rows that were deleted later.
+    """See `changelog.connectors.sources.fences.Scan`.
+
+    It reads copies of the tables that were made at the fence. So it also finds rows that were deleted later.
     """
 
     tables: Mapping[str, ScannedTable]

@@ -1,5 +1,6 @@
-"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory), with the code that all
-sources share.
+"""Implements `changelog.connectors.sources.ChangeSource` for a `World`, which is a database in memory.
+
+It uses the code that all sources share.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,11 +33,14 @@ SOURCE = {"name": "memory"}
 
 
 class MemorySource:
-    """An opened source. It has no thread of its own. Each `read` calls `live`, which changes the world. Often, `read`
-    also does one step of reading the tables. If `messages` is true, the source writes a message into the log for each
-    chunk that it has read, as a source for PostgreSQL does. Otherwise, it publishes a chunk's rows between two
-    transactions, after it has delivered everything that was in the log when the chunk was read. `whole` is as in
-    `LogBlocks`.
+    """An opened source. It has no thread of its own.
+
+    - Each `read` calls `live`, which changes the world. Often, `read` also does one step of reading the tables.
+    - If `messages` is true, the source writes a message into the log for each chunk of a table that it has read, as a
+      source for PostgreSQL does. The place of the message is the place of the chunk's rows.
+    - Otherwise, the source first delivers everything that was in the log when the chunk was read. Then it publishes the
+      chunk's rows, between two transactions.
+    - `whole` is as in `LogBlocks`.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class MemorySource:
         self._marked: tuple[str, Chunk] | None = None
         self._messages = messages
         self._read: list[tuple[int, str]] = []
-        """For each chunk without a message: the end of the log when the chunk was read, and the chunk's nonce."""
+        """The chunks without a message: the end of the log when each was read, and its nonce."""
         self.is_closed = False
 
     def _resumed(self, checkpoint: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:

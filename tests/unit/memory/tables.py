@@ -130,8 +130,8 @@ class RangeTask:
 class ReadRows:
     """Rows that were read from a table and have no position yet. Implements `WindowRows` of the module `windows`.
 
-    `requested` has the keys that were looked up; it is None if a range of keys was read. `ghosts` has keys that the
-    changelog still has. If the table lacks such a key, the changelog gets a deletion of it.
+    - `requested` has the keys that were looked up. It is None if a range of keys was read.
+    - `ghosts` has keys that the changelog still has. A ghost that the table lacks is deleted from the changelog.
     """
 
     origin: Origin

@@ -1,4 +1,4 @@
-"""The database in memory imports nothing of the other databases. Scans import nothing that only Spark's driver has."""
+"""Tests what the database in memory imports: nothing of other databases, and nothing that Spark's executors lack."""
 
 import subprocess
 import sys
@@ -37,9 +37,9 @@ def test_the_database_in_memory_imports_nothing_of_postgresql() -> None:
 
 
 @pytest.mark.parametrize("scan", ["changelog.connectors.sources.postgres.scan", "tests.unit.memory.scan"])
-def test_a_scan_which_executors_unpickle_imports_nothing_that_only_a_driver_has(scan: str) -> None:
-    """Python also imports the packages that contain the scan's module. The import rules in `pyproject.toml` do not
-    check these packages.
+def test_a_scan_imports_nothing_that_executors_lack(scan: str) -> None:
+    """Executors unpickle the scan. Python then also imports the packages around its module, which import rules do not
+    check.
     """
     modules = imported_by(scan)
     assert "changelog.connectors.sources.fences" in modules

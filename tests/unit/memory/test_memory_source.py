@@ -1,8 +1,8 @@
 """Tests the publish loop, windows, lookups, sweeps and repairs with a source in memory and the real file log.
 
-The source imports nothing of PostgreSQL, so these tests show that the code that all sources share suits a second
-database. The changes are random, and the process crashes at random failpoints of the loop, the source and the sink. The
-resulting changelog is compared with the tables at the end, and with the world's own log of transactions.
+- The source imports nothing of PostgreSQL. So these tests show that the shared code suits other databases.
+- The changes are random. The process crashes at random fail points of the loop, the source and the sink.
+- At the end, the changelog is compared with the tables, and with the world's own log of transactions.
 """
 
 import json
@@ -34,7 +34,7 @@ from tests.unit.memory.world import LogMessage, RowEdit, World
 TABLES = ("item", "sale")
 STEPS = 400
 CRASHES = 0.004
-"""The probability that the process crashes at a failpoint that it reaches."""
+"""The probability that the process crashes at a fail point that it reaches."""
 
 ENTITIES = [
     Entity(
@@ -162,9 +162,7 @@ class Shop:
             raise CrashError
 
     def _touch_ghosts(self) -> None:
-        """Inserts some ghosts (keys that the table lacks) before the message about them is written, and deletes some of
-        them again.
-        """
+        """Inserts some ghosts (keys that the table lacks) before their message is written. Deletes some again."""
         name, keys = self._source.ghosts
         for key in keys:
             fate = self._random.choice(["left alone", "back", "back and gone"])
@@ -191,9 +189,7 @@ def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, 
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """Returns what must be published for each edit in the log: position, op, key, current, and the stamp's
-    identifier.
-    """
+    """Returns what must be published for each edit in the log: position, op, key, current state, and identifier."""
     changes = []
     for logged in world.transactions():
         identifier = ""
@@ -214,8 +210,8 @@ def _json(edit: RowEdit) -> str | None:
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
     """Describes each row of a table read that contradicts the log.
 
-    A row that was read, or that a sweep deleted, must agree with the last edit of its key before the row's position. If
-    that edit was not logged, the row is not checked, because only the table knew the state.
+    A read or swept row must agree with the last edit of its key before the row's position. If that edit was not logged,
+    only the table knew the state, so the row is not checked.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
     for logged in world.transactions():
@@ -240,9 +236,9 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each wrong deletion by a sweep: the changelog lacked the key, or had the key with another state.
+    """Describes each deletion by a sweep for which the changelog lacked the key, or had it with another state.
 
-    A comparison with the tables does not find these errors: the key is also absent after a wrong second deletion.
+    A comparison with the tables does not find such errors, because the key is absent in the end in any case.
     """
     commits = {logged.commit for logged in world.transactions()}
     last: dict[tuple[str, str], str | None] = {}
@@ -300,11 +296,10 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, messages: bool, tmp_
 
 @pytest.mark.parametrize("messages", [True, False])
 @pytest.mark.parametrize("seed", range(200, 203))
-def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_place(
-    seed: int, messages: bool, tmp_path: Path
-) -> None:
-    """A sweep deletes keys that the changelog still has and the table lacks. Here, the table lost them without a trace
-    in the log, and some of them come back before the position of their deletion.
+def test_a_sweep_deletes_no_ghost_that_came_back_before_its_deletion(seed: int, messages: bool, tmp_path: Path) -> None:
+    """A sweep deletes ghosts: keys that the changelog still has and the table lacks.
+
+    Here, the table lost its rows without a trace in the log. Some of them come back before the sweep deletes them.
     """
     shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6, messages=messages)
     shop.run()

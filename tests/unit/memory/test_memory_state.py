@@ -1,7 +1,7 @@
 """Tests the state (the store of current rows) in the publish loop. The source's log has only the keys of old rows.
 
-The process crashes at random fail points, and the store then sometimes loses its last writes, or everything. Every
-original must be the row as the changelog last published it.
+The process crashes at random fail points. After a crash, the store sometimes lacks its last writes, or everything. Each
+original must still be the row as the changelog last published it.
 """
 
 import json

@@ -1,10 +1,10 @@
 """A tiny database in memory: tables, transactions that commit before they are visible, and a log.
 
-A commit is in the log at once, but readers of the tables see it only later. Until they see it, the rows that it changed
-are locked for other writers, as in a real database. Some edits are not logged at all.
+A commit is in the log at once, but readers of the tables see it only later. Until then, other writers cannot change its
+rows, as in a real database. Some edits are not logged at all.
 
-A transaction's id is its position in the log. In PostgreSQL, by contrast, ids follow the order in which transactions
-begin. The capture core and the drift comparison work with both kinds of ids.
+A transaction's id is its position in the log. In PostgreSQL, ids follow the order in which transactions begin. The
+shared code and the drift comparison must work with both kinds of ids.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A transaction in the log. Its id is `commit`; the id of the next transaction is `end` or more."""
+    """A transaction in the log. Its id is `commit`. The id of the next transaction is `end` or more."""
 
     commit: int
     end: int
@@ -73,9 +73,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Table:
-    """A table. For each key, `versions` has pairs of a commit and a row, oldest first. An unlogged edit has the commit
-    0.
-    """
+    """A table. `versions` has the rows of each key with their commits, oldest first. An unlogged edit has commit 0."""
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -104,7 +102,7 @@ class World:
         self.log: list[Logged] = []
         self.end, self.confirmed = 100, 99
         self.unlogged: list[tuple[int, str, int]] = []
-        """For each unlogged edit: where the log ended at that time, the table, and the key."""
+        """The unlogged edits: where the log ended at the time of the edit, the table, and the key."""
         self._last_number = self._counter = 0
         self._open: dict[int, list[RowEdit | LogMessage]] = {}
         self._unseen: dict[int, tuple[RowEdit | LogMessage, ...]] = {}
