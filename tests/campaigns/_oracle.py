@@ -1,4 +1,5 @@
-"""Reads the server's log a second time, through a slot of its own, and computes which rows the changelog must have.
+"""The *oracle* reads the server's log a second time, through a slot of its own, and computes which rows the changelog
+must have.
 
 While the campaign runs, the oracle stores the raw frames of complete transactions in a file. Afterwards, it decodes
 them with `pgoutput.decode`. It shares this decoder and the replication stream with the product, but no later step.
