@@ -1,4 +1,6 @@
-"""Tests that views over topics have the rows that result from the messages, also after restarts and crashes."""
+"""Tests that views over topics (the current rows of entities) have the rows that result from the messages, also after
+restarts and crashes.
+"""
 
 import json
 import random
