@@ -161,7 +161,7 @@ def _notes(dsn: str) -> dict[int, str]:
     return dict(query(dsn, "SELECT id, note || status FROM orders"))
 
 
-def test_rows_are_states_that_they_had_and_in_the_end_the_last_ones(
+def test_rows_show_states_that_they_really_had_and_end_at_their_last_state(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some runs crash before a batch is applied, and some after. Windows are small, so that there are several."""
