@@ -132,6 +132,7 @@ def test_a_slot_that_many_sessions_claim_at_once_is_held_by_one_at_a_time(
 
 
 def _contend(dsn: str) -> None:
+    """Runs five threads, which claim the slot three times each. Checks that no two threads hold it at once."""
     claim, overlaps, winners = threading.Lock(), [], []
 
     def contend(number: int) -> None:

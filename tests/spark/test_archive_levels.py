@@ -67,6 +67,7 @@ def check_levels(path: Path, run: ArchiveRun) -> None:
 
 
 def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Checks reads of all rows, of the last rows, of one identifier and of single keys."""
     assert read(path) == rows
     assert read(path, after=Position.parse(rows[30]["position"])) == rows[31:]
     assert read(path, identifier="req-9") == [row for row in rows if row["identifier"] == "req-9"]

@@ -373,6 +373,7 @@ def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Key, tuple[int, Row]]
 
 
 def _names(event: Event) -> list[str]:
+    """Returns the keys of the messages that an event must have. A TRUNCATE has one message for each partition."""
     if event.op != "truncate":
         return [event.key]
     return [f"{TRUNCATE_KEY}{number}" for number in range(entity_of(event.entity).partitions)]
