@@ -1,8 +1,8 @@
 """Compares a changelog with the audit, transaction by transaction, and its last states with the tables.
 
-A row with the op `read` must have the state that its key had at the row's position, after all transactions that were
-committed before this position. So the judge also covers changes that were made before a table was added: the service
-never received them from the stream.
+A row with the op `read` must have the state that its key had at the row's position. This is the state after all
+transactions that were committed before this position. So the judge also covers changes that were made before a table
+was added: the service never received them from the stream.
 """
 
 import bisect
