@@ -1,5 +1,5 @@
-"""Tests, on a real server, that the service plans its reads of tables again if a table was renamed or dropped before
-the service read it. An error of the kind ALTERED asks for a new plan.
+"""Tests, on a real server, tables that are renamed or dropped before the service reads them. The service must then plan
+its reads again: an error of the kind ALTERED asks for a new plan.
 """
 
 import time

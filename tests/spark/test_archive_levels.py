@@ -1,4 +1,5 @@
-"""Tests which files of an archive are merged into levels and by minor compaction, and that readers get the same rows.
+"""Tests the compaction of an archive: which files are merged into levels, and which by minor compaction. Readers must
+get the same rows.
 
 A *level* has the rows of one entity and many days, in files with disjoint ranges of keys.
 """

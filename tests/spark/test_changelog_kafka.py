@@ -229,7 +229,7 @@ def _check_unknown_schema(spark: SparkSession, where: Any, broker: Broker) -> No
 
 
 def _check_aborted_message(spark: SparkSession, where: Any, broker: Broker, expected: list[dict[str, Any]]) -> None:
-    """Checks that a message is not read while its transaction is open, nor after it was aborted."""
+    """Checks that a message of an open or aborted transaction is not read."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
