@@ -135,6 +135,7 @@ def _measured(read: Callable[[Mapping[str, str], int], None], properties: Mappin
 
 
 def _read_frames(properties: Mapping[str, str], rows: int) -> None:
+    """Runs the side *frames*."""
     process = EngineProcess(Launch(properties=properties, jars=JARS), {}, [], _ignore)
     try:
         count = 0
@@ -148,6 +149,7 @@ def _read_frames(properties: Mapping[str, str], rows: int) -> None:
 
 
 def _pass_events(properties: Mapping[str, str], rows: int) -> None:
+    """Runs the side *events*."""
     count = 0
 
     def handle(events: Sequence[ChangeEvent]) -> None:
@@ -162,6 +164,7 @@ def _pass_events(properties: Mapping[str, str], rows: int) -> None:
 
 
 def _publish(properties: Mapping[str, str], rows: int) -> None:
+    """Runs the side *service*."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "changelog.toml"
         set_by_service = ("connector.class", "table.include.list", "topic.prefix")

@@ -204,7 +204,7 @@ def started(name: str, until: Position, services: ServiceChoice, end: signal.Sig
 
 
 def serve(name: str, until: Position, services: ServiceChoice) -> None:
-    """Opens the engine, waits until its rows are complete up to a position, and prints figures; then waits for SIGTERM,
+    """Opens the engine, waits until its rows are complete up to a position, and prints figures. Then waits for SIGTERM,
     and closes the engine.
     """
     logs.configure(sys.stderr, verbose=False)

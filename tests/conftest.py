@@ -63,9 +63,9 @@ GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
 
 One worker of pytest-xdist runs all tests of a group, and starts the virtual machine once for all of them.
 
-The tests of Spark with Kafka are a group of their own, `spark-kafka`, and so are the tests of Kafka with PostgreSQL,
-`kafka-postgres`. If they were in the groups `spark` and `kafka`, the workers of these groups would still run them long
-after the other workers have ended.
+The tests of Spark with Kafka are a group of their own, `spark-kafka`. The tests of Kafka with PostgreSQL are one, too,
+`kafka-postgres`. Otherwise, the groups `spark` and `kafka` would be so large that their workers would end long after
+all others.
 """
 
 

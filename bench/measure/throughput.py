@@ -24,8 +24,9 @@ PARTITIONS = 4
 POLL_S = 0.1
 SETTLED_S = 3.0
 """Seconds. The drain is over once the topic has as many new offsets as there are changes, and has not grown for this
-long. The markers that end transactions take offsets, too, so enough offsets do not prove that every message is there;
-the caller counts the messages afterwards (`Topic.count`)."""
+long. The markers that end transactions take offsets, too. So enough offsets do not prove that every message is there,
+and the caller counts the messages afterwards (`Topic.count`).
+"""
 START_S_MAX = 120.0
 DRAIN_S_MAX = 900.0
 WARM_MESSAGES = 1_000_000

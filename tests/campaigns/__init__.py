@@ -4,7 +4,7 @@ Each module without a leading underscore has a function `campaign()`. `_pieces.r
 returns.
 
 `make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one with many rounds and
-records its figures in docs/measured/. A campaign runs in pieces of one or more rounds. If a run was interrupted, or
-found a fault, the next run with the same number of rounds continues with the first unfinished piece. If a campaign
+records its figures in docs/measured/. A campaign runs in pieces of one or more rounds. A run may be interrupted, or
+find a fault. The next run with the same number of rounds then continues with the first unfinished piece. If a campaign
 finds a fault, it raises AssertionError with a message that names the round.
 """

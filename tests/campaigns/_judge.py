@@ -126,6 +126,7 @@ class Fold:
                 state.current = None
 
     def _state(self, row: Row) -> None:
+        """Compares the row with its key's previous state, and stores the new state."""
         key = (row.entity, row.key)
         before = self.states.get(key)
         json_text = row.current if row.current is not None else row.original
@@ -250,6 +251,7 @@ def _equal(folded: str | None, row: str | None) -> bool:
 
 
 def _table(connection: psycopg.Connection, types: TypeCatalog, entity: str) -> dict[str, str]:
+    """Returns the rows of a table as JSON, by key."""
     cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier("public", entity)))
     result = cursor.pgresult
     assert result is not None

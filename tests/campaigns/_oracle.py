@@ -1,4 +1,5 @@
-"""Reads the server's log a second time, through a slot of its own, and computes which rows the changelog must have.
+"""The *oracle* reads the server's log a second time, through a slot of its own, and computes which rows the changelog
+must have.
 
 While the campaign runs, the oracle stores the raw frames of complete transactions in a file. Afterwards, it decodes
 them with `pgoutput.decode`. It shares this decoder and the replication stream with the product, but no later step.
@@ -116,6 +117,7 @@ class Oracle:
             raise
 
     def _drain(self, out: BinaryIO) -> None:
+        """Copies complete transactions to the file until `stop`."""
         options = {"proto_version": "1", "publication_names": self._name, "messages": "true"}
         connection = ReplicationConnection.connect(self._dsn, settings=SETTINGS)
         with Stream(connection, slot=self._name, start_lsn=self._through, options=options) as stream:
@@ -129,6 +131,7 @@ class Oracle:
                 stream.confirm(self._through)
 
     def _keep(self, out: BinaryIO, frames: Sequence[bytes]) -> None:
+        """Writes the frames of a transaction to the file, unless they are there already."""
         end = _COMMIT_END.unpack_from(frames[-1])[-1]
         if end <= self._through:
             return
@@ -178,6 +181,7 @@ class _Transaction:
         self._ordinal = self._block = 0
 
     def add(self, message: messages.Decoded, start: int) -> None:
+        """Notes a message of the transaction. `start` is where its log record begins."""
         match message:
             case messages.Begin():
                 self._commit, self._xid = message.final_lsn, message.xid
@@ -245,6 +249,10 @@ class _Transaction:
         old: Mapping[str, str | None] | None,
         new: Mapping[str, str | None] | None,
     ) -> Iterator[Expected]:
+        """Yields the expected rows of one change. There are two if the change moves the row to another key or
+        partition.
+        """
+
         def row(op: str, values: Mapping[str, str | None], half: int = 0) -> Expected:
             table = TABLES[entity]
             number = partition(_text(values, table.partition_by).encode(), table.partitions)

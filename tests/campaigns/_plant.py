@@ -1,4 +1,6 @@
-"""Plants drift: alters or removes rows in the files of a log, or adds made-up rows. The service does not notice."""
+"""Plants drift (differences between a table and its changelog): alters or removes rows in the files of a log, or adds
+made-up rows. The service does not notice.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,5 @@
-"""Publishes a table that random writers change. Campaigns spoil its changelog, let the service repair it, and judge it.
+"""Publishes a table that random writers change. Campaigns spoil its changelog, send signals after which the service
+repairs it, and then judge it.
 
 Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state follows
 a newer state of its key.

@@ -69,8 +69,9 @@ class History:
 
 
 def _states(changes: list[tuple[str, bool]], reached: str) -> Mapping[str, Any]:
-    """Returns the states that an answer may show if it is complete up to the position `reached`: the one at this
-    position, and all later ones. A state is the position of the row's last change, or an empty text if there is no row.
+    """Returns the states that an answer may show if it is complete up to the position `reached`. These are the state at
+    this position, and all later ones. A state is the position of the row's last change, or an empty text if there is no
+    row.
     """
     count = bisect_right(changes, (reached, True))
     first = max(count - 1, 0)

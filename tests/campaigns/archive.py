@@ -1,7 +1,7 @@
 """Kills the archive job again and again, while the service writes to a broker and a reader reads the archive.
 
-Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. The job is killed
-after a random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also
+Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. The job is killed with
+all its processes after a random time, or at a fail point (a named line of its code), or not at all. Some runs also
 compact. Runs with `--continuous` do not end until they are killed. At random moments, a reader reads the files that the
 newest manifest lists. At the end of a block, one run of the job is not disturbed. Then the archive must have each
 committed message once and in order. Each read must have returned the first rows of every partition, without a gap or a

@@ -1,9 +1,9 @@
 """Makes faults under a load of two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values.
 
-Tables are added and repaired during the load. The oracle that judges the changelog shares no code with the product.
-Triggers record every change, and a slot of `test_decoding` gives the order of the commits. Each row of the changelog
-must have the recorded states and stamp, and be in the recorded order. No change may be missing, and the last states in
-the changelog must equal the tables.
+During the load, tables are added and repaired (read again). The oracle that judges the changelog shares no code with
+the product. Triggers record every change, and a slot of `test_decoding` gives the order of the commits. Each row of the
+changelog must have the recorded states and stamp, and be in the recorded order. No change may be missing, and the last
+states in the changelog must equal the tables.
 """
 
 import os

@@ -1,11 +1,11 @@
 """Publishes the same databases through our own sources and through Debezium, and compares the two changelogs.
 
 A round is a new database on PostgreSQL, MySQL or MariaDB, in turn. It has tables with columns of random types, and
-several thousand random changes: multi-row statements, changes of keys, overlapping and rolled-back transactions,
-savepoints, TRUNCATE, and changes of tables' definitions. Two services read it: one with our own source for the
-database, and one that runs Debezium and publishes its events. Both must publish the same rows in the same order, with
-the same transactions, states and values. The exceptions are the known differences in `_debezium.listed`, which are
-counted.
+several thousand random changes. Among them are multi-row statements, changes of keys, savepoints, TRUNCATE and changes
+of tables' definitions. Transactions overlap, and some are rolled back. Two services read it: one with our own source
+for the database, and one that runs Debezium and publishes its events. Both must publish the same rows in the same
+order, with the same transactions, states and values. The exceptions are the known differences in `_debezium.listed`,
+which are counted.
 """
 
 import contextlib

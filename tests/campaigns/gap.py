@@ -1,5 +1,5 @@
-"""Loses changes for good while rows are written. Then runs the service with `--over-gap`, so that it continues after
-the gap, and kills it at random moments.
+"""Loses changes for good while rows are written (a *gap*). Then runs the service with `--over-gap`, so that it
+continues after the gap, and kills it at random moments.
 
 Each round removes something that the service needs in order to continue. When the service starts again, it must fail
 with an error that names `--over-gap`. After the run with `--over-gap`, the last states in the changelog must equal the

@@ -1,11 +1,11 @@
-"""Kills the job `maintain_view` again and again, while writers change the table, truncate it and let the service repair
-its changelog.
+"""Kills the job `maintain_view` again and again, while writers change and truncate the table. They also make the
+service repair the changelog, which means to read rows again.
 
 Rounds are grouped in blocks, each with its own database and view. A round is a run of the job. The job is killed at a
-fail point, or at a random moment after it has applied a batch. In the middle of a block, a run builds the view again.
-The view's documents have the rows of a second table. After each kill, totals and documents must be those of the view's
-rows. At the end of a block, one run of the job is not disturbed. Then rows, totals and documents of the view must equal
-the results of SQL on the source.
+fail point (a named line of its code), or at a random moment after it has applied a batch. In the middle of a block, a
+run builds the view again. The view's documents have the rows of a second table. After each kill, totals and documents
+must be those of the view's rows. At the end of a block, one run of the job is not disturbed. Then rows, totals and
+documents of the view must equal the results of SQL on the source.
 """
 
 import os

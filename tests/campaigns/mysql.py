@@ -1,8 +1,8 @@
 """Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
-The service reads tables again all the time, because rows in the table of signals request this and because tables are
-altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their order (see
-`_mysql.judge`).
+The service reads tables again all the time, because signals (rows in a table of their own) request this, and because
+tables are altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their
+order (see `_mysql.judge`).
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """Kills the service and PostgreSQL, and lets single sessions of the service hang, while threads write at full speed.
 
-The service is killed at random moments and at fail points. At the end, the changelog is compared with what a second
-reader of the same log has read. No change may be lost, repeated or reordered, and the provenance (who made a change)
-must be the same. The changelog must agree with itself: each original is the previous state of its row, and the row's
-column `version` never goes backwards. Finally, the last states in the changelog are compared with the tables, value by
-value.
+The service is killed at random moments and at fail points (named lines of its code). At the end, the changelog is
+compared with what a second reader of the same log has read. No change may be lost, repeated or reordered, and the
+provenance (who made a change) must be the same. The changelog must agree with itself: each original is the previous
+state of its row, and the row's column `version` never goes backwards. Finally, the last states in the changelog are
+compared with the tables, value by value.
 """
 
 import random

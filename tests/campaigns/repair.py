@@ -1,4 +1,5 @@
-"""Lets the service republish and rebuild a table under random writes, and kills the service at random moments.
+"""Lets the service repair the changelog of a table under random writes, and kills the service at random moments. To
+republish means to read rows again; to rebuild also deletes rows that the table lacks.
 
 Before each round, the service is stopped, and forged rows are appended to its changelog: keys that the table never had,
 older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the table.

@@ -1,5 +1,5 @@
-"""Kills a service that has a state, while threads write. The server's log has only the keys of old rows; the service
-fills in the rest from its state.
+"""Kills a service that has a state, while threads write. A state is the service's own store of current rows. The
+server's log has only the keys of old rows, and the service takes the rest of an old row from its state.
 
 Triggers copy every change to *twin* tables, for which the log has complete old rows. One service publishes both. At the
 end, each table must have the same changes, with the same originals, as its twin. Now and then, the state's folder is

@@ -1,9 +1,9 @@
 """Edits the publication, partitions and keys in ways that the server's log does not show. Meanwhile, rows are written
 and the service is killed.
 
-After each edit, the campaign does only what an operator would do: it undoes the edit, and starts the service again if
-it stopped. At the end, the last states in the changelog must equal the tables, and the positions of the changelog must
-be in order.
+After each edit, the campaign does only what an operator would do. It undoes the edit, and starts the service again if
+the service stopped. At the end, the last states in the changelog must equal the tables, and the positions of the
+changelog must be in order.
 """
 
 import contextlib

@@ -277,6 +277,7 @@ class _Soak:
         )
 
     def _is_standby(self, view: ServedViews, name: str, number: int) -> bool:
+        """Returns whether the instance can answer for this partition as a standby."""
         application = view.by_service if name == WITHOUT_BATCH else MAIN
         question = PartitionQuestion(
             table=ENTITIES[name], partition=number, offset=0, application=application, keys=[], is_stale=True

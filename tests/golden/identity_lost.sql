@@ -1,4 +1,4 @@
--- A replica identity without the entity's key: the log has the keys of new rows, but not of old rows.
+-- The replica identity lacks the entity's key. So the log has the keys of new rows, but not of old rows.
 --# [entities.orders]
 --# table = "public.orders"
 --# key = ["code"]

@@ -1,4 +1,4 @@
--- json and jsonb are embedded as they are: numbers keep their digits, and the JSON null differs from the SQL NULL.
+-- Values of json and jsonb are published as they are: numbers keep their digits, and the JSON null is not the SQL NULL.
 --# [entities.doc]
 --# table = "public.doc"
 

@@ -1,5 +1,5 @@
--- The key is made of the canonical texts of its columns: the text itself if there is one column, a JSON array of the
--- texts if there are several.
+-- The key is made of the canonical texts of its columns. A key of one column is its text; a key of several columns is a
+-- JSON array of their texts.
 --# [entities.pair]
 --# table = "public.pair"
 --# [entities.price]

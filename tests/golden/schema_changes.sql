@@ -11,8 +11,8 @@ INSERT INTO orders VALUES (1, 'NEW');
 -> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "read", "ordinal": 2}},
     "current": {"id":1,"status":"NEW"}}
 
--- A new column: the server sends no row because of it, and the next original has the default that was filled in. The
--- stream had not described the table before, so the service cannot say what changed.
+-- A column is added. The server sends no row because of this, and the next original already has the column's default.
+-- The stream had not described the table before, so the service cannot say what changed.
 ALTER TABLE orders ADD COLUMN paid boolean NOT NULL DEFAULT false;
 
 UPDATE orders SET paid = true WHERE id = 1;

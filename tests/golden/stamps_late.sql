@@ -1,6 +1,6 @@
--- PostgreSQL may deliver a stamp after the row that follows it in the log, if a savepoint separates the two. It orders
--- both by their positions, and takes the end of a message for its position. There the row begins, so the two positions
--- are equal. The stamp is valid for that row nevertheless.
+-- PostgreSQL may deliver a stamp after the row that follows it in the log, if a savepoint separates the two. It sorts
+-- both by position. The position of a message is its end, which is where the row begins, so the two positions are
+-- equal. The stamp is valid for that row nevertheless.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"

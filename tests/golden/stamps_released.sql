@@ -9,10 +9,10 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 --> run
 
--- The stamp stays valid after its savepoint is released. The server may deliver the stamp after the row, because it
--- orders both by position, and the position of the stamp is its end, where the row's record begins. If the server logs
--- a record of its own between the two, it delivers the stamp first. So the ordinals vary, but the stamp is valid in
--- both cases.
+-- The stamp stays valid after its savepoint is released. The server sorts the stamp and the row by position. The
+-- position of the stamp is its end. If the row's record begins there, the server may deliver the stamp after the row.
+-- If the server has logged a record of its own between the two, it delivers the stamp first. So the ordinals vary, but
+-- the stamp is valid in both cases.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
 SAVEPOINT a;

@@ -1,5 +1,5 @@
--- The trigger of `changelog init --stamps` writes stamps in the name of the session with a prefix of its own. Such a
--- stamp applies only while the transaction has no stamp of the application.
+-- The trigger of `changelog init --stamps` writes stamps that describe the session. They have a prefix of their own. Such
+-- a stamp applies only while the transaction has no stamp of the application.
 --# [entities.orders]
 --# table = "public.orders"
 

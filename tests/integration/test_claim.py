@@ -1,4 +1,5 @@
-"""Tests that only one service at a time can read a slot, and that sessions of other roles cannot keep it from doing so.
+"""Tests that only one service at a time can read a slot. Sessions of other roles must not be able to prevent it from
+reading.
 
 Before a service reads a slot, it claims the slot: it takes advisory locks that other services look for.
 """
@@ -132,6 +133,7 @@ def test_a_slot_that_many_sessions_claim_at_once_is_held_by_one_at_a_time(
 
 
 def _contend(dsn: str) -> None:
+    """Runs five threads, which claim the slot three times each. Checks that no two threads hold it at once."""
     claim, overlaps, winners = threading.Lock(), [], []
 
     def contend(number: int) -> None:
@@ -177,9 +179,7 @@ def test_another_role_cannot_open_a_replication_session(conn: Connection, strang
 
 
 def test_the_service_role_sees_which_session_holds_a_claim(conn: Connection, slot: str) -> None:
-    """The role of `init --grants` sees the claims of other sessions, but neither their addresses nor
-    their start times.
-    """
+    """The role of `init --grants` sees the claims of other sessions, but not their addresses and start times."""
     role = sql.Identifier(f"run_{conn.info.dbname}")
     conn.execute(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(role))
     dsn = make_conninfo(conn.info.dsn, user=f"run_{conn.info.dbname}")

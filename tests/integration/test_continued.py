@@ -1,8 +1,8 @@
 """Tests that this version of the service continues a changelog that an earlier version stored.
 
 The earlier version wrote `stored/changelog`. It was the last version without the folder `connectors/capture`. When it
-stopped, it had read only a part of the table `photo`, and it had not finished a repair of two keys of `item`, which
-means to read their rows again. Its database cluster no longer exists, so the service continues with another cluster.
+stopped, it had read only a part of the table `photo`. It had not finished a repair of two keys of `item`, which means
+to read their rows again. Its database cluster no longer exists, so the service continues with another cluster.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """Tests changes of a table's columns while the service runs.
 
 The service announces each new version of the columns in the entity `schemas`. After some changes, it reads the table
-again; at others, it stops.
+again. At others, it stops until an operator accepts them.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Tests that `changelog run --over-gap` continues the changelog after each kind of gap.
 
 A gap is a span of the log whose changes were lost before they could be published. After the command, the changelog must
-equal its table again. The operator only has to confirm the command.
+equal its table again. The operator only has to confirm the command. A *fail point* is a named line of the service's
+code at which a test can kill the service.
 """
 
 import contextlib

@@ -236,8 +236,8 @@ class Site:
 
 
 def caught_up(site: Site) -> Callable[[], bool]:
-    """Returns a function that says whether two conditions are met: everything that was committed before this call is
-    published, and the table is completely read.
+    """Returns a function that returns true when the table is completely read, and everything is published that was
+    committed before this call.
     """
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     [(end,)] = site.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")

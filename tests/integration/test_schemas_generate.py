@@ -1,5 +1,5 @@
-"""Tests, on real tables, that `changelog schemas generate` writes a schema file for each entity, and keeps what people
-have added to the file.
+"""Tests on real tables that `changelog schemas generate` writes a schema file for each entity. It must keep what people
+have added to a file.
 """
 
 import json

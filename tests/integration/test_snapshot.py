@@ -1,5 +1,5 @@
-"""Tests, on a real server, that the service plans its reads of tables again if a table was renamed or dropped before
-the service read it.
+"""Tests, on a real server, tables that are renamed or dropped before the service reads them. The service must then plan
+its reads again: an error of the kind ALTERED asks for a new plan.
 """
 
 import time
@@ -38,7 +38,7 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
 @pytest.mark.parametrize("schema", ["public", "gone"])
 def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str) -> None:
     """A leaf is a partition, or a table without partitions. The plan names a leaf that no longer exists. In one case,
-    its schema does not exist either. The leaf was dropped or renamed, so the service must make a new plan.
+    its schema does not exist either. So the leaf was dropped or renamed.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")

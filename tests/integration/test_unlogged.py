@@ -2,7 +2,8 @@
 must then repair the changelog.
 
 The database's log does not show such changes. The service notices them when it reads the catalogue: at intervals, and
-at some events of the stream. In these tests, a *reading* is one such read of the catalogue.
+at some events of the stream. In these tests, a *reading* is one such read of the catalogue. If the event trigger
+`ddl.SCRIPT` is installed, the log says when a table or the publication was edited.
 """
 
 from pathlib import Path

@@ -126,6 +126,7 @@ def literal(value: bytes, type_: PgType) -> str:
 
 
 def sequence(items: Sequence[msgspec.Raw], type_: PgType) -> str:
+    """Returns the server's input text for the items of an array or a multirange."""
     element = type_.element
     assert element is not None
     if type_.kind == "multirange":
@@ -142,6 +143,7 @@ def sequence(items: Sequence[msgspec.Raw], type_: PgType) -> str:
 
 
 def mapping(members: dict[str, bytes], type_: PgType) -> str:
+    """Returns the server's input text for an hstore, a composite or a range."""
     if type_.name == "hstore":
         pairs = {key: msgspec.json.decode(value, type=str | None) for key, value in members.items()}
         return ",".join(f"{quoted(key)}=>{'NULL' if v is None else quoted(v)}" for key, v in pairs.items())
@@ -160,6 +162,7 @@ def mapping(members: dict[str, bytes], type_: PgType) -> str:
 
 
 def check(oracle: Oracle, sql_type: str, inputs: Sequence[str]) -> None:
+    """Checks that the server reads each published value as the value of its input."""
     type_, typmod, texts = oracle.read(sql_type, inputs)
     codec = codec_for(type_, typmod)
     values = [codec.to_json(text) for text in texts]

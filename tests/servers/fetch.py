@@ -77,8 +77,8 @@ rest of the version; apt verifies the package by Debian's signature of the relea
 """
 
 MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria", "share/mysql_")
-"""The beginnings of the paths of MariaDB's files that tests need: the server, its character sets, its messages and the
-SQL of its system tables.
+"""The beginnings of the paths of the files that tests need of MariaDB. They are the server, its character sets, its
+messages and the SQL of its system tables.
 """
 
 LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1": ("libnuma1",)}}

@@ -38,6 +38,9 @@ class Workload:
             yield records
 
     def _change(self, entity: str, ordinal: int) -> list[Record]:
+        """Changes a random row of the entity, and returns the records. A move has two records, and a truncate has one
+        for each partition. The original row is left out in a `bare` delete and in an `unknown` update.
+        """
         rows = self.rows[entity]
         key = str(self.random.randrange(KEYS))
         if key not in rows:
@@ -64,6 +67,9 @@ class Workload:
                 return [self._record(entity, key, Op.UPDATE, ordinal, original, unavailable)]
 
     def _move(self, entity: str, key: str, to: str, ordinal: int) -> list[Record]:
+        """Moves the row to another key, unless that key has a row. Returns the two records of the move, or a read of
+        the row.
+        """
         rows = self.rows[entity]
         if to in rows:
             return [self._record(entity, key, Op.READ, ordinal)]
@@ -93,6 +99,7 @@ class Workload:
         old: dict[str, Any] | None = None,
         unavailable: tuple[str, ...] = (),
     ) -> Record:
+        """Returns a record with the present row of the key. Without `old`, the original row is missing."""
         row = self.rows[entity].get(key)
         current = None
         if op not in (Op.DELETE, Op.TRUNCATE):

@@ -1,4 +1,5 @@
-"""Tests the job `archive`, which copies a changelog into files by entity and day: readers get the same rows as before.
+"""Tests the job `archive`, which copies a changelog into files by entity and day. Readers must get the same rows as
+before.
 
 Some tests archive file logs. The others archive rows as if they came from Kafka, and need no broker.
 """
@@ -46,7 +47,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""The modification times of a test's files are real times. At `NOON + LATER`, all files are older than `GRACE`."""
+"""The files that a test writes have the real time. At `NOON + LATER`, all of them are older than `GRACE`."""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:

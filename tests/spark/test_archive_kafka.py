@@ -1,4 +1,4 @@
-"""Tests, with a real broker, that the job `archive` stores each committed message of a changelog once, and stops if
+"""Tests, with a real broker, that the job `archive` stores each committed message of a changelog once. It must stop if
 Kafka has lost messages.
 """
 

@@ -1,4 +1,5 @@
-"""Tests which files of an archive are merged into levels and by minor compaction, and that readers get the same rows.
+"""Tests the compaction of an archive: which files are merged into levels, and which by minor compaction. Readers must
+get the same rows.
 
 A *level* has the rows of one entity and many days, in files with disjoint ranges of keys.
 """
@@ -67,6 +68,7 @@ def check_levels(path: Path, run: ArchiveRun) -> None:
 
 
 def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Checks reads of all rows, of the last rows, of one identifier and of single keys."""
     assert read(path) == rows
     assert read(path, after=Position.parse(rows[30]["position"])) == rows[31:]
     assert read(path, identifier="req-9") == [row for row in rows if row["identifier"] == "req-9"]

@@ -173,13 +173,14 @@ def test_files_and_topics_hold_the_same_rows(
     versions = rows_of(read_changelog(spark, topics, entities=[SCHEMAS]))
     assert versions == rows_of(read_changelog(spark, files, entities=[SCHEMAS]))
     assert {row["key"] for row in versions} <= {"guest", "order"}
-    _stream_is_the_same(spark, avro_topics, expected, tmp_path)
-    _views_are_the_same(spark, [files, topics, avro_topics])
-    _an_unknown_schema_is_one_line(spark, avro_topics, broker)
-    _an_aborted_message_is_not_read(spark, topics, broker, expected)
+    _check_stream(spark, avro_topics, expected, tmp_path)
+    _check_views(spark, [files, topics, avro_topics])
+    _check_unknown_schema(spark, avro_topics, broker)
+    _check_aborted_message(spark, topics, broker, expected)
 
 
-def _stream_is_the_same(spark: SparkSession, where: Any, expected: list[dict[str, Any]], folder: Path) -> None:
+def _check_stream(spark: SparkSession, where: Any, expected: list[dict[str, Any]], folder: Path) -> None:
+    """Checks that a stream of changes has the same rows."""
     out, at = folder / f"{where.prefix}.parquet", folder / f"{where.prefix}.checkpoint"
     changes = stream_changelog(spark, where, options={"maxOffsetsPerTrigger": "200"})
     query = changes.writeStream.format("parquet").option("checkpointLocation", str(at)).trigger(availableNow=True)
@@ -190,7 +191,8 @@ def _stream_is_the_same(spark: SparkSession, where: Any, expected: list[dict[str
     assert plain(rows_of(streamed)) == plain(expected)
 
 
-def _views_are_the_same(spark: SparkSession, changelogs: Sequence[Where]) -> None:
+def _check_views(spark: SparkSession, changelogs: Sequence[Where]) -> None:
+    """Checks that the same view of each changelog has the same rows."""
     orders = config.NestedConfig(entity="order", on={"guest_id": "id"})
     views = []
     before = _persistent(spark)
@@ -212,7 +214,8 @@ def _persistent(spark: SparkSession) -> set[int]:
     return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 
-def _an_unknown_schema_is_one_line(spark: SparkSession, where: Any, broker: Broker) -> None:
+def _check_unknown_schema(spark: SparkSession, where: Any, broker: Broker) -> None:
+    """Checks that a message with an unknown schema is reported in one line."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(f"{where.prefix}.guest", b"\0\0\x0f\xff\xff\0", b"1", 1)
     assert producer.flush(PATIENCE_S) == 0
@@ -225,9 +228,8 @@ def _an_unknown_schema_is_one_line(spark: SparkSession, where: Any, broker: Brok
     assert read_changelog(spark, where, entities=["order"]).count() > 0
 
 
-def _an_aborted_message_is_not_read(
-    spark: SparkSession, where: Any, broker: Broker, expected: list[dict[str, Any]]
-) -> None:
+def _check_aborted_message(spark: SparkSession, where: Any, broker: Broker, expected: list[dict[str, Any]]) -> None:
+    """Checks that a message of an open or aborted transaction is not read."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

@@ -1,5 +1,5 @@
-"""Tests that a batch of changes gives the same deltas as its changes give one by one, and that the deltas become
-correct Kafka messages.
+"""Tests that a batch of changes gives the same deltas as its changes give one by one. The deltas must become correct
+Kafka messages.
 
 A *delta* describes, as a patch, what one change did to its row.
 """

@@ -37,6 +37,7 @@ class Log:
     records: list[Record]
 
     def grow(self, transactions: int) -> None:
+        """Publishes the next transactions of the workload to the log."""
         with closing(FileSink(self.folder / "log")) as sink:
             sink.recover()
             for transaction in self.workload.transactions(transactions):

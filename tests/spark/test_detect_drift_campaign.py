@@ -1,5 +1,5 @@
-"""Tests, with few rounds of the campaigns `drift` and `drift_mysql`, that the job `detect_drift` finds all planted
-drift while threads write to the tables.
+"""Runs a few rounds of the campaigns `drift` and `drift_mysql`. The job `detect_drift` must find all planted
+differences (*drift*) between tables and their changelog, while threads write to the tables.
 """
 
 import pytest

@@ -27,6 +27,8 @@ ALTER TABLE known REPLICA IDENTITY FULL;
 INSERT INTO known SELECT n, 'before' FROM generate_series(1, 5) AS n;
 INSERT INTO unknown SELECT n, 'before' FROM generate_series(1, 5) AS n;
 """
+"""The log has the old rows of `known`. For `unknown`, it has at most their keys."""
+
 ENTITIES = """
 [drift]
 severe_ppm = 1e6

@@ -1,5 +1,5 @@
-"""Tests that the job `detect_drift` finds the differences (*drift*) between tables and their changelog in Kafka topics,
-in JSON and in Avro, or in an archive of topics. Also tests that drift in a topic is repaired.
+"""Tests that the job `detect_drift` finds the differences (*drift*) between tables and their changelog in Kafka. It
+reads topics in JSON and in Avro, and an archive of topics. Also tests that drift in a topic is repaired.
 """
 
 from collections.abc import Callable

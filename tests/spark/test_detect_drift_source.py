@@ -96,8 +96,8 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
-    """Returns a function that compares the changelog with a table over JDBC, or with a data frame, which the function
-    first writes as Parquet.
+    """Returns a function that compares the changelog with a table over JDBC, or with a data frame. It writes a data
+    frame as Parquet first.
     """
 
     def detect(source: DataFrame | Mapping[str, str], *arguments: str, code: int = 0, site: Site = site) -> Ran:

@@ -1,5 +1,5 @@
 """Tests that documents of several entities can be served from a topic. `maintain_view` keeps the documents in a table
-of PostgreSQL, a service publishes this table to Kafka, and `changelog views serve` answers from the topic.
+of PostgreSQL. A service publishes this table to Kafka, and `changelog views serve` answers from the topic.
 """
 
 import random

@@ -114,6 +114,7 @@ def test_an_older_program_refuses_a_view_only_while_changes_wait() -> None:
 
 
 def _change(op: Op, key: int, commit: int, *, service: str = "shop", lacks: str | None = None, **values: str) -> Record:
+    """Returns a change of a row by a service. `lacks` is a column whose value the log did not send."""
     fields = ",".join([f'"id":{key}', *(f'"{name}":"{value}"' for name, value in values.items())])
     state = None if op is Op.DELETE else f"{{{fields}}}"
     unavailable = () if lacks is None else (lacks,)
@@ -123,6 +124,9 @@ def _change(op: Op, key: int, commit: int, *, service: str = "shop", lacks: str 
 def test_a_row_with_a_waiting_and_a_later_change_ends_as_if_they_were_applied_in_order(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:
+    """Each of the keys 1 to 6 is a case. Key 1 gets the note of its waiting change at once, because the next change of
+    the row lacks the note.
+    """
     created = [_change(Op.CREATE, key, 1, note="new", status="1") for key in range(1, 6)]
     changes = [
         _change(Op.UPDATE, 1, 2, service=BATCH, note="batch", status="2"),
@@ -161,7 +165,7 @@ def _notes(dsn: str) -> dict[int, str]:
     return dict(query(dsn, "SELECT id, note || status FROM orders"))
 
 
-def test_rows_are_states_that_they_had_and_in_the_end_the_last_ones(
+def test_rows_show_states_that_they_really_had_and_end_at_their_last_state(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some runs crash before a batch is applied, and some after. Windows are small, so that there are several."""

@@ -161,6 +161,7 @@ def _in_utc(value: Any) -> Any:
 
 
 def _windows(rows: Mapping[str, Row], totals: TotalsConfig) -> Totals:
+    """Computes the totals of windows from the rows of the view."""
     window = totals.window
     assert window is not None
     size, every = timedelta(seconds=window.seconds), timedelta(seconds=window.every_seconds or window.seconds)
@@ -178,6 +179,7 @@ def _windows(rows: Mapping[str, Row], totals: TotalsConfig) -> Totals:
 
 
 def _sessions(rows: Mapping[str, Row], totals: TotalsConfig) -> Totals:
+    """Computes the totals of sessions from the rows of the view."""
     assert totals.session is not None
     gap = timedelta(seconds=totals.session.gap_seconds)
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)

@@ -1,4 +1,6 @@
-"""Tests that Spark computes the same rows of a view as plain Python does from the same changes."""
+"""Tests that Spark computes the same rows of a view (the last state of each key) as plain Python does from the same
+changes.
+"""
 
 import json
 import os
@@ -69,6 +71,7 @@ def transactions(seed: int, count: int) -> list[list[Record]]:
 
 
 def stamped(record: Record, stamp: Stamp) -> Record:
+    """Returns a copy of the record with another stamp, which says who made the change."""
     provenance = replace(record.envelope.provenance, stamp=stamp)
     return replace(record, envelope=replace(record.envelope, provenance=provenance))
 
@@ -111,6 +114,7 @@ def replay(records: Iterable[Record], position: Position, choice: Chosen | None 
 
 
 def counts(choice: Chosen | None, stamp: Stamp) -> bool:
+    """Returns whether a change with this stamp counts in a view with this choice of services and versions."""
     if choice is None:
         return True
     service_counts = not choice.keep_services or stamp.service_name in choice.keep_services
@@ -222,6 +226,8 @@ def test_a_view_that_an_older_version_wrote_is_updated(
 
 
 def test_a_context_is_not_taken_for_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    """Applications write the context of a stamp, so it may contain text that looks like the member `source`."""
+
     def with_context(context: str | None, **source: Any) -> Record:
         template = record(Op.UPDATE, '{"id":1}', commit=1)
         provenance = template.envelope.provenance

@@ -1,4 +1,6 @@
-"""Makes faults while writers change the tables, and judges the resulting changelog, for any sink."""
+"""Makes faults while writers change the tables, and judges the resulting changelog. Each sink has a subclass of
+`Block`.
+"""
 
 import re
 import time

@@ -52,7 +52,9 @@ class Faults(Outages):
         self.service.start()
 
     def _crash(self) -> None:
-        """Lets the service crash at a fail point, or kills it if it does not reach that point soon."""
+        """Lets the service crash at a fail point (a named line of its code), or kills it if it does not reach that line
+        soon.
+        """
         point = self.rng.choice((*LOOP_FAIL_POINTS, *READING_FAIL_POINTS, *self.sink.fail_points))
         self.service.kill()
         self.service.start(f"{point}:{self.rng.randrange(1, 12)}")

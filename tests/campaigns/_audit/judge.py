@@ -1,8 +1,8 @@
 """Compares a changelog with the audit, transaction by transaction, and its last states with the tables.
 
-A row with the op `read` must have the state that its key had at the row's position, after all transactions that were
-committed before this position. So the judge also covers changes that were made before a table was added: the service
-never received them from the stream.
+A row with the op `read` must have the state that its key had at the row's position. This is the state after all
+transactions that were committed before this position. So the judge also covers changes that were made before a table
+was added: the service never received them from the stream.
 """
 
 import bisect
@@ -373,6 +373,7 @@ def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Key, tuple[int, Row]]
 
 
 def _names(event: Event) -> list[str]:
+    """Returns the keys of the messages that an event must have. A TRUNCATE has one message for each partition."""
     if event.op != "truncate":
         return [event.key]
     return [f"{TRUNCATE_KEY}{number}" for number in range(entity_of(event.entity).partitions)]

@@ -42,7 +42,9 @@ class Entity:
 HOSTILE = "hostile"
 HOSTILE_TABLE = ('sch"ema.\n--', 'ta"ble \u202e.\n;DROP TABLE "seat";--')
 HOSTILE_COLUMNS = ('k"ey\n', "select", "a.b %s {} \u00fc\x1b]0;", "'; DROP TABLE seat; --", 'current"')
-"""These names contain code, which runs if a program prints the names, or puts them into a statement, without quotes."""
+"""The names in HOSTILE_TABLE and HOSTILE_COLUMNS contain code. It runs if a program prints the names, or puts them into
+a statement, without quotes.
+"""
 
 ENTITIES: Mapping[str, Entity] = {
     "customer": Entity(key=("id",), partitions=3),

@@ -117,6 +117,7 @@ class Comparison:
         return self.verdict
 
     def _reads(self, ours: Sequence[Row], theirs: Sequence[Row]) -> None:
+        """Compares the rows that were read from tables, in any order."""
         by_key, others = ({(row.entity, row.key): row for row in side} for side in (ours, theirs))
         for name in by_key.keys() | others.keys():
             if name not in by_key or name not in others:
@@ -129,6 +130,7 @@ class Comparison:
                 self.verdict.fault("a row was read twice", len(side))
 
     def _changes(self, ours: Sequence[Row], theirs: Sequence[Row]) -> None:
+        """Compares the changes in their order, and the transactions that they belong to."""
         groups: dict[str, str] = {}
         for number, (own, other) in enumerate(zip(ours, theirs, strict=False)):
             if (own.entity, own.key, own.op) != (other.entity, other.key, other.op):

@@ -1,8 +1,8 @@
 """Reads a hot table by marks, as DBLog and Debezium's incremental snapshots do, and counts how often that goes wrong.
 
 A mark is a change of a row that only the reader changes. A chunk is read between two marks, and its rows are placed at
-the second mark in the log. Rows that changed between the marks are left out. The method treats the other rows as
-current: it assumes that every commit before the first mark in the log was visible when the chunk was read. MySQL with
+the second mark in the log. Rows that changed between the marks are left out. The method takes the other rows for
+current. It assumes that every commit before the first mark in the log was visible when the chunk was read. MySQL with
 `binlog_order_commits = OFF` does not promise that.
 """
 

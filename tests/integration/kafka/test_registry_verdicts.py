@@ -52,7 +52,7 @@ def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, vers
 
 def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
     """Checks that the registry's verdict agrees with the problems that we find. Strict problems do not count, because
-    Avro's own rules, which the registry applies, allow them.
+    the registry applies Avro's own rules, and these allow them.
     """
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:

@@ -1,4 +1,6 @@
-"""Tests that views over topics have the rows that result from the messages, also after restarts and crashes."""
+"""Tests that views over topics (the current rows of entities) have the rows that result from the messages, also after
+restarts and crashes.
+"""
 
 import json
 import random
@@ -117,11 +119,13 @@ class Changelog:
                     self._fold(change)
 
     def _fold(self, change: Record) -> None:
+        """Applies a change to the expected rows of the views in which it counts."""
         self._fold_into(self.rows.get(change.entity, {}), change)
         if change.entity == "order" and change.envelope.provenance.stamp.service_name != BATCH:
             self._fold_into(self.rows[WITHOUT_BATCH], change)
 
     def _fold_into(self, rows: Rows, change: Record) -> None:
+        """Applies a change to the expected rows of one view."""
         source = change.envelope.provenance.source
         if source.op is Op.TRUNCATE:
             rows.clear()

@@ -89,7 +89,7 @@ def test_another_number_of_partitions_is_refused(settings: KafkaSettings) -> Non
 
 
 def test_a_topic_that_got_more_partitions_is_refused_until_it_is_created_again(settings: KafkaSettings) -> None:
-    """It does not help to configure the new number of partitions and to continue over a gap."""
+    """The service refuses it even if the new number of partitions is configured, and even with `--over-gap`."""
     name, larger_entities = f"{settings.prefix}.order", [entity(partitions=3)]
     with opened(settings, entity(partitions=2)) as app_sink:
         app_sink.commit(replace(checkpoint(1), settings={"order": {"partitions": 2}}))

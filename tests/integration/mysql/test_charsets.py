@@ -1,5 +1,5 @@
-"""Tests that the MySQL source knows the character set of every collation, and converts texts of every character set to
-UTF-8 exactly as the server does.
+"""Tests that the MySQL source knows the character set of every collation. It must convert texts of every character set
+to UTF-8 exactly as the server does.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Tests that the service takes stamps, which say who makes a change, from comments in the logged statements."""
+"""Tests that the service takes stamps from comments in the logged statements. A stamp says who makes a change."""
 
 from pathlib import Path
 

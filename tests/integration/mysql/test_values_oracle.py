@@ -1,4 +1,4 @@
-"""Tests that random values of every type are the same if they are read from the log and if they are read by a query.
+"""Tests random values of every type, which are read both from the log and by a query.
 
 Both must give the same text. If the published JSON of a value is inserted into another table, that table must then have
 the same value.

@@ -1,5 +1,5 @@
-"""Tests our adapter for Django: the Django app `changelog_stamps.django`, which stamps SQL statements, and the
-middleware, which stamps requests.
+"""Tests our adapter for Django. The Django app `changelog_stamps.django` stamps SQL statements, and the middleware
+stamps requests.
 """
 
 import asyncio
