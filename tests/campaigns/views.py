@@ -248,14 +248,26 @@ class _Soak:
         self._writer.pause()
         for view in self._views:
             for name, expected in self._history.rows.items():
-                target = f"/{name}?min_position={self._history.last}&limit=1000"
-                until(lambda view=view, target=target: view.api.get(target).status == 200, "a view is not complete")  # type: ignore[misc]
-                rows = {row["key"]: row["position"] for row in view.api.rows(target)}
+                rows = self._rows(view, name)
                 assert rows == expected, _difference(name, rows, expected)
         for reader in self._readers:
             if reader.failure is not None:
                 raise reader.failure
         self._writer.running.set()
+
+    def _rows(self, view: ServedViews, name: str) -> Mapping[str, str]:
+        """Returns the position of each row of a view, once the view has all changes and can be read.
+
+        On a busy machine, partitions can move at any time, so the view may be unreadable for a moment.
+        """
+        answers: list[Got] = []
+
+        def is_read() -> bool:
+            answers.append(view.api.get(f"/{name}?min_position={self._history.last}&limit=1000"))
+            return answers[-1].status == 200
+
+        until(is_read, f"{name} is not complete")
+        return {row["key"]: row["position"] for row in answers[-1].json["rows"]}
 
     def _await_stale(self, victim: ServedViews) -> None:
         """Measures how long it takes, after a death, until a reader who allows stale rows gets a row."""

@@ -7,7 +7,9 @@ import random
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,6 +27,7 @@ from changelog.envelope.key import partition
 from changelog.envelope.model import Op
 from tests.integration.kafka.served_views import ServedViews
 from tests.integration.kafka.test_served_views import (
+    KEYS_KEPT,
     NAME,
     PARTITIONS,
     WITHOUT_BATCH,
@@ -59,16 +62,25 @@ def changelog(broker: Broker, seed: int) -> Changelog:
 
 @pytest.fixture(scope="module")
 def instances(changelog: Changelog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[ServedViews]]:
+    with running(tmp_path_factory.mktemp("instances"), changelog.settings) as instances:
+        yield instances
+
+
+@contextmanager
+def running(folder: Path, settings: KafkaSettings, store: str = "rocksdb") -> Iterator[Sequence[ServedViews]]:
+    """Runs two instances, which are standbys of each other."""
     instances = []
-    for _ in range(2):
+    for number in range(2):
         port = free_port()
         streams = f"""advertised = "127.0.0.1:{port}"
 instance_token = "{TOKEN}"
 session_seconds = {SESSION_S}
 standbys = 1
+store = "{store}"
 """
-        config = configure(tmp_path_factory.mktemp("views"), changelog.settings, streams)
-        instances.append(ServedViews(config, port))
+        instance_folder = folder / str(number)
+        instance_folder.mkdir()
+        instances.append(ServedViews(configure(instance_folder, settings, streams), port))
     try:
         for instance in instances:
             instance.begin()
@@ -213,3 +225,30 @@ def test_only_instances_may_ask_for_messages(instances: Sequence[ServedViews]) -
         assert status("GET", TOKEN) == 405
         assert status("POST", TOKEN, b"{") == 503
         assert status("POST", TOKEN, b"x" * (2 << 20)) == 413
+
+
+def test_a_standby_has_the_rows_that_changed_last(changelog: Changelog, tmp_path: Path) -> None:
+    settings = replace(changelog.settings, prefix="recent-rows")
+    recent = Changelog(settings, Story(random.Random(1)))
+    recent.announce()
+    known_keys = {key for number in range(PARTITIONS) for key in keys_of(number)[-KEYS_KEPT:]}
+    expected = [1 if target.rpartition("/")[2] in known_keys else 504 for target in TARGETS]
+    with running(tmp_path, settings, f"lru:{KEYS_KEPT}") as (first, second):
+        for number in range(2):
+            write(recent, number)
+        for instance in (first, second):
+            until(lambda api=instance.api: numbers(api, f"?min_position={recent.last}") == expected, "rows lag")  # type: ignore[misc]
+        second.kill()
+        assert 503 in numbers(first.api)
+        until(lambda: numbers(first.api, "?stale=allowed") == expected, "the standby lacks rows")
+
+
+def keys_of(number: int) -> Sequence[str]:
+    """Returns the keys in a partition, in the order in which they are written."""
+    return [key for key in KEYS if partition(key.encode(), PARTITIONS) == number]
+
+
+def numbers(api: Api, parameters: str = "") -> Sequence[int]:
+    """Returns the number that was written last to each row, or the status of the answer if the row is not known."""
+    answers = [api.get(f"{target}{parameters}") for target in TARGETS]
+    return [answer.json["current"]["n"] if answer.status == 200 else answer.status for answer in answers]
