@@ -52,8 +52,10 @@ WAITING_AT_ONCE = CONNECTIONS_MAX - ANSWERED_AT_ONCE
 READERS = 4
 """How many requests may read the changelog at the same time; the others wait."""
 
-SHARED_READERS = 16
-"""The same limit if rows are spread over instances. It is higher, because a request may wait for another instance."""
+STREAMS_READERS = 32
+"""The same limit for rows over Kafka. It is higher, because a request may wait for another instance, or until RocksDB
+has written a partition's newest rows to disk. Meanwhile, requests for other partitions go on.
+"""
 
 SURFACE = Surface(
     name="the API of views",

@@ -26,6 +26,11 @@ _LIBRARIES = "ROCKSDB_SHAREDLIB_DIR"
 folder for temporary files, and a process that a signal ends leaves its copy there.
 """
 
+_HEAP_AT_START_MIB = 512
+"""How large the heap is at the start, unless it is smaller. In a heap that begins small, garbage is collected several
+times as often while changes are applied, and rows cannot be read meanwhile.
+"""
+
 _QUIET_LOGGERS = (
     "org.apache.kafka.streams.kstream.internals.KTableSource",
     "org.apache.kafka.streams.processor.internals.RecordQueue",
@@ -44,9 +49,12 @@ def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = N
         return
     library = _library(program)
     options = [
-        f"-Xms{min(32, heap_mib)}m",
+        f"-Xms{min(_HEAP_AT_START_MIB, heap_mib)}m",
         f"-Xmx{heap_mib}m",
         "-XX:+UseSerialGC",
+        # After a full collection of Python's garbage, JPype asks Java for one. It would stop all readers of rows for 50
+        # to 200 ms.
+        "-XX:+DisableExplicitGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
         "-Xrs",  # SIGTERM and SIGINT stay Python's
