@@ -299,7 +299,10 @@ def test_an_altered_table_is_no_drift(site: Site, service: Running, detect: Run)
         (["--archive", "elsewhere"], "leave out --archive"),
         (["--from", "1"], "--from and --below work with one entity only"),
         (["--entities", "aged", "--below", "x"], "'x' is not a value of column id: give an integer of 64 bits"),
-        (["--entities", "price", "--from", "1"], "its key begins with price, which is of type Decimal"),
+        (
+            ["--entities", "price", "--from", "1"],
+            "the key of the entity price begins with column price, whose type is Decimal",
+        ),
     ],
 )
 @pytest.mark.usefixtures("service")

@@ -331,7 +331,12 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         ("", ("--view", "unknown"), 2, "has no entity room; it has: "),
         ("", ("--view", "chosen"), 2, "the view chosen has a `where`; keep a view without it"),
         ("", ("--view", "documents", "--output", "delta"), 2, "--output delta keeps no nested arrays; use --output po"),
-        ("", ("--view", "sums_of_text"), 2, r"\[views.sums_of_text\] totals.sums: note is neither an integer nor a"),
+        (
+            "",
+            ("--view", "sums_of_text"),
+            2,
+            r"\[views.sums_of_text\] totals.sums: column note is neither an integer nor a",
+        ),
         ("", ("--view", "totals", "--output", "delta"), 2, "--output delta keeps no totals; use --output postgres"),
         ("", ("--output", "mongo"), 2, "there is no target mongo; --output is one of: delta, postgres"),
         ("", ("--output", "delta"), 2, "--output delta needs no --dsn"),

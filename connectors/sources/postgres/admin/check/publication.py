@@ -203,6 +203,6 @@ def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: 
     if rendered is None or entity.where is None:
         return rendered == entity.where
     both = f"SELECT ({entity.where}), ({rendered}) FROM ONLY {identifier(*entity.table)}"
-    with translated(f"comparing [entities.{entity.name}] where with the row filter of {'.'.join(entity.table)}"):
+    with translated(f"comparing [entities.{entity.name}] where with the row filter of table {'.'.join(entity.table)}"):
         [[[plan]]] = connection.execute(f"EXPLAIN (VERBOSE, COSTS OFF, FORMAT JSON) {both}".encode()).fetchall()
     return len(set(plan["Plan"]["Output"])) == 1
