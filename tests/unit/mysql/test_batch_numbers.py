@@ -1,4 +1,4 @@
-"""A whole column of floats is printed at once. The texts must equal the texts of the floats printed one by one."""
+"""Tests that a column of floats which are printed at once has the texts of floats which are printed one by one."""
 
 import struct
 
