@@ -44,7 +44,7 @@ def _escaped(text: str, quote: str) -> str:
 
 
 def _record(values: Sequence[str | None]) -> str:
-    """A composite value as the server's record_out prints it, except that record_out quotes fewer values."""
+    """A composite value as the server prints it (record_out), but with more values in quotes."""
     return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
 
 

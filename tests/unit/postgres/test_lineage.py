@@ -1,5 +1,6 @@
-"""Tests the epochs of commits before and after a fork (the point where a timeline branches off). Also tests gaps and
-divergence.
+"""Tests the epochs of commits before and after a fork, which is the point where a timeline branches off.
+
+Also tests gaps and divergence.
 """
 
 from dataclasses import replace
