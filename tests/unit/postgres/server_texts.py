@@ -48,7 +48,7 @@ def _record(values: Sequence[str | None]) -> str:
     return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
 
 
-# A composite may be altered without a message in the log. So some of these records do not fit the type's attributes.
+# The log has no message if a composite is altered. So some of these records do not fit the type's attributes.
 _whole = st.tuples(*(st.none() | _PLAIN[attribute.type.oid] for attribute in TYPES[50_001].fields))
 _foreign = st.lists(
     st.none() | st.sampled_from(["hello", "7", "t", "{1}", "{", "01", "2026-11-21"]) | words, max_size=10
