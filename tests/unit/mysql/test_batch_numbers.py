@@ -1,4 +1,4 @@
-"""Tests that a column of floats which are printed at once has the texts of floats which are printed one by one."""
+"""Tests how a whole column of floats is printed at once. The texts must be the same as for single floats."""
 
 import struct
 

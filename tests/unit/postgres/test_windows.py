@@ -19,7 +19,7 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the number of touched keys from which on windows drop the keys that they no longer need."""
+    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 

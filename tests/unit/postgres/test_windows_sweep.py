@@ -258,7 +258,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the number of touched keys from which on windows drop the keys that they no longer need."""
+    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
