@@ -1,4 +1,4 @@
-"""A simulated binary log of MySQL. Tests append transactions to it, and read its events as from a server."""
+"""A simulated binary log of MySQL. Tests append transactions to it, and read the events that a server would send."""
 
 import struct
 from collections.abc import Iterator, Sequence

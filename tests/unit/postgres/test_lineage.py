@@ -1,6 +1,7 @@
-"""Tests the epochs of commits before and after a fork, which is the point where a timeline branches off.
+"""Tests which history of the log a commit belongs to, and whether the changelog can continue in that history.
 
-Also tests gaps and divergence.
+Each history has a number, its *epoch*. A promoted standby begins a new one. Its timeline branches off the old one at
+the *fork*.
 """
 
 from dataclasses import replace

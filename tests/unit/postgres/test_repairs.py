@@ -1,6 +1,7 @@
-"""Tests the plan of repairs. It says which rows must be read from the tables again.
+"""Tests the plan of repairs. A repair makes the changelog of an entity equal to its table again.
 
-Signals change the plan, and the progress of the source completes it.
+A signal (a message to the service) requests a repair. The service then reads the whole table, or looks up the keys that
+the signal names. At last, a *sweep* deletes keys that the table lacks.
 """
 
 from typing import Any
