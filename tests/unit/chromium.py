@@ -26,8 +26,8 @@ Scheme = Literal["light", "dark"]
 def chromium() -> Iterator[Browser]:
     """Yields a browser. Skips or fails the test if Chromium is missing.
 
-    While the browser runs, its thread has a running event loop, so no other test of this thread can use `asyncio.run`.
-    Fixtures therefore close the browser at the end of their module.
+    While the browser runs, its thread has a running event loop. Then no other test can use `asyncio.run` in this
+    thread, so fixtures close the browser at the end of their module.
     """
     if not CHROMIUM.exists():
         missing("Chromium is missing: apt-get install chromium")

@@ -1,4 +1,4 @@
-"""Tests that Prometheus can read docs/alerts.yml, and that the alerts fire when they should and only then."""
+"""Tests that Prometheus can read docs/alerts.yml, and that each alert fires only when it should."""
 
 import re
 import subprocess
@@ -12,8 +12,8 @@ from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"
 
-# Prometheus scrapes each service every 15 s. The service `looping` fails 14 s after each start. Most scrapes reach it,
-# but each of them reaches a new process.
+# Prometheus scrapes each service every 15 s. The service `looping` fails 14 s after each start, so each scrape that
+# reaches it reaches a new process.
 SERIES = """
 rule_files: [{rules}]
 evaluation_interval: 15s
@@ -39,8 +39,9 @@ tests:
 
 
 def fires(folder: Path, alert: str, at: str) -> set[str]:
-    """The instances for which `alert` fires at that time. The test file expects no alerts, so promtool prints those
-    that fire.
+    """Returns the instances for which `alert` fires at that time.
+
+    The file for promtool expects no alerts, so promtool prints the alerts that fire.
     """
     file = folder / "test.yml"
     file.write_text(SERIES.format(rules=RULES, at=at, alert=alert))

@@ -105,9 +105,7 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A correct changelog. One table was added later. The row that was read from it includes the earlier changes of its
-key.
-"""
+"""A correct changelog. One table was added later. Its row was read, and includes the earlier changes of the key."""
 
 
 def verdict_on(rows: list[Row], since: Mapping[str, Since] = SINCE) -> Verdict:
@@ -125,7 +123,7 @@ def with_fields(number: int, **fields: object) -> Callable[[list[Row]], list[Row
 
 
 def exchanged_rows(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
-    """Returns a function that exchanges two rows, so that each has the other's position."""
+    """Returns a function that exchanges the positions of two rows."""
 
     def swap(rows: list[Row]) -> list[Row]:
         first, second = rows[number].position, rows[other].position
@@ -276,8 +274,9 @@ def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: 
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""The database was restored, and so lost the last two of three transactions. After that, `AFTER_RESTORE` was committed
-at the position of the first lost transaction.
+"""The database was restored, and lost the last two of three transactions.
+
+Then `AFTER_RESTORE` was committed at the position of the first lost transaction.
 """
 
 AFTER_RESTORE = Transaction(xid=12, first=117, end=125, committed="t", events=[change("delete", ONE, None)])
@@ -313,11 +312,11 @@ def test_a_database_continues_from_where_it_was_restored_to(kind: str | None, ga
         assert getattr(verdict, kind), verdict
 
 
-def test_a_byte_of_the_log_has_one_place_in_each_history() -> None:
+def test_a_position_of_the_log_differs_between_histories() -> None:
     assert [place(lsn, [10, 20]) for lsn in (10, 11, 20, 21)] == [10, BRANCH + 11, BRANCH + 20, 2 * BRANCH + 21]
 
 
-def test_a_gap_is_read_with_both_its_ends() -> None:
+def test_a_gap_is_read_from_the_states_before_and_after_it() -> None:
     state: dict[str, Any] = {
         "entities": ["page", "seat"],
         "before": {"position": GAP.last, "through": "0/78"},
@@ -369,7 +368,7 @@ def audit_entry(op: str, old: State | None, new: State | None, entity: str = "pl
     return Recorded(op=op, entity=entity, stamp="", types=types, old=old, new=new)
 
 
-def test_an_adjacent_delete_and_insert_of_one_key_are_an_update_in_a_partitioned_table() -> None:
+def test_in_a_partitioned_table_a_delete_and_an_insert_of_one_key_are_an_update() -> None:
     place = {"id": Number(1), "region": Number(2), "name": "here"}
     delete, insert = audit_entry("DELETE", place, None), audit_entry("INSERT", None, {**place, "name": "there"})
     message = Recorded(op="MESSAGE", entity="", stamp="", types=None, old=None, new=None)

@@ -69,9 +69,7 @@ def installed(shell: str) -> str:
 def test_bash_and_zsh_complete_words_on_a_terminal(
     capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
-    """The shell inserts the text that all completions have in common. If there are several completions, it lists
-    them.
-    """
+    """The shell inserts the common beginning of all completions. If there are several, it lists them."""
     (folder / "script").write_text(script(capsys, shell))
     output = _on_a_terminal(
         [installed(shell), *ALONE[shell]], folder, BEGIN[shell], f"changelog {' '.join(typed)}\t\t\t", expected

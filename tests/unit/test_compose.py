@@ -127,8 +127,9 @@ def test_the_services_of_mysql_and_mariadb_fit_their_databases(database: Flavour
 
 @pytest.mark.parametrize("database", PROGRAMS)
 def test_the_binary_logs_of_mysql_and_mariadb_have_whole_rows(database: Flavour) -> None:
-    """These databases have the same options of the binary log as the servers of the tests. `log_bin` is not compared,
-    because MySQL 8.4 writes a binary log by default.
+    """The databases have the same options of the binary log as the servers of the tests.
+
+    `log_bin` is not compared, because MySQL 8.4 writes a binary log by default.
     """
     options = dict(option.removeprefix("--").split("=") for option in SERVICES[database]["command"])
     chosen = {name.replace("-", "_"): value for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""Tests which configurations are accepted, the errors for all others, and that secrets are never shown."""
+"""Tests which configurations are accepted, and the errors for the others. Secrets must never be shown."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
-    """A path that is relative to the working directory would be another folder on Spark's executors."""
+    """If it were relative to the working directory, Spark's executors would look for another folder."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     source = f'{{ kind = "mysql", dsn = "mysql://a@b/c", fence_folder = "{folder}" }}'

@@ -1,4 +1,4 @@
-"""Tests that docs/reference/configuration.md names every key of the configuration with its default, and no others."""
+"""Tests that docs/reference/configuration.md has every key of the configuration with its default, and no other keys."""
 
 import re
 import tomllib
@@ -31,7 +31,7 @@ FOLLOWS = {
 
 
 def section(heading: str) -> dict[str, str]:
-    """For each key in a section's tables, the text of its default."""
+    """Returns the text of the default of each key in a section's tables."""
     text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     return dict(re.findall(r"^\| `([\w.A-Z]+)` \| (.*?) \|", text, re.MULTILINE))
 
@@ -85,7 +85,7 @@ def test_defaults_are_those_of_the_page(heading: str) -> None:
 
 
 def same(cell: str, default: Any) -> bool:
-    """Whether a cell of the page has this default, as TOML or in words."""
+    """Returns whether a cell of the page has this default, as TOML or in words."""
     if default is None:
         return cell == "none"
     quoted = re.fullmatch(r"`(.+)`", cell)

@@ -1,5 +1,6 @@
-"""Tests how the text of schema files is written and read, and the line that belongs to each field. Also tests the
-workflow and the hook that other projects use to check their schema files.
+"""Tests how the text of schema files is written and read, and which line belongs to each field.
+
+Also tests the workflow and the hook with which other projects check their schema files.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Tests the configuration of `[source] kind = "debezium"`: which keys may be combined, and which settings result."""
+"""Tests the configuration of `[source] kind = "debezium"`: which keys can be combined, and which settings result."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""Tests the examples on all pages of docs/: commands can be parsed, Python, TOML, JSON and YAML are well formed, and
-imported names exist.
+"""Tests the examples on all pages of docs/.
+
+Commands can be parsed. Python, TOML, JSON and YAML are well formed. Imported names exist.
 """
 
 import ast
@@ -26,14 +27,14 @@ DOCS = CHECKOUT / "docs"
 PAGES = sorted([CHECKOUT / "README.md", *DOCS.rglob("*.md")])
 POSITION = "00000001/0000000000000001/00000002"
 PREFIX = re.compile(r"arguments are required|expected (one|at least one) argument|one of the arguments")
-"""Matches the errors for a command that a text names without its required arguments."""
+"""Matches the error for a command without its required arguments. Texts name commands in this way."""
 
 DRIFT = "changelog_drift_"  # the metrics of a job, which tests/unit/drift checks
 METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|offsets|left|pages|pages_read)\b")
 
 
 def blocks(language: str) -> list[Any]:
-    """All blocks in this language, as test parameters whose ids name the page and the line."""
+    """Returns all blocks in this language as parameters of a test. Their ids name the page and the line."""
     fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
     return [
         pytest.param(
@@ -149,9 +150,7 @@ def test_the_python_reference_names_existing_objects() -> None:
 
 
 def test_named_tests_exist() -> None:
-    """Pages of concepts name the tests that prove their claims, and the classes that break a rule so that such a test
-    fails.
-    """
+    """Pages of concepts name the tests of their claims, and classes that break a rule to make such a test fail."""
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))
     source = "".join(file.read_text("utf-8") for file in (CHECKOUT / "tests").rglob("*.py"))

@@ -1,5 +1,6 @@
-"""Tests that the documentation's site is built without warnings, so every link is valid, and that the site loads no
-files from other sites.
+"""Tests the site of the documentation. It is built without warnings, so every link is valid.
+
+It must load no files from other sites.
 """
 
 import importlib.util

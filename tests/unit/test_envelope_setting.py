@@ -1,5 +1,6 @@
-"""Tests `[sink] envelope`: where it may be set, which settings of entities it excludes, and which readers refuse a
-changelog with another envelope than our own. Each error is one line.
+"""Tests `[sink] envelope`: where it may be set, and which settings of entities it excludes.
+
+Also tests which readers refuse a changelog with another envelope than our own. Each error is one line.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checks the checkout (randomness, sizes, names, locks of dependencies), and tests the entry point of the campaigns."""
+"""Tests the rules for all files: randomness, sizes, names and locks of dependencies. Also tests how campaigns start."""
 
 import ast
 import importlib.util
@@ -50,15 +50,16 @@ def script(name: str) -> ModuleType:
 
 OF_THE_MODULE = re.compile(r"(?<![.\w])random\.(?!Random\b)\w+\(")
 UNSEEDED = re.compile(r"(?<![.\w])(os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal))")
-"""Matches random values that the seed does not repeat. The hashes of texts and paths differ in each process; those of
-numbers do not.
+"""Matches random values that a seed does not repeat.
+
+Hashes of texts and paths are such values, because they differ in each process. Hashes of numbers do not.
 """
 
 
 def unseeded(path: Path) -> list[str]:
-    """Returns the lines of a file that use random values which the seed does not repeat.
+    """Returns the lines of a file with random values that the seed does not repeat.
 
-    If the file does not import the module `random`, that name is a variable with a generator.
+    In a file that does not import the module `random`, this name is a variable with a generator.
     """
     lines = path.read_text("utf-8").splitlines()
     patterns = [UNSEEDED, OF_THE_MODULE] if "import random" in lines else [UNSEEDED]
@@ -130,8 +131,9 @@ ROLES = frozenset(
 
 
 def repeated_classes(texts: Mapping[Path, str]) -> dict[str, set[Path]]:
-    """Returns the public class names that several modules define, with the modules. A role of a source may be defined
-    once in the folder of each source.
+    """Returns the public class names that several modules define, with the modules.
+
+    Each source may define the classes in `ROLES` once.
     """
     modules: dict[str, list[Path]] = {}
     for path, text in texts.items():
@@ -151,7 +153,7 @@ def _in_different_sources(paths: list[Path]) -> bool:
 
 
 def test_a_public_class_name_has_one_meaning() -> None:
-    files = [file for file in product_files() if file.parts[0] != "stamps"]  # that is a distribution of its own
+    files = [file for file in product_files() if file.parts[0] != "stamps"]  # stamps/ is a distribution of its own
     assert repeated_classes({file: (CHECKOUT / file).read_text("utf-8") for file in files}) == {}
 
 
@@ -177,7 +179,7 @@ PARTICIPLES = frozenset(
         *("seen", "stored", "taken", "told", "wanted"),
     }
 )
-"""Words that must not be the name of a variable, parameter or attribute, because they do not say what it contains."""
+"""Words that must not be names of variables, parameters or attributes. They do not say what a variable contains."""
 
 
 def bare_participles(text: str) -> list[str]:
@@ -285,7 +287,7 @@ def test_the_table_of_campaigns_has_every_run() -> None:
 
 
 def _stub(fault_at: int | None, tried: list[int]) -> Campaign:
-    """A campaign with pieces of two rounds. The piece that begins with round `fault_at` finds a fault."""
+    """Returns a campaign with pieces of two rounds. The piece that begins with round `fault_at` finds a fault."""
 
     def one(piece: Piece) -> Figures:
         tried.append(piece.first)

@@ -1,5 +1,6 @@
-"""Tests that docs/reference/messages.md names every member of the messages' JSON Schema and no others, and that the
-schema refuses invalid messages.
+"""Tests that docs/reference/messages.md names exactly the members of the messages' JSON Schema.
+
+The schema must refuse invalid messages.
 """
 
 import json

@@ -33,15 +33,13 @@ def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
 """What a call of `read` does: it returns a piece, raises an error, lets some seconds pass, or stops the service.
 
-If the step is None, the call lets as many seconds pass as its timeout.
+None lets as many seconds pass as the timeout of the call.
 """
 
 
 @dataclass(slots=True)
 class World:
-    """A clock, a source that follows `script`, and a sink, in one object. `happened` lists the events of all three in
-    order.
-    """
+    """A clock, a source that follows `script`, and a sink. `happened` lists the events of all three in order."""
 
     script: Sequence[Step]
     stop: Event = field(default_factory=Event)
@@ -185,7 +183,7 @@ def test_a_read_collects_rows_for_only_a_part_of_the_time_before_its_commit() ->
     assert world.gathers[:3] == pytest.approx([0.05, 0.05, 0.02])
 
 
-def test_a_commit_is_due_right_after_a_read_that_collected_rows_until_then() -> None:
+def test_a_read_that_ends_when_a_commit_is_due_is_followed_by_the_commit() -> None:
     world = World([piece(1), piece(2)])
     stored = world.run(checkpoint(0), seconds=1 / 32)
     assert stored == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2", "close"]

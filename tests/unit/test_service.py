@@ -208,7 +208,7 @@ def test_an_address_in_use_is_one_clear_line() -> None:
     assert caught.value.kind is Kind.PRECONDITION
 
 
-def test_the_lag_counts_from_when_the_log_ended_at_the_position_of_the_changelog() -> None:
+def test_the_lag_is_the_time_since_the_log_ended_at_the_changelogs_position() -> None:
     lag = Lag()
     assert lag.sample(10.0, "100", "100") == 0.0
     assert lag.sample(15.0, "300", "100") == 5.0
@@ -216,7 +216,7 @@ def test_the_lag_counts_from_when_the_log_ended_at_the_position_of_the_changelog
     assert lag.sample(25.0, "400", "400") == 0.0
 
 
-def test_a_service_that_starts_with_a_lag_has_lagged_at_least_since_its_start() -> None:
+def test_a_lag_at_the_start_is_at_least_as_long_as_the_service_runs() -> None:
     lag = Lag()
     lag.sample(10.0, "500", "100")
     assert lag.sample(70.0, "600", "200") == 60.0

@@ -1,7 +1,6 @@
 """Tests how commands find out whether a service reads the replication slot.
 
-While a service opens its source again, it does not read the slot for some seconds. It must still count as the slot's
-reader during that time.
+A service that opens its source again does not read the slot for some seconds. It must still count as the slot's reader.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ READ = replace(FREE, reader=7)
 
 
 class Slot:
-    """A database with a slot. The calls of `hold` return `states` in order, and after that always the last state."""
+    """A database with a slot. The calls of `hold` return `states` in order, and then the last state again and again."""
 
     def __init__(self, *states: Hold | None) -> None:
         self._states: Sequence[Hold | None] = states

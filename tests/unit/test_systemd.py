@@ -1,4 +1,4 @@
-"""Tests the messages to a service manager. They are sent to a datagram socket like that of systemd."""
+"""Tests the messages that the service sends to a service manager. The tests listen at a socket like that of systemd."""
 
 import os
 import queue
@@ -17,8 +17,7 @@ from tests.patience import PATIENCE_S
 class Listener:
     """Listens at `address`. Datagrams are at most 100 bytes long.
 
-    It takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams, and further ones
-    are lost.
+    It takes each datagram at once, as systemd does. A socket keeps only ten, so others would be lost.
     """
 
     def __init__(self, address: str) -> None:

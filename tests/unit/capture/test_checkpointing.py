@@ -113,6 +113,7 @@ def test_delivered_rows_change_the_position_and_settle_changes_the_plan() -> Non
 
 
 def test_through_never_goes_back_and_determines_the_epoch() -> None:
+    """`through` is the position up to which the checkpoint has the log."""
     state = Checkpointing(
         STORED,
         name="booking",

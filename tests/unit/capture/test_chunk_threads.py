@@ -1,3 +1,5 @@
+"""Tests the threads that read chunks of tables."""
+
 from contextlib import AbstractContextManager
 
 from changelog.connectors.capture.tables.chunk_threads import ChunkThreads, ReadChunk

@@ -1,4 +1,4 @@
-"""Tests that rows which are encoded in groups are the same as rows which are encoded one by one."""
+"""Tests the encoding of rows in groups. The result must be the same as for rows that are encoded one by one."""
 
 import zlib
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Implements topics in memory for the Debezium source, and runs a service that publishes them to a file log."""
+"""Topics in memory as the input of the Debezium source, and a service that publishes them to a file log."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

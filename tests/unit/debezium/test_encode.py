@@ -1,4 +1,4 @@
-"""Tests that many rows which are encoded together are the same as rows which are encoded alone."""
+"""Tests the encoding of many rows together. The result must be the same as for rows that are encoded alone."""
 
 import zlib
 from collections.abc import Sequence

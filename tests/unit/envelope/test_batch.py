@@ -1,3 +1,5 @@
+"""Tests the Arrow record batches of records: columns, shapes (the columns of entities) and damaged batches."""
+
 import pyarrow as pa
 import pytest
 from hypothesis import given

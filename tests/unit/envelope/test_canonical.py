@@ -1,3 +1,5 @@
+"""Tests the canonical text of JSON, which is the same for all spellings of a value."""
+
 import json
 
 import pytest

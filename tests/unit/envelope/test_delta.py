@@ -1,3 +1,5 @@
+"""Tests deltas, which have changes as JSON Patches, and how rows are computed from them."""
+
 import io
 import json
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Tests the JSON of messages: how it is written and read, and which JSON is refused."""
+
 import json
 from contextlib import suppress
 from dataclasses import replace

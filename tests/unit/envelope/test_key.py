@@ -1,3 +1,5 @@
+"""Tests the hashes, partitions and texts of keys."""
+
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,3 +1,5 @@
+"""Tests masks, which hide the values of columns."""
+
 import hashlib
 import hmac
 

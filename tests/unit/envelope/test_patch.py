@@ -1,3 +1,5 @@
+"""Tests the JSON Patches that turn one state of a row into another."""
+
 import copy
 import json
 from typing import Any

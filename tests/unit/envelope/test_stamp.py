@@ -1,3 +1,5 @@
+"""Tests how stamps are read, written and recognized. A stamp says who made a change."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,6 +1,6 @@
-"""Implements `changelog.connectors.sources.ChangeSource` for a `World`, which is a database in memory.
+"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory).
 
-It uses the code that all sources share.
+It uses the code that all sources share. That code reads a table in *windows*: one chunk (a range of keys) at a time.
 """
 
 from collections.abc import Callable, Sequence

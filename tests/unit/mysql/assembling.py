@@ -1,6 +1,6 @@
-"""Makes assemblers that read simulated logs of MySQL, and computes what a service stores between two assemblers.
+"""Makes assemblers, which make rows of the changelog from events of the binary log.
 
-An assembler makes rows of the changelog from events of the binary log.
+The logs are simulated. When an assembler ends, a service stores a state (`Stored`) from which the next one continues.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ READ = "read"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The parts of a checkpoint that the next start needs."""
+    """The parts of a checkpoint that the next assembler needs."""
 
     gtids: Gtids
     resume: Gtids
@@ -59,9 +59,7 @@ class Stored:
 
 
 class Reads:
-    """Table reads. Each table read publishes one row, once the log is read up to the coordinate at which the table was
-    read.
-    """
+    """Table reads with one row each. The row is published once the log is read up to the place of the table read."""
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
@@ -108,8 +106,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Catalogue:
-    """The catalogue of a database. The log already tells all types, so the catalogue adds nothing. `fails` says whether
-    the next call of `declare` fails.
+    """The catalogue of a database. It adds nothing, because the log already tells all types.
+
+    `fails` says whether the next call of `declare` fails.
     """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
@@ -209,7 +208,7 @@ NEW = Stored(NOTHING, NOTHING)
 
 
 def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
-    """Checks that each change of the server's log was delivered once, in order, and together with its transaction."""
+    """Checks that each change in the server's log was delivered once, in order, and with its transaction."""
     changes = [(change.operation, change.key, change.text) for change in published(rows)]
     assert changes == [(change.operation, change.key, change.text) for change in server.expected]
     positions = [Position.parse(text) for item in rows for text in item.column("position").to_pylist()]
@@ -238,7 +237,7 @@ def read(
         assembled = reader.feed(EventBlock.of(taken))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # otherwise, the rows of a prepared transaction were forgotten
+        assert not reader.state.unlogged  # the rows of every prepared transaction must be known
         if crashes(stored):
             break
     return stored

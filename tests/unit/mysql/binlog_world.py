@@ -1,6 +1,4 @@
-"""A simulated binary log of MySQL. Tests append transactions to it, and read the events that a server would send from
-it.
-"""
+"""A simulated binary log of MySQL. Tests append transactions to it, and read the events that a server would send."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -61,12 +59,12 @@ ALTERATION = "ALTER TABLE item COMMENT 'goods'"
 _SIZES = [1, 1, 2, 5, 40]
 
 Change = tuple[Operation, int, str]
-"""An operation, the key of the changed row, and a text in the row. Tests recognise the change by this text."""
+"""An operation, the key of the changed row, and a text in the row. Each change has another text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A change as the changelog must have it: the commit of its position, the operation, the key and the text."""
+    """A change as the changelog must have it: the commit of its position, its operation, its key and its text."""
 
     commit: int
     operation: Operation
@@ -132,9 +130,9 @@ class World:
         self._expect(commit, changes)
 
     def prepare(self, count: int, *, one_phase: bool = False, statement: str = "") -> None:
-        """Appends an XA transaction with this number of changes. It is only prepared, or committed in one phase.
+        """Appends an XA transaction with this number of changes. It is only prepared, unless `one_phase` commits it.
 
-        A statement that is not logged as rows can come before the changes.
+        `statement` can be a statement before the changes that is not logged as rows.
         """
         name, changes = self._number, self._changes(count)
         commit = self.end
@@ -230,9 +228,7 @@ class World:
 
 
 def is_stamped(text: str) -> bool:
-    """Whether the statement of the change with this `text` has a stamp in a comment. The stamp's service name is
-    `text`.
-    """
+    """Whether the statement of the change with this text has a stamp in a comment. The stamp's service is `text`."""
     return text.endswith(("0", "4", "8"))
 
 

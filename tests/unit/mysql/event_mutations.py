@@ -1,7 +1,7 @@
 """Changes recorded events at random. The decoder must decode a changed event, or refuse it as malformed.
 
-Each event is decoded twice: as bytes, for which the reader uses `frequent_events`, and as a memoryview, for which it
-does not. Both must give the same result.
+Each event is decoded twice: as bytes, with the fast decoders of `frequent_events`, and as a memoryview, without them.
+Both must give the same result.
 """
 
 import random
@@ -80,7 +80,7 @@ def _read(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event] |
 
 
 def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]:
-    """Decodes an event completely: also the columns of a table map, and rows by the table map before them."""
+    """Decodes an event completely, with the columns of a table map, or with rows and the table map before them."""
     reader = EventReader()
     table_map = None
     events: list[Event] = []

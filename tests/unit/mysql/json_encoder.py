@@ -59,7 +59,7 @@ def container(names: Sequence[str], values: Sequence[Json], *, large: bool) -> b
 
 
 def counted(text: bytes) -> bytes:
-    """Returns bytes with their length before them. The length has 7 bits in each of its bytes."""
+    """Returns bytes with their length before them. Each byte of the length holds 7 bits."""
     length, head = len(text), b""
     while length >= 128:
         head += bytes([length & 127 | 128])

@@ -1,4 +1,4 @@
-"""Makes a random log of MySQL or MariaDB. Most transactions are small and have the usual form, and some are unusual."""
+"""Makes a random log of MySQL or MariaDB. Most transactions are small and usual, and some are unusual."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -56,11 +56,11 @@ _TYPES = {
 
 
 class MixedLog:
-    """Yields packets as a server sends them. `offset` is the place of the first transaction in the first file.
+    """Yields packets as a server sends them. Sometimes, the first transactions change only an unpublished table.
 
-    `unusual` is the probability of an unusual transaction. `fatal` is the probability of a transaction that makes the
-    changelog stop or that has malformed bytes. The first transactions sometimes change only a table that is not
-    published.
+    - `offset` is the place of the first transaction in the first file.
+    - `unusual` is the probability of an unusual transaction.
+    - `fatal` is the probability of a transaction at which the changelog stops, or whose bytes are malformed.
     """
 
     def __init__(self, random: Random, *, mariadb: bool, offset: int, unusual: float, fatal: float) -> None:
@@ -102,9 +102,7 @@ class MixedLog:
             yield packet if had_checksums == self._has_checksums else self._first_packet(packet, had_checksums)
 
     def _first_packet(self, packet: bytes, had_checksums: bool) -> bytes:
-        """Returns the packet. If it is the rotation before a format description, encodes it with or without a checksum,
-        as the previous format description says.
-        """
+        """Returns the packet. A rotation before a format description gets a checksum only if `had_checksums`."""
         if packet[4] == EventType.FORMAT_DESCRIPTION:
             return packet
         rotate = Rotate(

@@ -162,7 +162,7 @@ def rows_event(
     after: bytes | None,
     body: bytes,
 ) -> RowsEvent:
-    """Makes an event with rows. Computes the offset of its body from the other fields."""
+    """Makes an event with rows. The offset of its body follows from the other fields."""
     bitmaps = b"".join(bitmap for bitmap in (before, after) if bitmap is not None)
     fixed = 32 if header.type in WITH_EXTRA_DATA else 27
     return RowsEvent(
@@ -211,9 +211,7 @@ closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Heartbeat, header=headers(EventType.HEARTBEAT_V2), file=texts, position=uint64),
     tagged_gtids.filter(lambda gtid: gtid.original_commit_us == gtid.immediate_commit_us),
 )
-"""Events in which every byte belongs to a field of a known size. If bytes are cut off or added, the rest is not a valid
-event.
-"""
+"""Events in which all fields have known sizes. With bytes cut off or added, they are no valid events."""
 
 events: st.SearchStrategy[Event] = closed_events | st.one_of(
     st.builds(Rotate, header=headers(EventType.ROTATE), file=texts, position=uint64),

@@ -1,8 +1,7 @@
-"""Records events of real servers for the unit tests, which decode them. A recording has one event in each line, in
-hexadecimal.
+"""Records events of real servers. The unit tests decode them. Each line of a recording is an event in hexadecimal.
 
-`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording NAME,
-which is one of `RECORDINGS`. Without a name, it rewrites all recordings.
+`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording NAME of
+`RECORDINGS`. Without a name, it rewrites all recordings.
 """
 
 import sys

@@ -17,7 +17,7 @@ from tests.unit.mysql.binlog_encoder import number, text
 from tests.unit.mysql.reading import header
 
 DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-"""The number of bytes that a group of 0 to 9 decimal digits takes."""
+"""How many bytes a group of digits takes, by the number of its decimal digits (0 to 9)."""
 
 NUMERIC = {1, 2, 3, 4, 5, 8, 9, 246}
 CHARACTER = {15, 140, 141, 242, 249, 250, 251, 252, 254}
@@ -97,7 +97,7 @@ kinds = st.one_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A random table. If `listed` is true, collations are stored one by one, and not as a default with exceptions."""
+    """A random table. Collations are stored one by one if `listed` is true, otherwise as a default with exceptions."""
 
     dialect: Dialect
     schema: str

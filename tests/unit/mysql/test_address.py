@@ -1,4 +1,4 @@
-"""Tests how the URL of a MySQL server is parsed. The error for a wrong URL must not show the password in it."""
+"""Tests how the URL of a MySQL server is parsed. The error for a wrong URL must not show its password."""
 
 import pytest
 

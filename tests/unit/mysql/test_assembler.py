@@ -1,7 +1,7 @@
 """Tests the assembler, which makes rows of the changelog from events of the binary log.
 
-It must deliver each committed change once and in order, wherever the log is cut and whenever the assembler starts
-again.
+It must deliver each committed change once and in order. It must not matter where blocks of the log end, or when the
+assembler starts again.
 """
 
 from dataclasses import replace
@@ -111,7 +111,7 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
 
 
 def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
-    """The signature of a signal includes this number, and a transaction can have several signals."""
+    """A transaction can have several signals. The signature of a signal includes the number of its row."""
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))

@@ -1,5 +1,6 @@
-"""If a failover happens when only a part of a transaction is published, the assembler must find the rest in the log of
-the other server, and continue exactly there.
+"""Tests failovers at times when only a part of a transaction is published.
+
+The assembler must find the rest of the transaction in the log of the other server, and continue exactly there.
 """
 
 from dataclasses import replace
@@ -17,8 +18,9 @@ from tests.unit.mysql.binlog_world import ALTERATION, World
 
 @pytest.mark.parametrize("round_", range(16))
 def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All servers have the same transactions, at different places in their logs. Questions to the catalogue fail at
-    random. Each failure stops the assembler in the middle of a block.
+    """All servers have the same transactions, at different places in their logs.
+
+    Questions to the catalogue fail at random. Each failure stops the assembler in the middle of a block.
     """
     random = Random(f"{seed} {round_}")
     servers = [World(Random(f"{seed} {round_}"), file=file, alters=True) for file in random.sample([1, 40, 80], 3)]
@@ -45,9 +47,10 @@ def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, mo
 def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
     files: tuple[int, int], failing: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second server sends one block: a prepared transaction, the rest of a divided transaction, and further
-    transactions. The assembler asks the catalogue inside the divided transaction, and again after the table was
-    altered. One of these two questions fails.
+    """The second server sends one block: a prepared transaction, the rest of a divided transaction, and others.
+
+    The assembler asks the catalogue inside the divided transaction, and again after the table was altered. One of these
+    two questions fails.
     """
     primary, replica = (World(Random(seed), file=file) for file in files)
     for world in primary, replica:
@@ -73,7 +76,7 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
 def test_a_transaction_that_overtook_a_published_part_is_refused(
     size: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica committed the third transaction before the second one, which is already published in part."""
+    """The second transaction is already published in part, but the replica committed the third one before it."""
     primary, replica = World(Random(seed)), World(Random(seed), file=80)
     for world in primary, replica:
         world.commit(1)

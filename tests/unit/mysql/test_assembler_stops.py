@@ -1,6 +1,4 @@
-"""If an error comes between two transactions, the assembler first delivers everything before the error, and then stops
-with that error.
-"""
+"""Tests errors between two transactions. The assembler must deliver everything before the error, and then stop."""
 
 from random import Random
 

@@ -1,4 +1,7 @@
-"""A table that takes the name of a published table must be read, even if CREATE TABLE IF NOT EXISTS created it."""
+"""Tests tables that take the name of a published table.
+
+The service must read such a table, even if CREATE TABLE IF NOT EXISTS created it.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -35,7 +38,7 @@ CREATE = "CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(40))"
 def test_a_table_that_was_created_because_it_was_missing_is_read(
     statements: list[str], unlogged: list[tuple[str, str]], seed: int, *, restarts: bool
 ) -> None:
-    """All statements are in one block, unless the service restarts after each statement (if `restarts` is true)."""
+    """If `restarts` is true, the service restarts after each statement. Otherwise, all statements are in one block."""
     world, stored, reported = World(Random(seed)), NEW, list[tuple[str, str]]()
     for statement in statements:
         world.execute(statement)
@@ -46,9 +49,9 @@ def test_a_table_that_was_created_because_it_was_missing_is_read(
     assert reported == unlogged
 
 
-def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:
-    """The service stops because the row has no stamp. It stops only at the end of the block, when the assembler has
-    already read the statement after the row.
+def test_a_stop_forgets_a_table_that_was_created_after_it(seed: int) -> None:
+    """The service stops because the row has no stamp. It stops at the end of the block, so the assembler has already
+    read the statement after the row.
     """
     world = World(Random(seed))
     world.execute("DROP TABLE item")

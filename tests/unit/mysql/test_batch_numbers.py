@@ -1,4 +1,4 @@
-"""A whole column of floats is printed at once. The texts must equal the texts of the floats printed one by one."""
+"""Tests how a whole column of floats is printed at once. The texts must be the same as for single floats."""
 
 import struct
 

@@ -1,5 +1,7 @@
-"""MySQL and MariaDB wrote the recorded events when they ran the statements of `binlog_statements`. The decoder must
-decode the events to the last byte, and the results must fit the statements.
+"""Tests the decoder on recorded events, which MySQL and MariaDB wrote when they ran the statements of
+`binlog_statements`.
+
+The decoder must decode each event to the last byte, and the results must fit the statements.
 """
 
 import struct
@@ -179,7 +181,7 @@ VALUES = {
     "long_blob": b"\0",
     "point_": struct.pack("<IBIdd", 0, 1, 1, 3.0, 4.0),
 }
-"""The bytes that the log should have for values of the table `every`, according to the format of each type."""
+"""The bytes that the log should have for values of the table `every`. They follow from the format of each type."""
 
 
 @EACH_FLAVOUR
@@ -352,7 +354,7 @@ def test_columns_of_newer_types() -> None:
 
 
 def test_a_vector_and_a_newer_collation_of_mariadb() -> None:
-    """MariaDB's log does not have the types VECTOR, UUID and INET6. It has other types in their places."""
+    """MariaDB's log does not have the types VECTOR, UUID and INET6. It names other types instead."""
     before, *_, after = table_maps("mariadb_11_8")["modern"]
     assert before.description.columns is not None
     assert after.description.columns is not None

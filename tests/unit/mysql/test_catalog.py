@@ -1,4 +1,4 @@
-"""Tests how the catalogue is read while a table is renamed: the answers to the queries then contradict each other."""
+"""Tests how the catalogue is read while a table is renamed. The answers to queries then contradict each other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,9 @@ CATALOGUE: dict[str, list[tuple[Any, ...]]] = {
 
 
 class Catalogue:
-    """Answers queries of the catalogue. `torn` is a view of information_schema. The first answer from this view lacks
-    the table `item`.
+    """Answers queries of the catalogue. `torn` is a view of information_schema.
+
+    The first answer from this view lacks the table `item`.
     """
 
     def __init__(self, torn: str) -> None:

@@ -26,8 +26,8 @@ def greeting() -> bytes:
 
 
 def test_the_service_connects_again_if_the_server_goes_away_while_tls_begins() -> None:
-    """The error must have the kind CONNECTION, so that the service tries again. An error that says that the server
-    refuses TLS would end the service.
+    """The error must have the kind CONNECTION, so that the service tries again. If the server seemed to refuse TLS, the
+    service would end.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

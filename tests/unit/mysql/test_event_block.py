@@ -1,4 +1,4 @@
-"""A block of events must have the events that it was made of, however they are divided into pieces."""
+"""Tests blocks of events. A block must have the events that it was made of, however they are divided into pieces."""
 
 from random import Random
 from zlib import crc32
@@ -52,16 +52,14 @@ def test_a_large_event_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert event.obj is data
 
 
-def test_there_is_no_event_after_the_last() -> None:
+def test_a_block_has_no_event_after_its_last_one() -> None:
     with pytest.raises(IndexError):
         EventBlock.of([b"one"])[1]
 
 
 @given(wrong=st.sets(st.integers(0, 19), max_size=3), byte=st.integers(0, 15), bit=st.integers(0, 7))
 def test_each_wrong_checksum_is_found(wrong: set[int], byte: int, bit: int) -> None:
-    """One call computes the checksum of all events together. If this checksum is wrong, each event is checked alone, to
-    find the wrong events.
-    """
+    """First, one checksum of all events is computed. Only if it is wrong, each event is checked alone."""
     events = []
     for number in range(20):
         event = bytearray(encode(Xid(header=header(EventType.XID, end_log_pos=number + 4), number=number)))

@@ -1,6 +1,4 @@
-"""Tests the decoder of events on random events, on events whose bytes are cut or added, and on bytes that no server
-sends.
-"""
+"""Tests the decoder of events. It decodes random events, events with too few or too many bytes, and malformed bytes."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,6 @@
-"""Tests the decoders of frequent events. Each must return the same as the general decoders, or leave the event to
-them.
+"""Tests the fast decoders of frequent events.
+
+They must return the same as the general decoders, or leave an event to them.
 """
 
 import pytest

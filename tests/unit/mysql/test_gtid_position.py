@@ -1,4 +1,4 @@
-"""Tests MariaDB's positions, which have the last GTID of each replication domain."""
+"""Tests MariaDB's positions. A position has the last GTID of each replication domain."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ Gtids = list[tuple[int, int, int]]
 
 
 def received(gtids: Gtids) -> set[tuple[int, int]]:
-    """Returns the transactions that a position stands for, as pairs of domain and sequence number.
+    """Returns the transactions of a position, as pairs of domain and sequence number.
 
-    For each domain, the last GTID of the list decides, even if an earlier GTID has a higher number.
+    Only the last GTID of each domain counts, even if an earlier one has a higher number.
     """
     last = {domain: sequence for domain, _, sequence in gtids}
     return {(domain, number) for domain, sequence in last.items() for number in range(sequence + 1)}
@@ -62,7 +62,7 @@ def test_adding_many_gtids_of_a_domain_equals_adding_them_one_by_one(
 
 
 @given(GTIDS)
-def test_texts_round_trip_and_builders_agree_with_lists(gtids: Gtids) -> None:
+def test_a_position_is_read_back_from_its_text_and_equals_one_from_a_list(gtids: Gtids) -> None:
     position = GtidPosition.of(gtids)
     assert built(gtids) == position
     assert GtidPosition.parse(position.text) == parse_gtids(Flavour.MARIADB, position.text) == position

@@ -1,4 +1,4 @@
-"""Compares MySQL's sets of GTIDs with plain sets of pairs. Also tests the texts and bytes of the sets."""
+"""Tests MySQL's sets of GTIDs: compares them with plain sets of pairs, and tests their texts and bytes."""
 
 import struct
 from random import Random
@@ -26,7 +26,7 @@ PAIRS = st.sets(st.tuples(st.sampled_from(SOURCES), st.integers(1, 12) | st.inte
 
 
 def made(pairs: Pairs) -> GtidSet:
-    """Builds a set by adding one GTID after the other, in the arbitrary order of the set of pairs."""
+    """Builds a set by adding one GTID after the other, in any order."""
     builder = EMPTY.builder()
     for source, number in pairs:
         builder.add(f"{source}:{number}")
@@ -155,7 +155,7 @@ def test_changed_bytes_are_another_set_or_malformed(pairs: Pairs, random: Random
 
 
 def decoded(data: bytes) -> GtidSet | Literal[Kind.MALFORMED]:
-    """Returns the set that the bytes encode, or the kind of the error if they are refused."""
+    """Returns the set that the bytes encode, or the kind of the error."""
     try:
         return decode_gtids(data)
     except ChangelogError as error:

@@ -23,8 +23,9 @@ DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
 
 
 def exactly(value: Any) -> Any:
-    """Returns a value that can be compared strictly. 1, 1.0 and true are different, 0.0 and -0.0 are different, and the
-    order of members matters.
+    """Returns a value that can be compared strictly.
+
+    Then 1, 1.0 and true differ, 0.0 and -0.0 differ, and the order of members matters.
     """
     if isinstance(value, dict):
         return [(name, exactly(member)) for name, member in value.items()]
@@ -111,7 +112,7 @@ def test_the_depth_is_limited_as_in_the_server() -> None:
     assert raised.value.kind is Kind.MALFORMED
 
 
-def test_offsets_that_name_one_value_many_times_do_not_make_a_huge_document() -> None:
+def test_a_value_that_many_offsets_name_does_not_make_a_huge_document() -> None:
     data = b"".join(struct.pack("<HHBHBH", 2, 1000 - 10 * level, 2, 10, 2, 10) for level in range(90))
     with pytest.raises(ChangelogError, match="unexpected bytes at offset"):
         parse_json((b"\x02" + data).ljust(1001, b"\0"))

@@ -1,5 +1,6 @@
-"""Tests how partial updates of JSON documents are applied. The integration tests compare the resulting documents with
-those of the server.
+"""Tests how partial updates of JSON documents are applied.
+
+The integration tests compare the resulting documents with those of a server.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tests the SQL for ranges of keys, and the SQL literals that are made from canonical texts of keys."""
+"""Tests the SQL for ranges of keys, and the SQL literals of keys, which are made from canonical texts."""
 
 import itertools
 import sqlite3

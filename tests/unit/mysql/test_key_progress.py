@@ -1,6 +1,6 @@
-"""Tests the record of which ranges of a table's keys are still to be published.
+"""Tests the record of the key ranges of a table that are still to be published.
 
-Each key that is not published must be in one of these ranges, whatever happens to the chunks.
+Each key that is not published must be in one of these ranges, whatever happens to the chunks in which they are read.
 """
 
 import json
@@ -25,7 +25,7 @@ def keys(range_: ChunkRange) -> set[int]:
 
 
 def narrowed(task: KeyProgress, taken: ChunkRange) -> ChunkRange:
-    """Does what a reader of chunks does: it reads the first rows of a range, and leaves the rest."""
+    """Reads only the first rows of a range, as a reader of chunks does, and leaves the rest."""
     inside = sorted(keys(taken))
     if len(inside) < task.chunk_rows:
         return taken
@@ -72,7 +72,7 @@ def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None
     assert 0 <= done <= total
 
 
-def test_a_range_that_was_not_published_after_all_is_read_again() -> None:
+def test_a_range_that_was_read_but_not_published_is_read_again() -> None:
     task = progress()
     taken = task.next_range()
     assert taken is not None

@@ -1,5 +1,6 @@
-"""Tests `LogPlace`, which tracks the place in the binary log. An event has only the low 32 bits of the offset at which
-it ends in its file, so `LogPlace` computes the rest.
+"""Tests `LogPlace`, which tracks the place in the binary log.
+
+An event says where it ends in its file, but only the low 32 bits of that offset. `LogPlace` computes the others.
 """
 
 import pytest

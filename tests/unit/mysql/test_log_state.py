@@ -1,4 +1,4 @@
-"""Tests where in the log a service continues after stops and restarts. It must not omit or repeat a transaction."""
+"""Tests where in the log a service continues after it stopped. It must not omit or repeat a transaction."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import LogState, LogTransaction
@@ -47,7 +47,7 @@ def places(log_state: LogState) -> tuple[str, str]:
     return log_state.gtids.text, log_state.resume.text
 
 
-def test_a_stop_forgets_what_comes_after_it_and_not_what_was_prepared_before() -> None:
+def test_a_stop_forgets_only_what_comes_after_it() -> None:
     log_state = state("0-1-4")
     prepare(log_state, 5, b"early")
     commit(log_state, 6)

@@ -1,5 +1,7 @@
-"""Tests which chunks `MarksJudge` counts as wrong. With it, the campaign `mysql_windows` judges a way of reading tables
-that other programs use: each chunk is read between two marks in the log.
+"""Tests which chunks `MarksJudge` counts as wrong.
+
+Other programs read each chunk of a table between two marks that they write into the log. The campaign `mysql_windows`
+judges this method with `MarksJudge`.
 """
 
 import pytest

@@ -1,5 +1,6 @@
-"""Tests that packets of MySQL's protocol are read completely, in whatever pieces their bytes arrive, and that no wait
-is endless.
+"""Tests how packets of MySQL's protocol are read.
+
+They must be read completely, in whatever pieces their bytes arrive. No wait may be endless.
 """
 
 import socket

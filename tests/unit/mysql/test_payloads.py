@@ -1,4 +1,4 @@
-"""Tests compressed transactions: each is read as the events in it, and refused if its size is not the declared one."""
+"""Tests compressed transactions. They are read as the events in them, and refused if their size is a wrong one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ def test_a_compressed_transaction_gives_its_events(inner: Sequence[Event], end_l
     content = payload(outer, [encode(event, checksum=False) for event in inner])
     expected = [sized(event, checksum=False) for event in inner]
     if any(event.header.type == EventType.HEARTBEAT and event.header.end_log_pos != end_log_pos for event in inner):
-        return  # a heartbeat's position is in its header, and no server puts heartbeats into transactions
+        return  # no server puts heartbeats into transactions
     assert read(content) == [
         replace(event, header=event.header._replace(end_log_pos=end_log_pos)) for event in expected
     ]

@@ -1,4 +1,4 @@
-"""Tests that rows of prepared XA transactions are held in memory only up to a limit."""
+"""Tests the limit of the memory for the rows of prepared XA transactions."""
 
 import pytest
 

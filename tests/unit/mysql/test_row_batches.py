@@ -1,5 +1,6 @@
-"""Tests the conversion of many rows at once. The texts and the errors must be the same as if the rows were converted
-one by one.
+"""Tests the conversion of many rows at once.
+
+The texts and errors must be the same as for rows that are converted one by one.
 """
 
 import struct
@@ -225,9 +226,7 @@ Texts = dict[int, tuple[Op, object]]
 
 
 def texts(table: BoundTable, raw: Table, events: Sequence[RowsEvent], *, together: bool) -> Texts | Kind:
-    """Returns the op and the texts of each row, by the row's place. If the events are refused, returns the kind of the
-    error.
-    """
+    """Returns the op and the texts of each row, by the row's place, or the kind of the error."""
     collected = RowTexts()
     maps = table_map(table_body(raw))
     try:
@@ -281,9 +280,7 @@ def test_rows_of_usual_events_are_converted_together() -> None:
 
 @pytest.mark.parametrize("body", [b"\1", b"\0\1\0\0", b"\0\1\0\0\0", b""])
 def test_rows_of_unusual_events_are_not_converted_together(body: bytes) -> None:
-    """The unusual events are: a null in a column that cannot be null, a cut row, an old row without a new row, and no
-    row at all.
-    """
+    """The events have a null in a column that cannot be null, a cut row, an old row without a new row, or no row."""
     table = table_of_kinds([ColumnKind(replace(ID.kind.column, name="id"), size=4)])
     assert RowTexts().add_event(bound(table), Op.UPDATE, event_of(table, Operation.UPDATE, body)) == 0
 
@@ -292,7 +289,7 @@ def test_rows_of_unusual_events_are_not_converted_together(body: bytes) -> None:
 def test_rows_begin_at_the_same_bytes_whether_events_are_searched_together_or_alone(
     drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]], data: st.DataObject
 ) -> None:
-    """In half of the cases, one event is damaged. Its last row may then seem to reach into the next event."""
+    """In half of the cases, one event is damaged. Its last row may then seem to end in the next event."""
     table, changes = drawn
     layout = bound(table).layout
     assert layout is not None

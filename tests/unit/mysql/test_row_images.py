@@ -1,5 +1,6 @@
-"""Tests how rows in events of the binary log are read. Rows of random tables are encoded and read back, and rows that
-no server writes are refused.
+"""Tests how rows in events of the binary log are read.
+
+Rows of random tables are encoded and read back. Rows that no server writes must be refused.
 """
 
 from collections.abc import Sequence
@@ -132,8 +133,9 @@ def json_update(new: bytes) -> RowsEvent:
 
 
 def test_only_marked_columns_have_diffs() -> None:
-    """Bits before the new row mark the JSON columns that have diffs. Each JSON column of the table has a bit, including
-    the first column, although the new row lacks it.
+    """Bits before the new row mark the JSON columns that have diffs.
+
+    Each JSON column of the table has a bit. So has the first column here, although the new row lacks it.
     """
     [(_, new)] = images(table_map(JSON_TABLE), json_update(b"\1\2\0" + bytes(4) + b"\3\0\0\0xyz"))
     assert new is not None

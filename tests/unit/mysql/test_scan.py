@@ -1,5 +1,6 @@
-"""Tests `MysqlScan`, which reads the copies of MySQL's tables for a comparison with the changelog. Each row of a copy
-is in exactly one part of it, and can be read again by its locator.
+"""Tests `MysqlScan`, which reads copies of MySQL's tables for a comparison with the changelog.
+
+Each row of a copy must be in exactly one part of the copy. It must be possible to read the row again by its locator.
 """
 
 import pickle
@@ -24,9 +25,7 @@ TEXTS = [msgspec.json.encode([name, "1"]).decode() for name in ("", "a", "B", "\
 
 @pytest.fixture(scope="module")
 def scan(tmp_path_factory: pytest.TempPathFactory) -> MysqlScan:
-    """Two copies. One is of a table with integer keys, in several row groups. The other is of a table whose key has a
-    text and a number.
-    """
+    """Copies of two tables. One has integer keys and row groups. The key of the other is a text and a number."""
     folder = tmp_path_factory.mktemp("copies")
     numbers = [KEYS[first : first + GROUP_ROWS] for first in range(0, len(KEYS), GROUP_ROWS)]
     write(folder / "numbers", "numbers", numbers)

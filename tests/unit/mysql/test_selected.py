@@ -1,6 +1,6 @@
-"""A value that a SELECT returns must become the same text as the value in the binary log. These tests need no server.
+"""Tests the texts of values that a SELECT returns. They must equal the texts of the values in the binary log.
 
-On real servers, `test_values_oracle.py` compares such texts with the log.
+These tests need no server. On real servers, `test_values_oracle.py` compares such texts with the log.
 """
 
 import pytest

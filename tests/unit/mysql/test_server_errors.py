@@ -1,5 +1,6 @@
-"""Errors of the server become `ChangelogError`s. These have one line, no row values, and a kind that says how to
-react.
+"""Tests how errors of the server become `ChangelogError`s.
+
+These have one line, no values of rows, and a kind that says how the service reacts.
 """
 
 import pymysql

@@ -1,5 +1,6 @@
-"""Tests how table maps, the binary log's descriptions of tables, are read. Those of random tables are encoded and read
-back, and those that no server writes are refused.
+"""Tests how table maps are read. A table map describes a table in the binary log.
+
+Table maps of random tables are encoded and read back. Table maps that no server writes must be refused.
 """
 
 from functools import partial
@@ -105,7 +106,7 @@ YEAR_AND_INT = table_of((TypeCode.YEAR, b""), (TypeCode.LONG, b"")) + b"\4\4\1a\
 
 
 @pytest.mark.parametrize("signs", [b"\1\1\0", b"\1\1\xc0"])
-def test_signs_that_are_the_same_with_and_without_years_are_read(signs: bytes) -> None:
+def test_signs_are_read_if_they_are_the_same_with_and_without_years(signs: bytes) -> None:
     columns = table_map(YEAR_AND_INT + signs, UNKNOWN).columns
     assert columns is not None
     assert columns[1].unsigned is (signs[2] > 0)

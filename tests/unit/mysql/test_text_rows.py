@@ -1,5 +1,6 @@
-"""Tests the parser of text results, which locates the values of all rows at once. It must find the same values as if
-the rows were read one by one.
+"""Tests the parser of text results, which locates the values of all rows at once.
+
+It must find the same values as a parser that reads the rows one by one.
 """
 
 import pytest

@@ -1,5 +1,6 @@
-"""Tests that docs/reference/types.md lists every type of MySQL and MariaDB that can be published, with its neutral type
-(the column type in the changelog's schemas).
+"""Tests that docs/reference/types.md lists every type of MySQL and MariaDB that can be published.
+
+For each of them, the page has the neutral type: the column type in the changelog's schemas.
 """
 
 import re

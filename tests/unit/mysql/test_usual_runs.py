@@ -1,5 +1,6 @@
-"""Tests runs: usual transactions of the log that are read together. They must give exactly the same result as if each
-of their events were read alone.
+"""Tests runs, which are usual transactions of the log that are read together.
+
+The result must be the same as if each event were read alone.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """A catalogue of tables that may be altered. After an alteration, the assembler calls `forget`."""
+    """A catalogue of tables that may be altered. The assembler calls `forget` after each alteration."""
 
     def forget(self, entity: Entity) -> None:
         pass
@@ -107,9 +108,7 @@ def entities_of(random: Random | None) -> dict[tuple[str, str], Entity]:
 def stored(
     log: MixedLog, random: Random | None, *, mariadb: bool
 ) -> tuple[Gtids, Position | None, tuple[str, int, int] | None]:
-    """Returns random stored progress: the received transactions, the published position, and the transaction that is
-    published in part.
-    """
+    """Returns random progress: the received transactions, the published position, and a half-published transaction."""
     flavour = Flavour.MARIADB if mariadb else Flavour.MYSQL
     if random is None:
         return parse_gtids(flavour, ""), None, None

@@ -1,4 +1,4 @@
-"""Tests the search for transactions of the usual form. It must give the same results as a simple search."""
+"""Tests the fast search for transactions of the usual form. It must give the same results as a simple search."""
 
 import re
 from random import Random

@@ -1,4 +1,4 @@
-"""Tests which transactions a snapshot of MySQL or MariaDB does not see."""
+"""Tests which transactions a snapshot of MySQL or MariaDB sees, and which it does not see."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def gtids(text: str) -> GtidSet:
 
 
 def delivered(received: str, *numbers: int) -> Deliveries:
-    """Records that transactions with these numbers were delivered. The coordinate of each is ten times its number."""
+    """Records that these transactions were delivered. The coordinate of each is ten times its number."""
     result = Deliveries(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
@@ -63,8 +63,9 @@ def test_transactions_are_kept_while_a_snapshot_in_use_lacks_them() -> None:
 
 
 class Reading:
-    """A session of MySQL. While its snapshot begins, a transaction is delivered, and another session takes a snapshot
-    that sees this transaction.
+    """A session of MySQL. While its snapshot begins, a transaction is delivered.
+
+    Another session then takes a snapshot that sees the transaction.
     """
 
     flavour = Flavour.MYSQL
@@ -106,10 +107,8 @@ class Place:
 
 
 @pytest.mark.parametrize("covered", [None, coordinate(1, 500)])
-def test_mariadb_waits_until_its_snapshots_see_what_was_delivered_from_another_server(covered: int | None) -> None:
-    """In one case, the place where the delivered transactions end is not known. In the other case, a snapshot ends
-    before that place.
-    """
+def test_mariadb_waits_until_snapshots_see_what_another_server_delivered(covered: int | None) -> None:
+    """If `covered` is None, the end of the delivered transactions is unknown. Otherwise, a snapshot ends before it."""
     transactions = Deliveries(GtidPosition.parse("0-1-8"), covered)
 
     def snapshot(offset: int, gtids: str) -> Visibility:
@@ -119,5 +118,5 @@ def test_mariadb_waits_until_its_snapshots_see_what_was_delivered_from_another_s
     assert snapshot(300, "0-1-7").unseen_before(0) == (-1,)
     assert snapshot(400, "0-1-8").unseen_before(0) == ()
     assert snapshot(450, "not asked for").unseen_before(0) == ()
-    assert snapshot(350, "0-1-7").unseen_before(0) == (-1,), "this snapshot is older than the one before"
+    assert snapshot(350, "0-1-7").unseen_before(0) == (-1,), "an older snapshot must wait again"
     assert snapshot(400, "0-1-8").misses(np.array([coordinate(1, 399), coordinate(1, 400)])).tolist() == [False, True]

@@ -95,8 +95,9 @@ def relation(
     key: Collection[str] = ("id",),
     identity: str = "f",
 ) -> Relation:
-    """Returns a relation, by default `public.orders (id int4, status text)`. The default `identity` is FULL: updates
-    and deletes have the whole old row.
+    """Returns a relation, by default `public.orders (id int4, status text)`.
+
+    The default `identity` is FULL: updates and deletes have the whole old row.
     """
     return Relation(
         relid=relid,

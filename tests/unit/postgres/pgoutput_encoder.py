@@ -27,8 +27,9 @@ from changelog.connectors.sources.postgres.decode.messages import (
 )
 
 OF_A_TRANSACTION = Relation | TypeName | Insert | Update | Delete | Truncate | LogicalMessage
-"""Inside a stream block (a part of a transaction that is still open), these messages have their transaction's id after
-the first byte. A ReplicationOrigin has no such id.
+"""The messages that have their transaction's id after the first byte, if they are inside a stream block.
+
+A stream block is a part of a transaction that is still open. A ReplicationOrigin has no such id.
 """
 
 FLAGGED = {Prepare: b"P", CommitPrepared: b"K", StreamPrepare: b"p"}

@@ -33,9 +33,7 @@ STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Some entities, and the messages that the server sent about their tables, with the log position of each
-    message.
-    """
+    """Some entities, and the messages that the server sent about their tables, with their log positions."""
 
     entities: Sequence[Entity]
     partitioned: Sequence[str]
@@ -171,9 +169,7 @@ class _Writer:
         return tuple(self._value(relation_, column) for column in relation_.columns)
 
     def _value(self, relation_: Relation, column: RelationColumn) -> Value:
-        """Draws a value or NULL. NULL is rare in columns of the key and of the partition, because it stops the stream
-        there.
-        """
+        """Draws a value or NULL. NULL is rare in columns of the key and the partition, where it stops the stream."""
         one_in = 60 if column.name in self._placing[relation_.relid] else 5
         null = (relation_.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
         return None if null else self._draw(SERVER_TEXTS[column.type_oid]).encode()
@@ -226,7 +222,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded], list[int]]:
-    """Adds log positions. Some rows share a log record. Some stamps have the position of the row before them."""
+    """Adds log positions to the messages. Some rows share a position, and some stamps share it with the row before."""
     placed: list[Decoded] = []
     lsns: list[int] = []
     for message in messages:

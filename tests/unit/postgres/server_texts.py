@@ -44,11 +44,11 @@ def _escaped(text: str, quote: str) -> str:
 
 
 def _record(values: Sequence[str | None]) -> str:
-    """A composite value as the server's record_out prints it, except that record_out quotes fewer values."""
+    """A composite value as the server prints it (record_out), but with more values in quotes."""
     return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
 
 
-# A composite may be altered without a message in the log. So some of these records do not fit the type's attributes.
+# The log has no message if a composite is altered. So some of these records do not fit the type's attributes.
 _whole = st.tuples(*(st.none() | _PLAIN[attribute.type.oid] for attribute in TYPES[50_001].fields))
 _foreign = st.lists(
     st.none() | st.sampled_from(["hello", "7", "t", "{1}", "{", "01", "2026-11-21"]) | words, max_size=10

@@ -1,5 +1,6 @@
-"""Tests how the assembler turns a replication stream into rows: their positions, transaction ids and stamps, rows that
-move between partitions, and malformed streams.
+"""Tests the assembler, which makes rows of the changelog from a replication stream.
+
+The tests are about positions, transaction ids and stamps, rows that move between partitions, and malformed streams.
 """
 
 import gc
@@ -133,9 +134,7 @@ def test_changes_without_a_stamp_are_counted_if_the_policy_is_to_warn() -> None:
 
 @pytest.mark.parametrize("between", [[], [relation(), relation(20_001, "orders_2027", identity="d")]])
 @pytest.mark.parametrize("rows_max", [1, 2, 100])
-def test_a_delete_and_insert_of_one_key_are_one_update_however_they_arrive(
-    between: list[Decoded], rows_max: int
-) -> None:
+def test_a_delete_and_an_insert_of_one_key_are_one_update(between: list[Decoded], rows_max: int) -> None:
     """If the server has not described the new partition before, it does so between the delete and the insert."""
     sent = frames(transaction(100, [relation(), insert(9), delete(1), *between, insert(1, "MOVED"), insert(8)]))
     for cut in range(len(sent)):
@@ -184,9 +183,7 @@ def test_a_stray_stream_abort_is_ignored() -> None:
 
 
 def test_an_update_with_only_its_old_key() -> None:
-    """The server sent no other old values, so the other columns are unavailable. They must not be filled from the new
-    row.
-    """
+    """The other old values are unavailable. They must not be filled from the new row."""
     keyed = relation(identity="d")
     row = Update(relid=20_000, old_kind="K", old=(b"1", None), new=(b"2", b"PAID"))
     rows = table(assembler().feed(frames(transaction(100, [keyed, row])))).to_pylist()
@@ -201,7 +198,7 @@ def test_an_update_with_only_its_old_key() -> None:
 
 
 def test_a_block_of_the_stream_is_freed_once_its_rows_are_returned() -> None:
-    """A reference cycle would keep each block in memory until the garbage collector runs. A block may have many MiB."""
+    """With a reference cycle, a block of many MiB would stay in memory until the garbage collector runs."""
     stream = assembler()
     gc.collect()
     gc.disable()

@@ -1,5 +1,6 @@
-"""Tests where the assembler cuts a stream into pieces, which are stored one by one, and that the stream can be resumed
-after any piece.
+"""Tests where the assembler cuts a stream into pieces. Pieces are stored one by one.
+
+After each piece, it must be possible to resume the stream.
 """
 
 from itertools import count, pairwise
@@ -76,8 +77,8 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """If the message left a transaction open, the position of an idle database would not advance, and the database's
-    slot would keep more and more log.
+    """With an open transaction, the position would not advance while the database is idle, and the slot would keep more
+    and more log.
     """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
@@ -194,11 +195,11 @@ def test_transactions_that_are_published_are_skipped() -> None:
 
 @given(cases(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_catalogue_that_is_lost_at_any_time_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
-    """After the error, the stream is resumed as the source resumes it: from the end of the last whole transaction.
+def test_a_lost_connection_to_the_catalogue_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
+    """After the error, the stream is resumed as by a source: from the end of the last whole transaction.
 
-    If a policy stops the stream, either a part of the transaction or nothing of it is published, depending on the
-    pieces.
+    A policy may stop the stream. The pieces determine how much of that transaction is published, so only rows before it
+    are compared.
     """
     sent, rows_max = frames(*_described_late(case)), data.draw(st.sampled_from([1, 3, 100]))
     cut, lost_at, lookups = data.draw(st.integers(0, len(sent))), data.draw(st.integers(0, 40)), count()

@@ -1,5 +1,6 @@
-"""Tests which description of a table (a relation) the assembler uses to decode a row, how it calls its listener, and
-which columns its batches declare (their shapes).
+"""Tests how the assembler uses relations, which are descriptions of tables.
+
+Also tests how it calls its listener, and which columns its batches declare (their *shapes*).
 """
 
 from dataclasses import dataclass, field, replace
@@ -163,7 +164,7 @@ def test_a_batch_carries_the_shapes_of_several_entities() -> None:
 
 
 def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
-    """The description of the columns of 1,000 tables takes a megabyte, which is too much for a batch of a few rows."""
+    """The columns of 1,000 tables take a megabyte, which is too much for a batch of a few rows."""
     stream = assembler([entity(), entity("refund", "refunds")])
     sent: list[Decoded] = [relation(), relation(20_001, "refunds"), insert(1)]
     for commit, changes in ((100, sent), (200, [insert(2)])):
@@ -172,7 +173,7 @@ def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
 
 
 def test_a_table_that_takes_the_name_of_another_has_its_own_shape() -> None:
-    """The table is created again in the same transaction, so it has another OID. No batch has rows of both tables."""
+    """The table is created again in the same transaction, with another OID. No batch has rows of both tables."""
     recreated = relation(20_001, columns={"id": INT})
     sent: list[Decoded] = [relation(), insert(1), recreated, Insert(relid=20_001, new=(b"2",))]
     assembled = assembler().feed(frames(transaction(100, sent)))

@@ -50,9 +50,7 @@ def test_a_stop_returns_everything_before_its_transaction_and_nothing_after() ->
 
 
 def test_an_error_in_the_catalogue_loses_no_transaction_before_it() -> None:
-    """The error comes between two rows. At that time, the transactions before the error were only counted and not yet
-    encoded.
-    """
+    """The error comes between two rows, before the transactions before it are encoded."""
     sent = [*STOPPING[:4], *transaction(150, [insert(7), relation(20_001, "refunds", columns={"id": 99})])]
     entities = [entity(), entity("refund", "refunds")]
     stream = assembler(entities, resolve=_lost)

@@ -1,5 +1,6 @@
-"""Tests that the assembler announces each version of a table's columns once, before the first row of the version. If
-the version is incompatible, the stream must stop.
+"""Tests that the assembler announces each version of a table's columns once, before the first row of the version.
+
+At an incompatible version, the stream must stop.
 """
 
 import json
@@ -211,8 +212,9 @@ def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
 
 
 def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
-    """The rows with the old columns are published already, so they must not announce these columns again after the new
-    ones. The new columns come only in the second call of `feed`.
+    """The rows with the old columns are published already, so they must not announce the old columns again.
+
+    The new columns come only in the second call of `feed`.
     """
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
     known = _versions_in(_feed([*old, *new]))
@@ -324,9 +326,7 @@ def test_an_accepted_version_is_published() -> None:
 
 
 def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> None:
-    """The query may be made after the end of the row's transaction. The stop must still have the position of the
-    row.
-    """
+    """The stop must have the position of the row, even if the query is made after the row's transaction."""
 
     def lost(entity: Entity, columns: Sequence[str]) -> Collection[str]:
         raise ChangelogError(Kind.CONNECTION, "the connection was lost")
@@ -391,9 +391,7 @@ def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None
 
 
 def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -> None:
-    """A column was added, then the table was read, and then the column was dropped. So the stream has the earlier
-    columns again.
-    """
+    """A column was added before the table was read, and then dropped. So the stream has the earlier columns again."""
     reads = _Reads([_read(200, WIDER, wide(1))])
     sent = [
         *transaction(100, [relation(), insert(9)]),

@@ -1,5 +1,6 @@
-"""Tests that the fast path (`columnar`) returns the same rows as the plain path (`row_records`), and refuses the same
-bytes. It must not matter how the stream is divided among calls of `feed`.
+"""Tests that the fast path (`columnar`) returns the same rows as the plain path (`row_records`), and the same errors.
+
+It must not matter how the stream is divided among calls of `feed`.
 """
 
 import json
@@ -126,9 +127,9 @@ def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.D
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_null_is_invented(data: st.DataObject) -> None:
-    """A table may log whole rows, while one of its partitions logs fewer columns. A row does not name its partition.
+    """A table may log whole rows, while one of its partitions logs fewer columns. Rows do not name their partition.
 
-    So if the partition did not log a column, the column must be unavailable. It must not be published as null.
+    A column that the partition did not log must be unavailable, and not null.
     """
     names = ["id", "a", "b", "c"]
     root = relation(columns=dict.fromkeys(names, TEXT))
@@ -177,7 +178,7 @@ def _plain_rows(case: Case) -> pa.Table:
 @given(st.data())
 @settings(max_examples=8, deadline=None)
 def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
-    """Each row has a value of every type, in a random order of the types, so that any two types can be neighbours."""
+    """Each row has a value of every type. The order of the types is random, so any two types can be neighbours."""
     oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
     relation_ = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
     row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))
@@ -202,8 +203,9 @@ def _are_json(rows: pa.Table) -> None:
 
 
 def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
-    """Checks that other cuts change nothing, with one exception: the rows between the beginning of the stop's
-    transaction and the stop may be returned.
+    """Checks that other cuts change nothing.
+
+    There is one exception: the rows of a stop's transaction before the stop may be returned or not.
     """
     assert cut.stop == expected.stop
     assert cut.through == expected.through
@@ -227,9 +229,7 @@ def _outcome(case: Case, sent: Sequence[bytes]) -> object:
 
 
 def _structure(message: Decoded) -> set[int]:
-    """Returns the offsets of those bytes of a row message that belong neither to the relation's OID nor to the
-    values.
-    """
+    """Returns the offsets of the bytes of a row message that are not part of the relation's OID or of a value."""
     payload = encode(message)
     values = [
         value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)

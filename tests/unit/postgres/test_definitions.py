@@ -1,7 +1,7 @@
-"""Tests `Definitions`, which finds out how the composite type of a row was defined when the row was written.
+"""Tests `Definitions`, which finds out how a composite type was defined when a row was written.
 
-If `Definitions` says that it is certain of a type, the type must be right. One reading of the catalogue takes several
-queries, and anything may happen between these queries.
+A type that `Definitions` calls certain must be right. One reading of the catalogue takes several queries, and anything
+may happen between these queries.
 """
 
 import random
@@ -19,9 +19,9 @@ ROUNDS = 1000
 
 @dataclass(slots=True)
 class Alteration:
-    """One ALTER TYPE. It renames the attribute, so that the attribute's name contains the transaction's id.
+    """One ALTER TYPE. It gives the attribute a name with the transaction's id.
 
-    The lock of the ALTER TYPE is held until others see the change.
+    It holds its lock until others see the change.
     """
 
     xid: int
@@ -56,9 +56,7 @@ class Database:
         self.stream.append(Transaction(self.xid, self._next(), self._next(lasts), rows=True))
 
     def alter(self) -> None:
-        """Does the next step of an alteration: begins one, commits the one that has begun, or makes the committed one
-        visible.
-        """
+        """Does the next step of an alteration. The three steps are its begin, its commit, and that others see it."""
         last = self.alterations[-1] if self.alterations else None
         if last is None or last.visible:
             self.xid += 1
@@ -174,7 +172,7 @@ def do_nothing(_: Database) -> None:
 
 
 def write_and_resolve(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
-    """Writes a row. Returns the attribute's name in the row as it is then read, and whether the type is certain."""
+    """Writes a row and resolves its type. Returns the name of the attribute, and whether the type is certain."""
     database.write(lasts=lasts)
     transaction = database.stream[-1]
     definitions.enter(transaction.xid, transaction.first, transaction.commit)

@@ -1,5 +1,6 @@
-"""Tests the comparison of two readings of the catalogue, and the log positions between which a change must have
-been made.
+"""Tests the comparison of two readings of the catalogue.
+
+It finds changes of tables, and for each change the two positions of the log between which it was made.
 """
 
 import json

@@ -63,9 +63,7 @@ def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Reco
 
 
 def records_of(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
-    """Returns the records of these changes. Each letter of `names` is an entity. The changes are distributed to the
-    entities in turn.
-    """
+    """Returns the records of these changes. Each letter of `names` is an entity; the entities take turns."""
     records = []
     for at, (op, key, partition) in enumerate(changes, start=1):
         name = names[at % len(names)]
@@ -89,7 +87,7 @@ def live_records(records: Sequence[Record]) -> dict[str, Record]:
 
 
 def reader_of(records: Sequence[Record], seed: int) -> Read:
-    """Returns a function that reads the records in small batches. It reads partition by partition, in any order."""
+    """Returns a function that reads the records in small batches, partition by partition in any order."""
     order = list(range(PARTITIONS))
 
     def read(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
@@ -145,10 +143,8 @@ def test_older_keys_and_requested_keys_are_found_in_parts(
 
 
 def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None:
-    """Two entities are read in one pass, and both turn out to be too large. So the pass keeps only one of them, and
-    then only half of its keys.
-
-    After that, the pass still gets batches of both entities.
+    """Two entities are read in one pass, and both are too large. The pass keeps only one of them, and then only half of
+    its keys. After that, it still gets batches of both entities.
     """
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1
@@ -165,9 +161,7 @@ def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None
 
 
 def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
-    """While entities are small, each pass reads twice as many entities as the pass before. A large entity is read in
-    another pass.
-    """
+    """While entities are small, each pass reads twice as many as the one before. A large one has another pass."""
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
     records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
@@ -207,9 +201,7 @@ def test_requested_keys_that_are_alive_are_found(
 
 
 def test_rows_that_go_away_between_two_readings_are_read_again() -> None:
-    """A broker may compact topics or delete rows while the topics are read. The error then makes the service try
-    again.
-    """
+    """A broker may compact topics or delete rows while the topics are read. The service must then try again."""
     readings = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:

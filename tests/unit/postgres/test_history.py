@@ -1,4 +1,4 @@
-"""Tests the check that the server's log has the changelog's last transaction.
+"""Tests the check that the server's log still has the last transaction of the changelog.
 
 The server must send this transaction first. Until it arrives, the source confirms no new position to the server.
 """
@@ -80,7 +80,7 @@ def test_a_new_changelog_begins_where_the_slot_does() -> None:
 
 
 def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
-    """The partial transaction is the last transaction with rows in the changelog. The server must send it again."""
+    """The partial transaction is the last one in the changelog. The server must send it again."""
     partial = LAST._replace(commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
     history = history_of(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))

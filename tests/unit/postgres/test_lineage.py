@@ -1,5 +1,7 @@
-"""Tests the epochs of commits before and after a fork (the point where a timeline branches off). Also tests gaps and
-divergence.
+"""Tests which history of the log a commit belongs to, and whether the changelog can continue in that history.
+
+Each history has a number, its *epoch*. A promoted standby begins a new one. Its timeline branches off the old one at
+the *fork*.
 """
 
 from dataclasses import replace

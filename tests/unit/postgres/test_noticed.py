@@ -1,7 +1,7 @@
 """Tests which pieces of the stream wait until the catalogue has been read.
 
-Only the thread of `Watch` reads the catalogue, and these tests do not start it. So a piece that must wait for a reading
-waits without end.
+The thread of `Watch` would read the catalogue, but these tests do not start it. So a piece that has to wait waits
+without end.
 """
 
 import pytest

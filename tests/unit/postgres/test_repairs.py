@@ -1,5 +1,7 @@
-"""Tests the plan of repairs, which says which rows must be read from the tables again. Signals change the plan, and the
-progress of the source completes it.
+"""Tests the plan of repairs. A repair makes the changelog of an entity equal to its table again.
+
+A signal (a message to the service) requests a repair. The service then reads the whole table, or looks up the keys that
+the signal names. At last, a *sweep* deletes keys that the table lacks.
 """
 
 from typing import Any
@@ -118,7 +120,7 @@ def test_signals_of_one_entity_are_merged() -> None:
 
 @pytest.mark.parametrize("do", ["rebuild", "republish"])
 def test_a_second_signal_makes_a_table_that_is_being_read_start_again(do: Do) -> None:
-    """The reason for the second signal may be newer than the part of the table that was already read."""
+    """The second signal may be about a change in the part of the table that was already read."""
     first, windows = after_signal("rebuild")
     partly = {**windows, "order": {**windows["order"], "signature": "x", "leaves": {}}}
     second, windows_after = after_signal(do, to=(first, partly), id_="t", at=LATER)
@@ -183,9 +185,7 @@ def test_reading_a_whole_table_removes_stale_columns_and_cancelling_restores_the
 
 
 def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
-    """For example, if a partition is attached, only its rows are read again. The rows of the other partitions stay
-    stale.
-    """
+    """For example, if a partition is attached, only its rows are read again. The others stay stale."""
     part = {"signature": "s", "leaves": {"old": {"filenode": 1, "pages": 1, "left": []}}}
     opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)
     assert after_signal("cancel", "guest", to=(opened, windows))[1]["guest"] == WINDOWS["guest"]

@@ -1,5 +1,7 @@
-"""Tests how the pages of tables are divided into tasks of Spark. Together, the tasks read every page of every leaf (a
-partition, or a table without partitions) once. There are no more tasks than requested.
+"""Tests how the pages of tables are divided into tasks of Spark.
+
+Together, the tasks read each page of each leaf once. A leaf is a partition, or a table without partitions. There are no
+more tasks than requested.
 """
 
 from collections import defaultdict

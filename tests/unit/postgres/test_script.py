@@ -1,5 +1,6 @@
-"""Tests how a file of SQL is split into statements, and which statements are refused because they cannot be rehearsed
-(run and then rolled back).
+"""Tests how a file of SQL is split into statements, and which statements cannot be rehearsed.
+
+To rehearse a statement is to run it and then roll it back.
 """
 
 import pytest

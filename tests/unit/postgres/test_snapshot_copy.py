@@ -1,5 +1,6 @@
-"""Tests how the output of COPY becomes records. `parse_copy` must find each value, and the records must be the same as
-if the rows were converted one by one (`row_records`).
+"""Tests how the output of COPY becomes records.
+
+`parse_copy` must find each value. The records must be those that `row_records` makes from single rows.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tests how received frames are trimmed: a long logical message that nobody reads loses its content."""
+"""Tests how received frames are trimmed: long logical messages that nobody reads lose their content."""
 
 import struct
 

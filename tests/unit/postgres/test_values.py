@@ -1,4 +1,4 @@
-"""Each text that the server prints must become the right JSON. `test_values_oracle.py` tests this with a server."""
+"""Tests the JSON that is made from the server's texts of values. `test_values_oracle.py` tests it with a server."""
 
 import contextlib
 import json

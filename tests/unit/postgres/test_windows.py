@@ -1,5 +1,6 @@
-"""Tests windows, which publish the rows of tables among the changes of the log, on a simulated database. In whatever
-order events come, no reader may see an older state after a newer one.
+"""Tests windows, which publish the rows of tables among the changes of the log, on a simulated database.
+
+In whatever order events come, no reader may see an older state after a newer one.
 """
 
 import numpy as np
@@ -18,9 +19,7 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
-    need.
-    """
+    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
@@ -40,8 +39,9 @@ class _KeepsEverything(Windows):
 
 
 class _ByLogPosition(Windows):
-    """Uses the rule of DBLog: drops a row if a change of its key was delivered after the chunk was read, even if the
-    snapshot saw that change.
+    """Uses the rule of DBLog: drops a row if a change of its key is delivered after the chunk was read.
+
+    The snapshot may have seen that change.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -63,8 +63,9 @@ class _ByXmaxAlone(Windows):
 
 
 class _DoesNotWait(Windows):
-    """Does not wait for transactions that were running when the service started. An earlier run of the service may have
-    received their changes from the log, although no snapshot sees these changes yet.
+    """Does not wait for transactions that were running when the service started.
+
+    An earlier run of the service may have received their changes, although no snapshot sees these changes yet.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -73,9 +74,7 @@ class _DoesNotWait(Windows):
 
 
 class _ForgetsTooMuch(Windows):
-    """Forgets a key as soon as the latest snapshot sees its change. But a chunk with an older snapshot may not be
-    published yet.
-    """
+    """Forgets a key as soon as the latest snapshot sees its change, although older chunks may not be published yet."""
 
     def _forget(self) -> None:
         waiting = [chunk for chunk in self._chunks.values() if chunk.rows is not None]

@@ -25,9 +25,7 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
-    need.
-    """
+    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
@@ -193,7 +191,7 @@ def test_rows_that_cannot_be_published_are_read_again() -> None:
 
 
 def test_a_chunk_that_is_too_large_is_divided() -> None:
-    """The chunk is divided until it is the slot of a single row, which cannot be divided."""
+    """The chunk is divided again and again, until it is the slot of a single row."""
     windows, progress = _windows()
     for size in (4 * PAGE_SLOTS, PAGE_SLOTS, 512, 128, 32, 8, 2, 1):
         nonce, range_ = _take(windows)

@@ -1,9 +1,12 @@
-"""Tests lookups of keys, and sweeps that delete keys which the table lacks, on the database of `window_simulation`.
+"""Tests lookups of keys, and sweeps, on the database of `window_simulation`. Sweeps delete keys that the table lacks.
 
-Everything that is published is compared with the true state of the table at that place in the stream. The true state is
-computed from the table's first state and the streamed changes. A row that was read must equal the true row. A deleted
-key must be absent from the true state, and must have been in the changelog. The stored changelog lags behind the
-delivered one. After a crash, the service continues from the stored changelog.
+Everything that is published is compared with the true state of the table at that place in the stream:
+
+- The true state is computed from the table's first state and the streamed changes.
+- A row that was read must equal the true row.
+- A deleted key must be absent from the true state, and must have been in the changelog.
+
+The stored changelog lags behind the delivered one. After a crash, the service continues from the stored changelog.
 """
 
 import copy
@@ -79,8 +82,9 @@ class _WrongError(AssertionError):
 class _Changelog:
     """The state of a changelog.
 
-    `read_to` is the changelog's position in the stream. `alive` has the version of each live key, and the number of the
-    opening that published it. `truth` is the true state of the table at that position.
+    - `read_to` is the changelog's position in the stream.
+    - `alive` has the version of each live key, and the number of the opening that published it.
+    - `truth` is the true state of the table at that position.
     """
 
     read_to: int
@@ -92,8 +96,9 @@ class _Changelog:
 
 
 class _Sweep:
-    """A service whose changelog has rows that the table lacks. Each *opening* (a start of the service) looks up all
-    keys that earlier openings published.
+    """A service whose changelog has rows that the table lacks.
+
+    Each start of the service is an *opening*. It looks up all keys that earlier openings published.
     """
 
     def __init__(self, database: Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
@@ -253,9 +258,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
-    need.
-    """
+    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
@@ -265,7 +268,7 @@ def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> Non
 
 
 def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
-    """The snapshot sees all transactions. So only the remembered keys show which keys the transactions touched."""
+    """The snapshot sees all transactions, so only the remembered keys tell what the transactions touched."""
     sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
     windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
     windows.record_snapshot(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
@@ -281,7 +284,7 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
 
 
 class _Watched(Lookup):
-    """After each assignment, checks the attributes as a thread that does not hold the lock would see them."""
+    """Checks the attributes after each assignment, because a thread without the lock can read them then."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -303,7 +306,7 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Decides on deletes by the rule that decides on rows. So it repeats deletes that the changelog already has."""
+    """Uses the rule for rows also for deletes. So it repeats deletes that the changelog already has."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None

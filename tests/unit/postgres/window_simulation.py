@@ -1,8 +1,14 @@
-"""Runs the real windows, which read tables in chunks, on a simulated database, one step at a time.
+"""Runs the real windows on a simulated database, one step at a time. Windows read tables in chunks.
 
-The simulation has everything that makes reading hard in PostgreSQL: a commit is in the log before it is visible, rows
-move between pages, transactions are running when the service starts, and the service restarts. A *version* is a number
-that grows with each write. The simulation looks for one error: an older state of a key is published after a newer one.
+The simulation has everything that makes this hard in PostgreSQL:
+
+- A commit is in the log before it is visible.
+- Rows move between pages.
+- Transactions are running when the service starts.
+- The service restarts.
+
+A *version* is a number that grows with each write. The simulation looks for one error: an older version of a key is
+published after a newer one.
 """
 
 import copy
@@ -73,9 +79,7 @@ class Read:
 
 @dataclass(slots=True)
 class _Tuple:
-    """A version of a row, at a place in the file. `ended_by` is the transaction that replaced or deleted this
-    version.
-    """
+    """A version of a row, at a place in the file. `ended_by` is the transaction that replaced or deleted it."""
 
     key: int
     version: int
@@ -327,7 +331,7 @@ class _Service:
 
 
 def progress_of(windows: Windows) -> list[object]:
-    """Everything about the windows that a source uses for its checkpoint."""
+    """Returns everything about the windows that a source uses for its checkpoint."""
     lookups = [task for task in windows._tasks if isinstance(task, Lookup)]
     return [
         windows.progress(),

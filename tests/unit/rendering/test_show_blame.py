@@ -1,5 +1,6 @@
-"""Tests how blame (for each attribute of a row, the change that set it) and the states of rows are printed for people,
-on a terminal of any width.
+"""Tests how blames and states of rows are printed for people, on terminals of any width.
+
+A blame has, for each attribute of a row, the change that set it.
 """
 
 import re
@@ -37,7 +38,7 @@ def shown(folder: Path, records: list[Record], key: str, commit: int, width: int
     return lines(blame("order", key, key_state(store(folder, records), "order", key, at=at), width=width), width)
 
 
-def test_attributes_are_below_the_changes_that_set_them_as_the_docs_show(tmp_path: Path) -> None:
+def test_attributes_are_below_the_changes_that_set_them(tmp_path: Path) -> None:
     page = (DOCS / "how-to" / "who-changed-what.md").read_text("utf-8")
     example = re.search(r"```text\n(order 42 was .*?)\n```", page, re.DOTALL)
     assert example is not None

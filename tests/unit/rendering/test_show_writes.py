@@ -1,4 +1,4 @@
-"""Tests how the changes of one service or request are printed for people, on a terminal of any width."""
+"""Tests how the changes of one service or request are printed for people, on terminals of any width."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ RECORDS = [
 ]
 
 
-def test_each_entity_has_its_counts_its_first_keys_and_its_span_as_the_docs_show(tmp_path: Path) -> None:
+def test_each_entity_has_its_counts_its_first_keys_and_its_span(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "who-changed-what.md").read_text("utf-8")
     example = re.search(r"```text\n(import-job made .*?)\n```", page, re.DOTALL)
     assert example is not None

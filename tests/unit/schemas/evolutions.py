@@ -13,10 +13,10 @@ from changelog.schemas.avro import Schema
 from changelog.schemas.document import NAMED, PRIMITIVES, Document, Type
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0"))
-"""The number of examples of each property test. If it is not set, each test uses a number that takes only a moment."""
+"""The number of examples of each property test. If it is not set, each test uses a small number."""
 
 NESTED_MAX = 3
-"""How deep values of the same named type may be nested in each other."""
+"""How deep values of one named type may be nested in each other."""
 
 _SIMPLE = sorted(PRIMITIVES)
 _NAMESPACES = ["a", "b"]
@@ -160,9 +160,7 @@ def _any(draw: DrawFn, names: Names, depth: int, *, union: bool = True) -> Schem
 
 
 def _changed(draw: DrawFn, names: Names, schema: Schema) -> Schema:
-    """Makes one change somewhere in the schema. If the change would leave a type without values, returns the schema
-    unchanged.
-    """
+    """Makes one change somewhere in the schema, unless a type would then have no values."""
     holder = [copy.deepcopy(schema)]
     slots = list(_slots(holder, 0))
     definitions = [(container, key) for container, key in slots if _is_definition(container[key])]
@@ -293,9 +291,7 @@ def _resized(draw: DrawFn, names: Names, fixed: dict[str, Any]) -> Schema:
 
 
 def _slots(container: Any, key: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields the place of every schema in `container[key]`: the container that has the schema, and the schema's key in
-    that container.
-    """
+    """Yields the place of each schema in `container[key]`, as a container and the schema's key in it."""
     yield container, key
     match container[key]:
         case [*branches] as union:
@@ -360,7 +356,7 @@ def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) ->
 
 
 _ENDLESS = object()
-"""Returned in place of a default if the record contains itself, so that its default would have no end."""
+"""Returned in place of a default that would have no end, because the record contains itself."""
 
 
 def _default(type_: Type, depth: int) -> Any:

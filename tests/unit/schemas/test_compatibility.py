@@ -1,5 +1,6 @@
-"""Tests that our verdicts on compatibility agree with Avro's own tests and with Confluent's documentation. Also tests
-our additional rules, which are stricter.
+"""Tests the verdicts on the compatibility of schemas.
+
+They must agree with Avro's own tests and with Confluent's documentation. Also tests our additional, stricter rules.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""Checks `unreadable`, which says why a reader's schema cannot read a writer's data, against what fastavro can decode.
+"""Tests `unreadable`, which says why a reader's schema cannot read a writer's data. fastavro must agree with it.
 
-The schemas are random. So are the changes that lead from the writer's schema to the reader's.
-
-The random schemas avoid the cases in which fastavro differs from Avro's rules. The last tests show these cases.
+The writer's schemas are random, and random changes make the reader's schemas from them. They avoid the cases in which
+fastavro differs from Avro's rules. The last tests show these cases.
 """
 
 import json
@@ -23,8 +22,7 @@ from tests.unit.schemas.evolutions import ROUNDS, evolutions, plain, values
 DEPENDS = {Rule.AMBIGUOUS, Rule.PROMOTION_LOSSY}
 """Strict rules. If a change of a schema breaks one of them, only some Avro libraries can decode the data.
 
-Some libraries refuse a name that fits several types or fields, and some refuse to read bytes as text if they are not
-UTF-8.
+Some libraries refuse a name that fits several types or fields. Some refuse to read bytes that are not UTF-8 as text.
 """
 
 
@@ -44,8 +42,8 @@ def test_verdicts_agree_with_decoding(evolution: tuple[Schema, Schema]) -> None:
 def takes_bytes_for_text(reader: Schema) -> bool:
     """Whether fastavro would decode bytes as text. It does so if a union of the reader has a string before bytes.
 
-    fastavro takes the first branch that fits, even if the value must be promoted. Libraries for Java and others first
-    look for a branch of the same type. Avro's specification can be read either way.
+    fastavro takes the first branch to which the value can be promoted. Libraries for Java and others first look for a
+    branch of the value's type. Avro's specification can be read either way.
     """
     unions = (type_ for _, type_, _ in Document(reader).walk() if type_.kind == "union")
     kinds = ([branch.kind for branch in union.of_union()] for union in unions)
@@ -53,9 +51,7 @@ def takes_bytes_for_text(reader: Schema) -> bool:
 
 
 def decoding_error(reader: Schema, writer: Schema) -> Exception | None:
-    """Reads the writer's values with the reader's schema. Returns the error that fastavro raises, or None if it raises
-    none.
-    """
+    """Reads the writer's values with the reader's schema. Returns the error of fastavro, or None."""
     for value in values(writer):
         data = _written(value, writer)
         try:

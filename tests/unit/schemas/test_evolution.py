@@ -1,6 +1,4 @@
-"""Tests the changes between two versions of an entity's columns. Also tests which stored columns these changes make
-outdated.
-"""
+"""Tests the changes between two versions of an entity's columns, and which stored columns they make outdated."""
 
 from collections.abc import Sequence
 

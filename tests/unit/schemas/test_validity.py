@@ -1,5 +1,6 @@
-"""Tests `faults`, which finds what is wrong with an Avro schema. It finds no fault in valid schemas. It finds every
-fault for which fastavro refuses a schema, and some that fastavro accepts.
+"""Tests `faults`, which finds what is wrong with an Avro schema.
+
+It must find no fault in valid schemas. It must find every fault for which fastavro refuses a schema, and some others.
 """
 
 import json

@@ -1,8 +1,9 @@
 """A process that writes a file log and kills itself: `python -m tests.unit.sinks.doomed_writer PATH LAST POINT NTH`.
 
-The process continues from the log's checkpoint up to commit LAST, and stores a checkpoint without rows after each
-commit. It kills itself when it passes the failpoint POINT for the NTH time. It prints what the sink has stored: `commit
-N` or `idle N`.
+- The process continues from the log's checkpoint up to commit LAST. After each commit, it stores a checkpoint without
+  rows.
+- It kills itself when it passes the fail point POINT for the NTH time.
+- It prints what the sink has stored: `commit N` or `idle N`.
 """
 
 import os

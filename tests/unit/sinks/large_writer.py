@@ -1,8 +1,7 @@
 """A process that stores a large row together with a small one: `python -m tests.unit.sinks.large_writer PATH MIB`.
 
-The process makes two such commits. It verifies the log after each of them, as a service does when it starts. For each
-commit, it prints the peak of the resident memory, in MiB above the memory before the first commit. The peak includes
-the commit's rows.
+The process makes two such commits, and verifies the log after each of them, as a service does when it starts. For each
+commit, it prints the peak of the resident memory, including the rows, in MiB above the memory before the first commit.
 """
 
 import os
@@ -19,9 +18,7 @@ from tests.unit.sinks.material import batch, checkpoint, commit, row, store
 
 
 def main(path: Path, mib: int) -> None:
-    """Stores the rows. The large text is made before the first measurement, so that the text's own memory is not
-    included.
-    """
+    """Stores the rows. The large text is made before the first measurement, so its own memory does not count."""
     sink = FileSink(path)
     sink.recover()
     store(sink, commit(1), checkpoint(1))  # so that Arrow allocates its own memory before we measure

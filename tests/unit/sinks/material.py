@@ -91,8 +91,9 @@ def write_archive(
 ) -> None:
     """Writes archive files, and a manifest that says that they replace the log files up to number `last`.
 
-    `files` has the rows of each file, by its path in the archive. With `with_keys`, the manifest has the files' keys;
-    with `bloom`, the files have Bloom filters.
+    - `files` has the rows of each file, by its path in the archive.
+    - If `with_keys` is true, the manifest has the files' keys.
+    - If `bloom` is true, the files have Bloom filters.
     """
     filters = {name: {"ndv": 50, "fpp": 0.01} for name in ("key", "identifier")}
     entries = []

@@ -1,5 +1,6 @@
-"""Tests readers of a log that has an archive. They skip files that they need not read, and return the same rows as
-without an archive.
+"""Tests readers of a log that has an archive.
+
+They must return the same rows as without an archive. They skip files that they do not need.
 """
 
 import json
@@ -40,11 +41,11 @@ def place(change: Mapping[str, Any]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows in the order of their positions. The first rows are in archive files of a month, the next rows in archive
-    files of single days, and the rest in the log.
+    """Rows in the order of their positions, in three parts.
 
-    `ends` has the numbers of rows before the end of the first and of the second part. `levels` is the number of files
-    into which the first part is divided by keys.
+    The first rows are in archive files of a month, the next ones in archive files of single days, and the rest in the
+    log. `ends` has the number of rows up to the end of the first part, and up to the end of the second. `levels` is the
+    number of files into which the first part is divided by keys.
     """
 
     rows: Rows
@@ -144,7 +145,7 @@ def test_an_archive_changes_nothing_for_readers(layout: Layout, after: int) -> N
 def test_rows_that_do_not_fit_into_memory_are_sorted(
     commits: list[int], batch_rows: int, bytes_max: int, seed: int
 ) -> None:
-    """Several rows may have the same position, in different partitions, as the rows of a truncate do."""
+    """Several rows may have the same position. For example, a truncate has a row in each partition."""
     rows = [
         row(Position(1, commit, 0), key=f"{n}", partition=commits[:n].count(commit)) for n, commit in enumerate(commits)
     ]
@@ -186,7 +187,7 @@ def test_bloom_filters_exclude_most_other_values(tmp_path: Path) -> None:
         assert sum(filters.may_hold(column, f"other {n}") for n in range(1_000)) < 50
 
 
-def test_a_reader_of_one_key_opens_only_the_files_that_can_have_it(
+def test_a_reader_of_one_key_opens_only_files_that_can_have_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [row(Position(1, n, 0), key=f"{n:02d}") for n in range(60)]
@@ -208,9 +209,7 @@ def test_a_reader_of_one_key_opens_only_the_files_that_can_have_it(
 
 
 def test_a_repair_finds_a_row_outside_the_range_of_keys_in_the_manifest(tmp_path: Path) -> None:
-    """A comparison reads every file, so it may find a row that the manifest's range of keys excludes. The repair must
-    find this row, too.
-    """
+    """A comparison reads every file, so it may find a row outside the range. The repair must find this row, too."""
     rows = [row(Position(1, n, 0), key=f"{n}") for n in range(4)]
     Layout(rows=rows, ends=(4, 4), levels=1, group_rows=5, with_keys=True, bloom=True).write(tmp_path)
     file = tmp_path / "manifest" / "1.json"

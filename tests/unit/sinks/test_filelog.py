@@ -1,4 +1,4 @@
-"""Tests how the file log and its archive are read, and that logs of older formats stay readable."""
+"""Tests how the file log and its archive are read. Logs of older formats must stay readable."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -187,9 +187,7 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
 
 
 def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Several files of the archive may cover the same period, with millions of rows. These are too many to sort in
-    memory, so files come one after the other.
-    """
+    """Several files of the archive may cover the same period, with too many rows to sort them in memory."""
 
     def position(change: dict[str, Any]) -> str:
         return str(change["position"])
@@ -205,9 +203,7 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
 def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """At first, the only version of an entity's columns is in the archive. So only the archive tells the reader where
-    to continue.
-    """
+    """At first, the only version of an entity's columns is in the archive. The reader has to continue after it."""
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
@@ -273,7 +269,7 @@ def test_golden_log_of_format_2() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The older version refuses both the footer of a log file and the file `resume.json`. It changes nothing."""
+    """It refuses both the footer of a log file and the file `resume.json`, and changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -301,7 +297,7 @@ def test_a_golden_log_can_be_continued(golden: Path, tmp_path: Path) -> None:
 
 
 def test_any_parquet_reader_can_query_it() -> None:
-    """The files have the documented columns as plain Parquet. They need no schema that only Arrow can read."""
+    """The files are plain Parquet with the documented columns, without a schema that only Arrow can read."""
     metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
     columns = [
         *("entity", "partition", "key", "op", "position", "transaction", "committed_at", "api_version"),
@@ -373,7 +369,7 @@ def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp
 
 
 def test_versions_are_found_in_a_log_of_an_older_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoints of older versions do not say which files have versions of columns, so the reader must search."""
+    """Older versions did not note in checkpoints which files have versions of columns, so the reader must search."""
     with monkeypatch.context() as older:
         older.setattr(file_sink, "with_marked", lambda stored, _: stored)
         _store_versions(tmp_path)

@@ -54,7 +54,7 @@ def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
 
 
 def test_shapes_are_not_stored(sink: FileSink, path: Path) -> None:
-    """Batches of several shapes can be in one commit. The file of such a commit is like any other."""
+    """A commit can have batches of several shapes. Its file is like any other."""
     store(sink, commit(1), checkpoint(1))
     first, second = commit(2)
     store(sink, [with_shapes(first, {"order": Struct(fields=())}), second], checkpoint(2))
@@ -313,7 +313,7 @@ def test_a_damaged_resume_record_is_an_error(sink: FileSink, path: Path, text: b
 
 @pytest.mark.parametrize("position", [None, checkpoint(1).position, checkpoint(3).position])
 def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path, position: Position | None) -> None:
-    """With an older record, the service would publish rows again. With a newer record, rows would be missing."""
+    """With an older record, the service would publish rows again. With a newer one, it would omit rows."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
@@ -325,9 +325,7 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
 
 
 def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
-    """The next file gets the number of the file that was set aside. If the record stayed, it would seem to continue
-    from that next file.
-    """
+    """The next file gets the number of the file that was set aside. An old record would seem to belong to it."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))

@@ -1,4 +1,4 @@
-"""Tests that `changelog_stamps` imports nothing else of this project, and is valid in old versions of Python."""
+"""Tests that `changelog_stamps` imports nothing else of this project, and that old versions of Python can run it."""
 
 import ast
 import sys

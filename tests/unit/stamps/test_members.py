@@ -1,4 +1,7 @@
-"""The service can read each stamp that an application writes, and no argument of an application raises an error."""
+"""Tests the members of stamps that applications write.
+
+The service must be able to read each stamp, and no argument of an application may raise an error.
+"""
 
 import enum
 import json

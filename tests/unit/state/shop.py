@@ -1,7 +1,10 @@
 """Makes random changes to tables, and records each change twice.
 
-The first record has complete rows. The second record is as a log with REPLICA IDENTITY DEFAULT has it: without an
-update's old row, with only the key of a deleted row, and without an unchanged large value (`body`).
+The first record has complete rows. The second is as in a log with REPLICA IDENTITY DEFAULT. It lacks:
+
+- the old row of an update,
+- all of a deleted row but its key,
+- a large value (`body`) that did not change.
 """
 
 import json
@@ -57,10 +60,10 @@ def settings(entities: Sequence[Entity] = ENTITIES) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Shop:
-    """Makes changes to tables. `whole` holds the records with all values; `lacking` holds the same records without the
-    values that such a log leaves out.
+    """Makes changes to tables. Each operation has its own commit position.
 
-    Each operation has its own commit position. `columns` are the table's columns.
+    `whole` has the records with all values. `lacking` has the same records without the values that such a log leaves
+    out. `columns` are the table's columns.
     """
 
     random: Random

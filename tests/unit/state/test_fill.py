@@ -1,5 +1,6 @@
-"""Tests how values that the log lacks are filled in. The filled rows must equal the complete rows, and `fill_batch`
-must return the same rows as `fill_rows`.
+"""Tests how values that the log lacks are filled in.
+
+The filled rows must equal the complete rows. `fill_batch` must return the same rows as `fill_rows`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from tests.unit.state.shop import Shop, described, settings
 
 
 def batches(random: Random, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-    """Cuts records into batches of random lengths; a move's two records stay together."""
+    """Cuts records into batches of random lengths. The two records of a move stay together."""
     begin = 0
     while begin < len(records):
         end = begin + random.choice([1, 3, 20, 100])
@@ -39,7 +40,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
-            pending.written()  # for the previous write; in the service, this call may come long after that write
+            pending.written()  # for the previous write, as late as in a service
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()
@@ -83,7 +84,7 @@ def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) ->
 
 
 def changed_columns(random: Random, shop: Shop) -> dict[str, ColumnType]:
-    """Chooses one of three columns. Returns the shop's columns without it, or with it if the shop lacks it."""
+    """Adds or drops one of three columns. Returns the new columns."""
     columns = dict(shop.columns)
     name = random.choice(["name", "body", "extra"])
     if name in columns:

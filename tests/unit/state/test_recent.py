@@ -1,4 +1,4 @@
-"""Tests the store's cache of recent rows. It must have the rows that were written last, and no outdated row."""
+"""Tests the cache of recent rows in the store. It must have the rows that were written last, and no outdated ones."""
 
 from random import Random
 

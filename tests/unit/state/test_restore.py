@@ -1,5 +1,6 @@
-"""A store that was restored from a changelog must equal a store that followed the changelog, whatever was lost or
-changed.
+"""Tests how a store of current rows is restored from a changelog.
+
+It must equal a store that followed the changelog from the beginning, whatever was lost or changed.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -25,9 +26,9 @@ from tests.unit.state.shop import ENTITIES, STAMP, Shop, checkpoint, described, 
 
 
 class StoredLog:
-    """A changelog in memory. With `random`, a reader gets batches of the partitions in random turns, as from Kafka.
+    """A changelog in memory. Inside a partition, the records are in order.
 
-    Inside a partition, the records are always in order.
+    With `random`, the partitions take random turns, as in Kafka.
     """
 
     def __init__(self, random: Random | None = None) -> None:
@@ -98,8 +99,9 @@ def follow(state: BeforeImages, log: StoredLog, records: Sequence[Record], store
 
 
 def partitioned(records: Sequence[Record]) -> list[Record]:
-    """Distributes rows over three partitions, by the numbers of the commits that create them. A row stays in its
-    partition until it is created again. A truncate is in all partitions.
+    """Distributes records over three partitions. The create of a row decides the partition of the row's records.
+
+    A truncate is in all partitions.
     """
     result: list[Record] = []
     partitions: dict[tuple[str, str], int] = {}
@@ -204,7 +206,7 @@ def restored(log: StoredLog, stored: Checkpoint) -> tuple[BeforeImages, MemorySt
 
 
 def test_rows_of_other_masks_are_not_restored() -> None:
-    """If they were restored, an original could show a value that was published before it was masked."""
+    """Otherwise, an original could show a value that is masked now and was not masked before."""
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)
     log = StoredLog()

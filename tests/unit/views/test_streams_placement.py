@@ -1,4 +1,4 @@
-"""Tests how an instance finds out which instance has a partition, and up to which offset it has the partition itself.
+"""Tests how an instance finds out where a partition is, and up to which offset it has its own partitions.
 
 No Java runs here: an object in memory stands for Kafka Streams.
 """
@@ -77,6 +77,7 @@ def test_a_process_has_what_it_has_restored_or_committed() -> None:
 
 
 def test_a_store_with_its_own_changelog_has_what_was_restored_from_there_or_committed() -> None:
+    """The changelog of a store is a topic from which Kafka Streams can restore the store."""
     streams = Streams()
     here = Placement(streams, None)
     here.restoring(ORDER, 3)

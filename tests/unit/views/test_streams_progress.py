@@ -268,6 +268,7 @@ def test_rows_of_a_repartitioned_entity_are_complete_only_in_its_new_topic(
 
 
 def test_stores_with_their_own_changelogs_are_complete_up_to_the_ends_of_these(cluster: Cluster) -> None:
+    """The changelog of a store is a topic from which Kafka Streams can restore the store."""
     changelog = ("app-order-changelog", 0)
     cluster.changelogs, cluster.changelog_ends = {"booking.order": changelog[0]}, {changelog: 2}
     cluster.ends, cluster.messages = {ORDER: 7}, {ORDER: [6], changelog: [0, 1]}
