@@ -66,7 +66,7 @@ name = "booking"
 source = {{ kind = "postgres", dsn = "postgresql://nowhere" }}
 sink = {{ kind = "kafka", bootstrap_servers = "{servers}" }}
 tables = {{ include = ["*"] }}
-serve = {{ streams = {{ path = "views", jars = "{jars}" }} }}
+serve = {{ streams = {{ path = "views", jars = "{jars}", store = "{store}" }} }}
 """
 ORDER = Entity(
     name="order",
@@ -133,7 +133,8 @@ def measure(world: World, changes: int, services: ServiceChoice) -> Iterator[dic
     """Yields the figures of each start, and of the reads after the last one."""
     with temporary_broker() as broker, tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        Path("changelog.toml").write_text(CONFIG.format(servers=broker.bootstrap_servers, jars=STREAMS), "utf-8")
+        text = CONFIG.format(servers=broker.bootstrap_servers, jars=STREAMS, store="rocksdb")
+        Path("changelog.toml").write_text(text, "utf-8")
         settings = KafkaSettings(
             client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
         )

@@ -1,12 +1,16 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
-One process publishes 5,000 changes a second. This process sends 1,000 requests a second over a few connections. Both
+One process publishes 5,000 changes a second. This process sends 1,000 requests a second over many connections. Both
 share the machine with the broker and the service. So the CPU time of each process is printed too. That of the service
 is also printed for each request and for groups of threads: the group *python* has the event loop and Python's other
 threads, and the other groups are Java's.
 
 With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With `--reads
 0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
+
+After 10,000 changes of a partition, Kafka Streams makes RocksDB write them to disk, and requests for this partition
+wait meanwhile. On a few connections, all other requests would soon wait, too. With `--store in-memory`, nothing is
+written.
 """
 
 import argparse
@@ -42,7 +46,8 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.key import partition_batch
 from changelog.envelope.position import Position, commit_text
 
-ROWS, READS_PER_S, CHANGES_PER_S, SECONDS, CONNECTIONS = 100_000, 1_000, 5_000, 60, 8
+ROWS, READS_PER_S, CHANGES_PER_S, SECONDS, CONNECTIONS = 100_000, 1_000, 5_000, 60, 32
+AIM_MS = 10
 COMMITS_PER_S = 5
 WARM_S = 15
 READY_S_MAX = 300
@@ -59,6 +64,8 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=CHANGES_PER_S, help="changes a second (%(default)s)")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long to measure (%(default)s)")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="number of connections (%(default)s)")
+    parser.add_argument("--store", default="rocksdb", help="where the service keeps rows (%(default)s)")
+    parser.add_argument("--split", action="store_true", help="the service has core 0, and all others core 1")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     print_figures(measure(options), as_json=options.json)
@@ -67,32 +74,36 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> Mapping[str, object]:
     """Returns the figures of one run."""
     seconds = WARM_S + options.seconds
+    if options.split:
+        os.sched_setaffinity(0, {1})  # the processes that this one starts inherit it
     world = World(options.rows + options.changes * seconds * RESERVE, options.rows)
     with temporary_broker() as broker, tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        Path("changelog.toml").write_text(CONFIG.format(servers=broker.bootstrap_servers, jars=STREAMS), "utf-8")
+        text = CONFIG.format(servers=broker.bootstrap_servers, jars=STREAMS, store=options.store)
+        Path("changelog.toml").write_text(text, "utf-8")
         settings = KafkaSettings(
             client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix="booking"
         )
         announce(settings)
         publish(settings, world, 0, options.rows)
-        with served() as (pid, address), publishing(settings, world, options.changes) as publisher_pid:
-            pids = {"the broker": broker.pid, **({} if publisher_pid is None else {"the publisher": publisher_pid})}
+        with (
+            served(core=0 if options.split else None) as (pid, address),
+            publishing(settings, world, options.changes) as publisher_pid,
+        ):
+            pids = {"the service": pid, "the broker": broker.pid}
+            if publisher_pid is not None:
+                pids["the publisher"] = publisher_pid
             load(address, options, WARM_S)
-            before, others_before, began_s = cpu_by_thread(pid), cpu_of_others(pids), time.monotonic()
+            threads, processes, began_s = cpu_by_thread(pid), cpu_by_process(pids), time.monotonic()
             answers = load(address, options, options.seconds)
-            elapsed_s, cpu = time.monotonic() - began_s, cpu_by_thread(pid) - before
-            others = cpu_of_others(pids)
+            elapsed_s = time.monotonic() - began_s
+            threads, processes = cpu_by_thread(pid) - threads, cpu_by_process(pids) - processes
     return {
-        **({} if answers is None else figures_of(answers, cpu)),
-        "CPU of the service, % of a core": round(100 * cpu.total() / TICKS_PER_S / elapsed_s, 1),
-        **{
-            f"CPU of {name}, %": round(100 * (seconds - others_before[name]) / elapsed_s, 1)
-            for name, seconds in others.items()
-        },
+        **({} if answers is None else figures_of(answers, threads)),
+        **{f"CPU of {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1) for name, ticks in processes.items()},
         **{
             f"CPU of the service's {name}, %": round(100 * ticks / TICKS_PER_S / elapsed_s, 1)
-            for name, ticks in cpu.most_common(8)
+            for name, ticks in threads.most_common(8)
         },
     }
 
@@ -102,6 +113,7 @@ def figures_of(answers: open_loop.Answers, cpu: Mapping[str, int]) -> Mapping[st
     count = len(answers.latencies_s)
     return {
         **{f"p{percentile:g} ms": round(answers.milliseconds(percentile), 2) for percentile in (50, 90, 99, 99.9, 100)},
+        f"within {AIM_MS} ms, %": round(100 * float((answers.latencies_s * 1000 <= AIM_MS).mean()), 2),
         "statuses": dict(answers.statuses),
         "CPU of python, us a request": round(cpu["python"] / TICKS_PER_S / count * 1e6),
     }
@@ -127,11 +139,13 @@ def load(address: str, options: argparse.Namespace, seconds: int) -> open_loop.A
 
 
 @contextmanager
-def served() -> Iterator[tuple[int, str]]:
-    """Yields the process id and the address of a service, once its rows can be read."""
+def served(core: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yields the process id and the address of a service, once its rows can be read. It runs on a `core`, or on all."""
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "changelog", "views", "serve", "--port", "0"]
+    if core is not None:
+        command = ["taskset", "--cpu-list", str(core), *command]  # which runs the service as the same process
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         match = re.search(r"views are served at (http://\S+)/", process.stdout.readline())
@@ -205,9 +219,15 @@ def cpu_by_thread(pid: int) -> Counter[str]:
     return ticks
 
 
-def cpu_of_others(pids: Mapping[str, int]) -> Mapping[str, float]:
-    """Returns the CPU seconds of processes, and those of this one, which is the client."""
-    return {**{name: cpu_seconds(pid) for name, pid in pids.items()}, "the client": time.process_time()}
+def cpu_by_process(pids: Mapping[str, int]) -> Counter[str]:
+    """Returns the ticks of CPU that processes have used, those of this process, which is the client, and those of all
+    processes of the machine.
+    """
+    ticks = Counter({name: round(cpu_seconds(pid) * TICKS_PER_S) for name, pid in pids.items()})
+    ticks["the client"] = round(time.process_time() * TICKS_PER_S)
+    user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split()[1:4])
+    ticks["all on this machine"] = user + nice + system
+    return ticks
 
 
 if __name__ == "__main__":

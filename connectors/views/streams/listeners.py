@@ -1,4 +1,4 @@
-"""Makes the objects to which Kafka Streams reports how far it has restored stores.
+"""Makes the objects to which Kafka Streams reports its state, and how far it has restored stores.
 
 Kafka Streams reports a partition as a Java object, which names the partition of the store's changelog. The argument
 `part_of` of each function returns the partition of the table's topic for such an object.
@@ -15,6 +15,18 @@ from changelog.connectors.views.streams.placement import Placement
 from changelog.connectors.views.streams.restoration import Restoration
 
 _log = structlog.get_logger("views")
+
+
+def state_listener(take: Callable[[str], None]) -> Any:
+    """Returns the listener for the state of Kafka Streams; `take` gets the name of each new state."""
+
+    @jpype.JImplements("org.apache.kafka.streams.KafkaStreams$StateListener")
+    class StateListener:
+        @jpype.JOverride
+        def onChange(self, new: Any, _old: Any) -> None:  # noqa: N802 - Java's name
+            take(str(new.name()))
+
+    return StateListener()
 
 
 def restore_listener(placement: Placement, restoration: Restoration, part_of: Callable[[Any], Part]) -> Any:

@@ -22,7 +22,7 @@ import structlog
 
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.java import Threads
-from changelog.connectors.views.streams.listeners import restore_listener, standby_listener
+from changelog.connectors.views.streams.listeners import restore_listener, standby_listener, state_listener
 from changelog.connectors.views.streams.placement import Need, Placement, part_of
 from changelog.connectors.views.streams.restoration import Restoration
 from changelog.connectors.views.streams.service_filter import times_of_included
@@ -158,6 +158,7 @@ class KafkaTables:
         self._threads = Threads()
         self._failure: ChangelogError | None = None
         self._has_failed_thread = self._was_ready = False
+        self._state = ""  # kept here, because each call of Java makes a request wait for Python's lock once more
         self._closing = threading.Event()
         self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
@@ -172,10 +173,12 @@ class KafkaTables:
                 restore_listener(self._placement, self.restoration, self._part_of),
                 standby_listener(self._placement, self._part_of),
                 self._failure_handler(),
+                state_listener(self._take_state),
             ]
             self._streams.setGlobalStateRestoreListener(self._listeners[0])
             self._streams.setStandbyUpdateListener(self._listeners[1])
             self._streams.setUncaughtExceptionHandler(self._listeners[2])
+            self._streams.setStateListener(self._listeners[3])
             self._streams.start()
 
     def refuse_unready(self, table: str) -> None:
@@ -184,18 +187,15 @@ class KafkaTables:
         After all tables have been restored once, partitions that stay here can be read while others move to another
         instance.
         """
-        with self._asking(table):
-            state = str(self._streams.state().name())
-            self._was_ready |= state == "RUNNING"
-            is_moving = self._was_ready and self._settings.advertised is not None and state == "REBALANCING"
-            if state != "RUNNING" and not is_moving:
-                raise restoring(table)
+        self._refuse_failed()
+        state = self._state
+        is_moving = self._was_ready and self._settings.advertised is not None and state == "REBALANCING"
+        if state != "RUNNING" and not is_moving:
+            raise restoring(table)
 
     @property
     def was_ready(self) -> bool:
         """Whether all tables have been restored at least once since the start."""
-        self._threads.enter()
-        self._was_ready |= str(self._streams.state().name()) == "RUNNING"
         return self._was_ready
 
     def are_restored(self) -> bool:
@@ -203,7 +203,7 @@ class KafkaTables:
 
         A thread that fails does not store its tables.
         """
-        return str(self._streams.state().name()) == "RUNNING" and not self._has_failed_thread
+        return self._state == "RUNNING" and not self._has_failed_thread
 
     def other_owner(self, table: str, partition: int) -> str | None:
         """Returns the address of the instance that has a partition of a table; None if this one should have it."""
@@ -344,6 +344,10 @@ class KafkaTables:
             raise restoring(table) from error
         except jpype.JException as error:
             raise _failed(f"reading the rows of {table}", error) from error
+
+    def _take_state(self, state: str) -> None:
+        self._was_ready |= state == "RUNNING"
+        self._state = state
 
     def _refuse_failed(self) -> None:
         if self._failure is not None:
