@@ -165,7 +165,7 @@ def print_figures(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> No
 
 
 def as_json(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> dict[str, dict[str, float]]:
-    """Returns the medians of each side for the line of JSON."""
+    """Returns the medians of each side, rounded, for the line of JSON that `--json` prints last."""
     return {
         side: {
             "rows_per_second": round(rows[side] / median.seconds),

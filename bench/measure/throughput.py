@@ -1,5 +1,5 @@
-"""Measures how fast publishers drain a backlog (publish changes that wait in the database's log) into a Kafka topic.
-Compares our service with Debezium.
+"""Measures how fast our service and Debezium drain a backlog into a Kafka topic. The backlog is the changes that wait
+in the database's log.
 
 Each publisher that is compared is called a side.
 """
@@ -172,8 +172,8 @@ def print_table(medians: Mapping[str, Throughput], heads: Sequence[str] = HEADS)
 
 
 def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mapping[str, float]:
-    """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps a side to its name in the
-    ratios.
+    """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps each of
+    our sides to the name that the result uses for it: `ours` gives `ours_over_debezium`.
 
     Debezium's rate is measured over the whole backlog and over its second half, and the better figure counts. For its
     CPU time, the better figure counts, too.
@@ -196,7 +196,7 @@ def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mappi
 
 
 def as_json(medians: Mapping[str, Throughput]) -> Mapping[str, Mapping[str, float]]:
-    """Returns the medians of each side for the line of JSON."""
+    """Returns the medians of each side, rounded, for the line of JSON that `--json` prints last."""
     return {
         side: {name: round(value, 2) for name, value in asdict(figures).items()} for side, figures in medians.items()
     }

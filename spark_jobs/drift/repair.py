@@ -1,4 +1,6 @@
-"""Asks the running service to repair drift as a report's policy demands, by signals in the database's own log."""
+"""Sends signals through the database's own log. They ask the running service to repair the drift in a report, as the
+report's policy demands.
+"""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

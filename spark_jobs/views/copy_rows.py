@@ -25,8 +25,8 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""Takes a value that is not null, as the Python object that Arrow returns for it. Returns an object that msgspec writes
-as the published JSON.
+"""Converts a Python object that Arrow returned for a value into one that msgspec writes as the published JSON. The value
+is never null.
 """
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
@@ -67,8 +67,9 @@ _DETAILED: Final = ("22", "23")  # classes of errors whose messages quote values
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """The columns of a view: first `columns` (nested documents are arrays of structs), then the columns that describe
-    the state.
+    """The columns of a view: first its own `columns`, then those that describe each row's state, such as `_position`.
+
+    Nested documents are arrays of structs.
     """
 
     columns: Sequence[Column]
@@ -97,8 +98,8 @@ def copier(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns a function that copies a task's batches into `table` and records the task in `parts`, in one transaction.
 
-    `table` and `parts` are quoted names; `nonce` is the text that `parts` demands. If an earlier attempt of the task
-    has copied the rows, the function copies nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE)
+    `table` and `parts` are quoted names. `parts` accepts only rows with this `nonce`, so a task that remains from an
+    earlier run can copy nothing. If an earlier attempt of the same task has copied the rows, the function copies nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE)
     if PostgreSQL reports an error.
     """
     finish = [_finish(column.type) for column in shape.columns]

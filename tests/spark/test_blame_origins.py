@@ -25,7 +25,9 @@ def move(at: int, old: str, new: str, entity: str = "order") -> Move:
 
 
 def origin_at(spans: Sequence[KeySpan], key: str, position: str, entity: str = "order") -> tuple[str, str]:
-    """Returns the origin of the row that has this key at this position. Without a move, this is the key itself."""
+    """Returns the origin of the row that has this key at this position. If no span has the position, the origin is the
+    key itself.
+    """
     origins = [
         span.origin
         for span in spans
@@ -81,6 +83,8 @@ def test_a_change_of_the_partition_alone_is_no_move(spark: SparkSession, tmp_pat
     ]
     changes = frame(spark, tmp_path, records)
     assert sorted((arrival.old, arrival.new) for arrival in moves_of(changes)) == [(quote, "2"), ("2", quote)]
-    with pytest.raises(ChangelogError, match="more than 1 changes move a row to another key; name fewer") as raised:
+    with pytest.raises(
+        ChangelogError, match="more than 1 changes move a row to another key; name fewer entities"
+    ) as raised:
         moves_of(changes, moves_max=1)
     assert raised.value.kind is Kind.LIMIT

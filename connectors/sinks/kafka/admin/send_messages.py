@@ -16,7 +16,7 @@ The two None stand for callbacks. For a message without a time and headers, the 
 
 
 def send_messages(client: Client, calls: Iterable[ProduceCall], action: str) -> None:
-    """Sends messages, and returns when the broker has stored them. `action` names the step in errors.
+    """Sends messages, and returns when the broker has stored them. Error messages begin with `action`.
 
     Raises ChangelogError.
     """
