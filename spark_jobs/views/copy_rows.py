@@ -25,8 +25,8 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""Converts a Python object that Arrow returned for a value into one that msgspec writes as the published JSON. The value
-is never null.
+"""Converts a Python object that Arrow returned for a value, which is never null, into one that msgspec writes as the
+published JSON.
 """
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
@@ -99,7 +99,8 @@ def copier(
     """Returns a function that copies a task's batches into `table` and records the task in `parts`, in one transaction.
 
     `table` and `parts` are quoted names. `parts` accepts only rows with this `nonce`, so a task that remains from an
-    earlier run can copy nothing. If an earlier attempt of the same task has copied the rows, the function copies nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE)
+    earlier run can copy nothing. If an earlier attempt of the same task has copied the rows, the function copies
+    nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE)
     if PostgreSQL reports an error.
     """
     finish = [_finish(column.type) for column in shape.columns]
