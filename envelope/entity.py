@@ -11,7 +11,9 @@ TRUNCATE_KEY = "\0truncate"
 """The reserved key of a message that publishes a truncate. Each partition gets one such message."""
 
 END_KEY = "\0end"
-"""The reserved key of the mark that ends a partition of a topic on Kafka when its entity is repartitioned."""
+"""The reserved key of a mark. When an entity is repartitioned, each partition of its old topic gets a mark as its last
+message.
+"""
 
 DEAD = "dead"
 """The reserved entity that holds messages which an operator set aside."""
@@ -34,9 +36,9 @@ RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 class Evolution:
     """The policy for changes of an entity's columns.
 
-    `mode` says which changes are compatible. `on_restated` applies if a change of columns altered values in stored
-    rows, although the database's log has no change of these rows. With `read`, the service reads the table again; with
-    `ask`, an operator has to request that.
+    `mode` says which changes are compatible. `on_restated` says what to do if a change of columns gave stored rows
+    other values without a change of these rows in the log: with `read`, the service reads the table again; with `ask`,
+    an operator has to request that.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE

@@ -56,7 +56,7 @@ def partition_batch(keys: pa.StringArray | pa.BinaryArray, partitions: int) -> n
 
 
 def _murmur2_batch(keys: pa.BinaryArray) -> Hashes:
-    """Returns the `murmur2` of each key. Pass n (0, 1, …) mixes in the n-th word of each key that has one."""
+    """Returns the `murmur2` of each key."""
     _, offsets, data = keys.buffers()
     ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
     lengths = np.diff(ends)
@@ -73,6 +73,7 @@ def _murmur2_batch(keys: pa.BinaryArray) -> Hashes:
 def _mix_words(
     hashes: Hashes, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
 ) -> None:
+    """Mixes the whole words of all keys into the hashes. Each round takes the next word of every key that has one."""
     rows, at = np.flatnonzero(counts), 0
     if not len(rows):
         return

@@ -24,7 +24,10 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`. MISSING is not null, and it does not stand for a value that the log did not send."""
+    """The type of `MISSING`, which stands for a whole state that a message does not have. It is not null.
+
+    For a single value that the log did not send, `Source.unavailable` names the column.
+    """
 
     MISSING = "missing"
 
@@ -91,8 +94,9 @@ class Provenance:
 class Envelope:
     """One change of one row: its provenance, and the row after the change and before the change, as raw JSON text.
 
-    For a create or a read, `original` is MISSING. An update has both states, but its `original` is MISSING if no column
-    of the row before the change is known. For a delete, `current` is None. For a truncate, both are None.
+    For a create or a read, `original` is MISSING. For an update, it is MISSING unless the source sent the whole old
+    row; single values may still be missing from it (`unavailable_original`). For a delete, `current` is None. For a
+    truncate, both are None.
     """
 
     provenance: Provenance

@@ -19,8 +19,8 @@ PREFIX = "provenance"
 
 SESSION_PREFIX = "provenance-session"
 """The prefix of messages that the database's trigger writes if the setting for stamps is empty or too long. Their stamp
-is made from the session. It never replaces a stamp with the prefix `PREFIX`. An application can write such a stamp as a
-message itself, and the trigger does not see that message.
+is made from the session. It never replaces a stamp with the prefix `PREFIX`: an application can write its stamp as a
+message itself. The trigger does not see this message, so it may write a session stamp after it.
 """
 
 NBYTES_MAX = 4096

@@ -17,7 +17,7 @@ from changelog.envelope.columnar.flat_json import Form, Mask
 from changelog.envelope.delta.patch_text import pointer
 
 FORMS_MAX: Final = 16
-"""The most forms that are tried in one batch. Each form costs a pass over all remaining rows."""
+"""The most attempts to find a form in one batch. Each attempt costs a pass over all remaining rows."""
 
 _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 
@@ -26,8 +26,8 @@ def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.Strin
     """Compares pairs of states, none of them null. Returns patches for as many pairs as possible, and a mask of these
     pairs.
 
-    A pair may get no patch if its states have different forms or are not plain (see `Form.of`), or if the batch has
-    more than `FORMS_MAX` forms. The patches are the same bytes as those of
+    Some pairs can be left without a patch: pairs whose states have different forms or are not plain (see `Form.of`),
+    and pairs that remain after `FORMS_MAX` attempts to find a form. The patches are the same bytes as those of
     `changelog.envelope.delta.patch_text.changes`.
     """
     remaining = np.arange(len(original))
@@ -81,8 +81,8 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """Returns two texts of an edit's JSON for each column: the text before the old value, and the text between the old
-    value and the new value. The old value belongs to the edit's `test`, the new value to its `replace`.
+    """Returns the fixed parts of the patch of each column, which has a `test` of the old value and a `replace` by the
+    new one: the text before the old value, and the text between the two values.
     """
     paths = [pointer(name.decode()).decode() for name in names]
     tests = [f'{{"op":"test","path":{path},"value":' for path in paths]

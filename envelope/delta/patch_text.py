@@ -73,8 +73,8 @@ def _of_pieces(original: bytes, current: bytes) -> bytes | None:
     Both texts are cut at `,"`, which appears between two members. In flat JSON without white space, it appears
     elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. The texts
     are equal up to the first pair of pieces that differ. If both pieces of this pair are whole members of the same
-    column, then a new member begins after them in both texts. So the same reasoning applies to the next pair that
-    differs.
+    column, neither text was cut inside a string here, and the next piece begins a new member in both. So the same
+    reasoning applies to the next pair that differs.
     """
     if original.find(b"{", 1) > 0 or current.find(b"{", 1) > 0 or b"[" in original or b"[" in current:
         return None

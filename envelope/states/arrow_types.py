@@ -28,7 +28,9 @@ _PRIMITIVES: Final[Mapping[Primitive, pa.DataType]] = {
 
 
 def to_arrow(type_: ColumnType) -> pa.DataType:
-    """Returns the Arrow type of a column. Spark converts `changelog.schemas.spark.to_spark(type_)` to the same type."""
+    """Returns the Arrow type of a column. It is the one that Spark gives to its own type for the column, which is
+    `changelog.schemas.spark.to_spark(type_)`.
+    """
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]

@@ -79,7 +79,7 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         ([step("5", added={"b"})], "4", '"b":1', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "5", '"b":null', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "6", '"b":null', "", Compared(kind="changed", columns=("b",))),
-        # if a column was added with a default, earlier rows of the table have it, but the changelog never got it
+        # a column was added with a default: older rows of the table have the default, but the log has no change of them
         ([step("5", added={"b"}, restated={"b"})], "4", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("5", added={"b"}, restated={"b"})], "5", '"b":1', "", Compared(kind="changed", columns=("b",))),
         # a retyped column's values are written differently

@@ -21,10 +21,11 @@ COMMITS = 3
 
 
 def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLog:
-    """Stores the records in at most `COMMITS` commits of whole transactions, as if a service had read a backlog.
+    """Writes the records to a file log in at most `COMMITS` commits. Each has whole transactions, often several, as
+    when a service reads a backlog.
 
-    Also writes an archive, which replaces the first `archived` commits for readers. Each entity has one file in it,
-    sorted by key.
+    If `archived` is not 0, also writes an archive of the first `archived` commits, which readers read instead of these
+    commits. Each entity has one file in it, sorted by key.
     """
     numbers = sorted({position_of(item).commit for item in records})
     part = {number: index * COMMITS // len(numbers) for index, number in enumerate(numbers)}

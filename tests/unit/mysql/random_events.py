@@ -211,7 +211,7 @@ closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Heartbeat, header=headers(EventType.HEARTBEAT_V2), file=texts, position=uint64),
     tagged_gtids.filter(lambda gtid: gtid.original_commit_us == gtid.immediate_commit_us),
 )
-"""Events in which all fields have known sizes. With bytes cut off or added, they are no valid events."""
+"""Events that are not valid any more if bytes are cut off their end or added to it."""
 
 events: st.SearchStrategy[Event] = closed_events | st.one_of(
     st.builds(Rotate, header=headers(EventType.ROTATE), file=texts, position=uint64),

@@ -27,9 +27,10 @@ Row = tuple[Value, ...]
 class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record as it arrived.
 
-    `key` and `value` are the bytes of the record, None for a null. If their schemas arrived separately, `key_schema`
-    and `value_schema` are these schemas in JSON; the JSON is `null` if there is no schema. Both are None if `key` and
-    `value` arrived as a converter wrote them. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
+    `key` and `value` are the bytes of the record, None for a null. Debezium in a process sends their schemas
+    separately: then `key_schema` and `value_schema` are these schemas in JSON, or the text `null` if there is none.
+    For a record of a topic, both are None, because a converter of Kafka Connect wrote its bytes. `timestamp_ms` is the
+    record's own time, in milliseconds since 1970, UTC.
     """
 
     topic: str
@@ -70,8 +71,9 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
     gives no id. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
     `snapshot` is `true` for a row of a snapshot, `last` for the row that ends the snapshot, and empty for other events.
-    If Debezium numbers the events of transactions, `counted_in` is the id of the transaction in which it counts the
-    event, and `order` is the number of the event in that transaction.
+    If Debezium numbers the events of each transaction, `order` is the number of this event, and `counted_in` is the id
+    of the transaction in the block `transaction`. This id may differ from `transaction`, which comes from the block
+    `source` if that has one.
     """
 
     connector: str
@@ -88,8 +90,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `before` is None if the event has no old row: the events of updates and deletes may lack it. `key` has the values of
     the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and then a
-    create. The `moves` of the delete is `to`, and that of the create is `from`. Each has the other's key as
-    `other_key`, if a header of its message has it.
+    create. The delete has `moves` = `to`: its row moved to `other_key`, the new key. The create has `moves` = `from`:
+    its row came from `other_key`, the old key. Both are empty if the message has no header with the other key.
     """
 
     table: EventTable

@@ -56,7 +56,7 @@ class KeyReader:
         self._readers: dict[int, tuple[Layout, tuple[str, ...], RowsReader]] = {}
 
     def read(self, message: SourceRecord) -> Key:
-        """Returns the key of a message. Keys that are not objects have no names."""
+        """Returns the key of a message; a key without names if it is missing, or not an object."""
         content, schema = message.key, message.key_schema
         if schema is None:
             return self._read(message.topic, content, message.headers)
@@ -88,7 +88,9 @@ class KeyReader:
         return Key(names, payload, rows)
 
     def document(self, key: Key) -> Key:
-        """Returns the key of a MongoDB document, with JSON as values, because documents are published as JSON."""
+        """Returns the key of a MongoDB document with its values as JSON, because documents are published as JSON. A key
+        that already has such values is returned as it is.
+        """
         if key.own is None:
             return key
         content = key.content

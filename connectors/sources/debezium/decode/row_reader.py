@@ -1,12 +1,12 @@
 """Generates functions that read the rows of one table, from JSON or from the values that an Avro decoder returns.
 
-A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. A generated function then tests
-each token with one expression, without a call: most tokens are published as they are. All other tokens go through the
-column's converter, which defines the result (`values.tokens`). `RowsReader.from_members` has the same result, and uses
-only the converters. Tests compare the two.
+A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. For columns of the usual types,
+a generated function then tests each token with one expression. Most tokens pass the test, and are published as they
+are. All other tokens go through the column's converter, which defines the result (`values.tokens`).
+`RowsReader.from_members` has the same result, and uses only the converters. Tests compare the two.
 
-For values from an Avro decoder, a generated function prints the usual ones itself. `RowsReader.from_values` has the
-same result, and uses only the converters.
+For rows from an Avro decoder, a generated function prints most strings, integers and booleans itself. The other values
+go through the converters. `RowsReader.from_values` has the same result, and uses only the converters.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +31,8 @@ _PASSES: Final = {
 }
 """For each type whose tokens are mostly published as they are: the expression that converts a token `t`.
 
-`c` is the column's converter. The expression is right only for strings without escapes."""
+`c` is the column's converter. The expression of STRING is right only for a token without a
+backslash. If a row has a backslash, `compiled` uses an expression that also tests this."""
 
 _PRINTS: Final = {
     Primitive.STRING: "encode({t}) if type({t}) is str and {t} not in special else {c}({t})",
@@ -50,7 +51,7 @@ _NO_ESCAPE: Final = r" if b'\\' not in {t} and "
 class ValueReaders:
     """Functions that read a table's rows from the values of an Avro decoder. Each value is an argument.
 
-    `row` takes the values of one row, and `change` those of the row before and of the row after a change. Both raise
+    `row` takes the values of one row; `change` takes those of the old row, and then those of the new row. Both raise
     the errors of converters.
     """
 
@@ -63,7 +64,8 @@ class Readers:
     """Functions that read a table's rows from JSON.
 
     `row` reads one row, and `change` the rows before and after a change, which have mostly the same values. Both raise
-    msgspec.ValidationError unless a row has exactly the columns of the table, and the errors of converters.
+    msgspec.ValidationError if a row does not have exactly the columns of the table. They also raise the errors of
+    converters.
     """
 
     row: Callable[[Raw | bytes], Row]
@@ -128,8 +130,8 @@ class ValueColumn:
 def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
     """Returns the readers of rows with these columns. `unavailable` are the strings for a value that was not sent."""
     scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
-    # Equal floats may be printed differently (0 and -0). So without `passing`, two values are the same only if they are
-    # one object.
+    # Equal floats may be printed differently (0 and -0). So in columns whose `passing` is None, two values are the same
+    # only if they are one object.
     same = ["is" if column.passing is None else "==" for column in columns]
     row, change = _functions(
         [_expression(column) for column in columns], [column.convert for column in columns], same, scope
