@@ -65,7 +65,7 @@ class Problem:
     against: str  # the older version's label; empty if the new schema by itself is wrong
     text: str  # what is wrong
     hint: str  # what to do
-    strict: bool  # whether Avro's own resolution would allow the change
+    strict: bool  # whether only our stricter rules forbid the change, and Avro's own resolution allows it
 
 
 def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list[Problem]:

@@ -36,7 +36,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(
             Kind.USAGE,
             "the service reads no tables of this source, so a new topic would lack the rows that do not change",
-            hint="publish to new topics under another [sink] prefix",
+            hint="start a new changelog, under another [sink] prefix",
         )
     refuse_running(settings)
     with kafka_needed():

@@ -18,7 +18,7 @@ class Candidate(Protocol):
 
     @property
     def home(self) -> str:
-        """The schema of the tables that a configuration names without a schema."""
+        """The schema that is meant if a configuration names a table without one, such as `public`."""
 
     @property
     def usual_tables(self) -> str:

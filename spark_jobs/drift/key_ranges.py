@@ -46,8 +46,8 @@ class Bounds:
     end: int | str | None
 
     def holds(self, key: Column) -> Column:
-        """Returns the condition that a canonical key is in the range. The condition is null for text that is not a key
-        of this entity.
+        """Returns the condition that a canonical key is in the range. If the range has a bound, the condition is null
+        for a text from which the first column's value cannot be read.
         """
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
@@ -55,7 +55,7 @@ class Bounds:
         return in_range if self.end is None else in_range & (value < F.lit(self.end))
 
     def of_source(self) -> KeyBounds:
-        """Returns the range in the form that the source needs to read only its rows."""
+        """Returns the range in the form in which the source takes it, so that it reads only the rows in the range."""
         return KeyBounds(column=self.column, by_bytes=self.type is Primitive.STRING, first=self.first, end=self.end)
 
 

@@ -42,7 +42,9 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
 
 
 def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
-    """Yields the signals for an entity. Their ids contain the run's id, so the service never obeys a signal twice."""
+    """Yields the signals for an entity. Their ids are made from the run's id. So a second repair by the same report
+    sends the same ids, and the service obeys each only once.
+    """
     prefix = f"drift-{run}-{entity}"[:90]
     match do:
         case "republish":

@@ -32,9 +32,9 @@ class Settings:
     `accept_cluster`, it continues even on another database cluster.
 
     A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
-    `read_s` seconds. Every wait ends soon after `stopping` returns true. `sessions` holds the ids of the server
-    processes of all sessions that this process has had. `alive` is called now and then while the creation of the slot
-    waits for transactions to end.
+    `read_s` seconds. Every wait ends soon after `stopping` returns true. `sessions` holds the process ids, on the
+    server, of the replication sessions that this service has opened. `alive` is called now and then while the creation
+    of the slot waits for transactions to end.
     """
 
     name: str

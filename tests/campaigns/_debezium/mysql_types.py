@@ -18,10 +18,11 @@ NOT_CARRIED: Mapping[Flavour, str] = {
 }
 """Types that Debezium cannot handle, as regular expressions.
 
-Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails with labels in
-the character set `binary`. Its driver for reading tables fails with negative numbers that have leading zeros. YEAR
-fails in a table with eight columns of numbers: MySQL's log has a list that says which of these columns are unsigned. In
-8.0, the list leaves out columns of type YEAR. Debezium expects them, and reads beyond the list's end.
+Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails with an ENUM
+or SET whose labels are in the character set `binary`. Its driver for reading tables fails with negative numbers that
+have leading zeros. YEAR fails in a table with eight columns of numbers: MySQL's log has a list of bits that says which
+of these columns are unsigned. MySQL 8.0 leaves columns of type YEAR out of the list, but Debezium expects them, and
+reads beyond the list's end.
 """
 
 

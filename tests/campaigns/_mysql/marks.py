@@ -1,9 +1,9 @@
 """Reads a hot table by marks, as DBLog and Debezium's incremental snapshots do, and counts how often that goes wrong.
 
 A mark is a change of a row that only the reader changes. A chunk is read between two marks, and its rows are placed at
-the second mark in the log. Rows that changed between the marks are left out. The method takes the other rows for
-current. It assumes that every commit before the first mark in the log was visible when the chunk was read. MySQL with
-`binlog_order_commits = OFF` does not promise that.
+the second mark in the log. Rows that changed between the marks are left out. The method assumes that the other rows are
+up to date at the second mark. So it assumes that every commit before the first mark in the log was visible when the
+chunk was read. MySQL with `binlog_order_commits = OFF` does not promise that.
 """
 
 import threading
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from changelog.connectors.servers.mysql import MysqlServer
 
 MARK = -1
-"""The key of the row that is the mark."""
+"""The key of the row whose changes are the marks."""
 
 Versions = Mapping[int, int]
 """The version of each row, by its key."""
@@ -49,7 +49,8 @@ _CHANGE_MARK = f"UPDATE hot SET version = version + 1 WHERE id = {MARK}"
 class MarksJudge:
     """Compares chunks that were read by marks with the log. `judged` is the number of chunks that were compared.
 
-    `wrong` is the number of chunks in which a row is older than the row's last change before the first mark in the log.
+    `wrong` is the number of chunks that have an old version of a row, although the row's last change is before the
+    chunk's first mark in the log.
     `chunks` has the chunks whose second mark is not yet delivered; see `MarkedReader`.
     """
 
@@ -63,8 +64,8 @@ class MarksJudge:
     def add(self, number: int, version: int, commit: str) -> None:
         """Judges the next change of the log.
 
-        `number` and `version` are the key and the version of the row. `commit` has the epoch and the commit of the
-        change's position.
+        `number` and `version` are the key and the version of the row. `commit` is the part of the
+        change's position that has the epoch and the commit.
         """
         if number != MARK:
             self._versions[number], self._commits[number] = version, commit

@@ -1,4 +1,5 @@
-"""Tests a service with a `[state]`: a store of its own, from which it takes the row before each change.
+"""Tests a service with a `[state]`: a store of its own, from which it takes each row as it was before
+a change.
 
 The service publishes to Kafka. It finds these rows also after restarts, and after the folder of the store was lost.
 """

@@ -2,7 +2,7 @@
 
 - The source imports nothing of PostgreSQL. So these tests show that the shared code suits other databases.
 - The changes are random. The process crashes at random fail points of the loop, the source and the sink.
-- At the end, the changelog is compared with the tables, and with the world's own log of transactions.
+- At the end, the changelog is compared with the tables and the log of the `World`, which is the database in memory.
 """
 
 import json
@@ -162,7 +162,7 @@ class Shop:
             raise CrashError
 
     def _touch_ghosts(self) -> None:
-        """Inserts some ghosts (keys that the table lacks) before their message is written. Deletes some again."""
+        """Inserts some ghosts (keys that the table lacks) of the chunk that was just read. Deletes some again."""
         name, keys = self._source.ghosts
         for key in keys:
             fate = self._random.choice(["left alone", "back", "back and gone"])
@@ -208,10 +208,10 @@ def _json(edit: RowEdit) -> str | None:
 
 
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each row of a table read that contradicts the log.
+    """Describes each row that a table read or a sweep published, and that contradicts the log.
 
-    A read or swept row must agree with the last edit of its key before the row's position. If that edit was not logged,
-    only the table knew the state, so the row is not checked.
+    Such a row must have the state that the last edit of its key before the row's position left. If that edit was not
+    logged, only the table knew the state, so the row is not checked.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
     for logged in world.transactions():
@@ -236,7 +236,8 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each deletion by a sweep for which the changelog lacked the key, or had it with another state.
+    """Describes each deletion by a sweep if the changelog did not have the key then, or had it in a state that is not
+    the deletion's `original`.
 
     A comparison with the tables does not find such errors, because the key is absent in the end in any case.
     """

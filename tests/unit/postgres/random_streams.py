@@ -169,7 +169,9 @@ class _Writer:
         return tuple(self._value(relation_, column) for column in relation_.columns)
 
     def _value(self, relation_: Relation, column: RelationColumn) -> Value:
-        """Draws a value or NULL. NULL is rare in columns of the key and the partition, where it stops the stream."""
+        """Draws a value or NULL. NULL is rare in the columns of the key and of `partition_by`, because it stops
+        the stream there.
+        """
         one_in = 60 if column.name in self._placing[relation_.relid] else 5
         null = (relation_.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
         return None if null else self._draw(SERVER_TEXTS[column.type_oid]).encode()

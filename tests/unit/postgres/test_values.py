@@ -1,4 +1,4 @@
-"""Tests the JSON that is made from the server's texts of values. `test_values_oracle.py` tests it with a server."""
+"""Tests how values, as the server prints them, become JSON. `test_values_oracle.py` tests this with a server."""
 
 import contextlib
 import json

@@ -1,8 +1,9 @@
-"""Finds out which transactions of the binary log a snapshot of the server sees.
+"""Finds out which transactions a snapshot of the server sees, of those in the binary log.
 
-A transaction is identified by its coordinate in the log. MariaDB says up to which place of the log a snapshot sees the
-commits. MySQL only says which GTIDs were executed before the snapshot was taken; the service remembers which GTID it
-received at each coordinate. Both databases can deliver a commit before they make it visible.
+A transaction is identified by its coordinate in the log. For each snapshot, MariaDB names a place in the log: the
+snapshot sees exactly the commits before this place. MySQL only says which GTIDs were executed before the snapshot was
+taken; the service remembers which GTID it received at each coordinate. Both databases can deliver a commit before they
+make it visible.
 """
 
 from bisect import bisect_left
@@ -67,7 +68,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceSnapshot:
-    """A snapshot of MariaDB: it sees exactly the transactions that begin before the coordinate `end`.
+    """A snapshot of MariaDB: it sees exactly the transactions whose coordinate is less than `end`.
 
     `sees_received` says whether it sees all transactions that were delivered before the stream was opened.
     """
@@ -93,7 +94,7 @@ class GtidSnapshot:
         self._delivered = deliveries
 
     def misses(self, ids: Ints) -> Mask:
-        """See `Visibility`. It is safe to treat a transaction as missing although the snapshot sees it."""
+        """See `Visibility`. The mask may also have a transaction that the snapshot does see, which does no harm."""
         coordinates, places = np.unique(ids, return_inverse=True)
         gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
         mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]

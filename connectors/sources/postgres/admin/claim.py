@@ -41,8 +41,8 @@ def claim_slot(
 
     If another session holds the slot, the function tries again for `patience_s` seconds, because the server needs a
     moment to notice that one of our sessions was killed. If a connection breaks silently, the server keeps its session
-    for `wal_sender_timeout`. `sessions` holds the ids of the server processes of all sessions that this process has
-    had; the id of `replication` is added to them.
+    for `wal_sender_timeout`. `sessions` holds the process ids, on the server, of the replication sessions that this
+    service has opened; the id of `replication` is added to them.
 
     Raises ChangelogError: IN_USE if a foreign session holds the slot, CONNECTION if one of `sessions` holds it,
     PRECONDITION if the slot is not one of ours.

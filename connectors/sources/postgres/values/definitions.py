@@ -36,7 +36,7 @@ class CompositeReading:
     """One reading of some composites in the catalogue.
 
     `rows` identifies the attributes; altering any attribute changes `rows`. `makers` holds the transactions that wrote
-    the attributes (the low 32 bits of their ids), but only transactions that the stream may not have delivered yet.
+    the attributes (the low 32 bits of their ids), but only transactions that the stream may still deliver.
     `pending` says that a transaction is altering one of the composites at this moment. If `pending` is false, the
     reading includes every alteration that committed before the log position `before`.
     """
@@ -135,7 +135,9 @@ class Definitions:
             self._ends[xid & 0xFFFFFFFF] = min(self._ends[xid & 0xFFFFFFFF], commit)
 
     def settle(self) -> bool:
-        """Returns whether the open transaction sees other types than the previous transaction, as far as is known."""
+        """Returns whether types may resolve differently than at the previous call: the definitions that the current
+        transaction sees, or the certainty about them, have changed.
+        """
         before, self._settled = self._settled, self._choose()
         return self._settled != before
 
@@ -198,10 +200,10 @@ def read_composites(connection: psycopg.Connection[Any], slot: str, relations: C
     )
 
 
-# The order matters. A transaction that alters a type holds its lock until other sessions can see its commit. So if an
-# alteration is in the log before the first query, and its lock is gone at the second, then the third query sees it,
-# because each query has a snapshot of its own. A type whose attributes were all created with the type itself was never
-# altered.
+# The order matters. A transaction that alters a type holds its lock until other sessions can see its commit, and each
+# query has a snapshot of its own. So if an alteration is in the log before the first query, and its lock is gone at the
+# second, the third query sees it. `bool_and` finds the types that were never altered: all their attributes were created
+# with the type itself.
 _ATTRIBUTES = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint;
