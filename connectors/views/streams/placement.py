@@ -1,12 +1,14 @@
-"""Knows which instances have the partitions of tables, and up to which offset this process has its own partitions.  If
-a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables for
-a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs. The
-process compares this offset with the offsets that it has reached itself: it has restored the table up to one, and has
-committed others since.
+"""Knows which instances have the partitions of tables, and up to which offset this process has its own partitions.
+
+If a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables
+for a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs.
+The process compares this offset with the offsets that it has reached itself: it has restored the table up to one, and
+has committed others since.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from changelog.connectors.kafka.offsets import Part
@@ -20,6 +22,9 @@ processes can see a commit a moment before the process that made it.
 """
 
 _POLL_S = 0.005
+"""How long readers wait before Kafka Streams is asked again for the committed offsets, in seconds. Each question calls
+Java some dozens of times, and all readers that wait need the same answer. So only one of them asks.
+"""
 
 
 class Need(NamedTuple):
@@ -43,6 +48,7 @@ class Placement:
         self._restored_ends: dict[Part, int] = {}
         self._restored: dict[Part, int] = {}
         self._committed: Mapping[Part, int] = {}
+        self._asking, self._asked_until_s = Lock(), 0.0
         self._standbys: dict[Part, int] = {}
         self._owners: Mapping[Part, str] = {}
         self._standby_addresses: Mapping[Part, Sequence[str]] = {}
@@ -84,15 +90,24 @@ class Placement:
         Does not wait for a restoration, which takes longer, and could block all threads that read.
         """
         deadline_s = time.monotonic() + WAIT_S
-        while self._restored.get(part, 0) < need.store_offset and self._committed.get(part, 0) < need.offset:
-            committed = dict(_committed(self._streams))
-            self._committed = committed
-            if committed.get(part, 0) >= need.offset:
-                break
+        while not self._has(part, need):
+            self._ask(part, need)
+            if self._has(part, need):
+                return True
             if part in self._restored_ends or time.monotonic() >= deadline_s:
                 return False
             time.sleep(_POLL_S)
         return True
+
+    def _has(self, part: Part, need: Need) -> bool:
+        return self._restored.get(part, 0) >= need.store_offset or self._committed.get(part, 0) >= need.offset
+
+    def _ask(self, part: Part, need: Need) -> None:
+        """Asks Kafka Streams for the committed offsets, unless another reader did so a moment ago."""
+        with self._asking:
+            if not self._has(part, need) and time.monotonic() >= self._asked_until_s:
+                self._committed = dict(_committed(self._streams))
+                self._asked_until_s = time.monotonic() + _POLL_S
 
     def other_owner(self, part: Part) -> str | None:
         """Returns the address of the instance that has a partition. Returns None if this instance should have it, or if

@@ -1,7 +1,9 @@
-"""Makes Kafka Streams skip the messages of services that a view does not include.  Kafka Streams skips a message whose
-time is negative, and counts its offset as processed. So a `TimestampExtractor`, which sees the headers of a message,
-can make Kafka Streams skip it. The extractor is made of Java's own functions (`java.lang.invoke`). So Java evaluates it
-without calling Python. Each call would have to wait for the other threads of Python.
+"""Makes Kafka Streams skip the messages of services that a view does not include.
+
+Kafka Streams skips a message whose time is negative, and counts its offset as processed. So a `TimestampExtractor`,
+which sees the headers of a message, can make Kafka Streams skip it. The extractor is made of Java's own functions
+(`java.lang.invoke`), so Java evaluates it without calling Python. Each call of Python would have to wait for Python's
+other threads.
 """
 
 from typing import Any, Final

@@ -5,6 +5,8 @@ No Java runs here: an object in memory stands for Kafka Streams.
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,10 @@ import pytest
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams import placement
 from changelog.connectors.views.streams.placement import Need, Placement
+from tests.patience import PATIENCE_S
+
+READERS = 8
+ANSWER_S = 0.05
 
 ORDER, GUEST = ("booking.order", 0), ("booking.guest", 0)
 
@@ -33,10 +39,13 @@ class Streams:
 
     def __init__(self) -> None:
         self.committed: dict[Part, int] = {}
+        self.questions = 0
         self.owners: Mapping[tuple[str, int], list[Part]] = {}
         self.standbys: Mapping[tuple[str, int], list[Part]] = {}
 
     def metadataForLocalThreads(self) -> Any:  # noqa: N802 - Java's name
+        self.questions += 1
+        time.sleep(ANSWER_S)  # so that all readers of a test wait before the first one has the answer
         offsets = {JavaPart(part): offset for part, offset in self.committed.items()}
         task = SimpleNamespace(committedOffsets=lambda: offsets)
         return [SimpleNamespace(activeTasks=lambda: [task])]
@@ -88,6 +97,21 @@ def test_a_store_with_its_own_changelog_has_what_was_restored_from_there_or_comm
     streams.committed = {ORDER: 9}
     assert here.await_offset(ORDER, Need(9, 4))
     assert not here.await_offset(ORDER, Need(10, 4))
+
+
+def test_one_of_many_readers_asks_for_the_committed_offsets() -> None:
+    """All readers wait for the same offset, which has been committed since."""
+    streams = Streams()
+    streams.committed = {ORDER: 5}
+    here, together = Placement(streams, None), Barrier(READERS)
+
+    def read(_: int) -> bool:
+        together.wait(PATIENCE_S)
+        return here.await_offset(ORDER, Need(5, 5))
+
+    with ThreadPoolExecutor(READERS) as pool:
+        assert all(pool.map(read, range(READERS)))
+    assert streams.questions == 1
 
 
 def test_no_reader_waits_for_a_restoration(monkeypatch: pytest.MonkeyPatch) -> None:
