@@ -225,8 +225,8 @@ def cpu_by_process(pids: Mapping[str, int]) -> Counter[str]:
     """
     ticks = Counter({name: round(cpu_seconds(pid) * TICKS_PER_S) for name, pid in pids.items()})
     ticks["the client"] = round(time.process_time() * TICKS_PER_S)
-    user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split()[1:4])
-    ticks["all on this machine"] = user + nice + system
+    user, nice, system, _idle, _waiting, *interrupts = map(int, Path("/proc/stat").read_text().split()[1:8])
+    ticks["all on this machine"] = user + nice + system + sum(interrupts)
     return ticks
 
 

@@ -21,6 +21,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 HEAD_BYTES_MAX = 32 * 1024
 """The most bytes of the first line and the headers of a request."""
 
+_TOO_LONG = "The head of the request is too long."
+
 HEAD_S = 10.0
 """How long a client may take to send the first line and the headers of a request, in seconds."""
 
@@ -156,28 +158,57 @@ class _Connection(HttpToolsProtocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
+    _unfinished_bytes = 0  # received since the parser last finished a head or a part of a content
     _head_bytes = 0
+    _refusal: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+        self._unfinished_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
+        if self._unfinished_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response(_TOO_LONG)
         self._await_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses a request, and closes the connection. If an earlier request is still being answered, the connection
+        is only closed, because the refusal would be in the middle of the earlier answer.
+        """
+        if self.pipeline or (self.cycle is not None and not self.cycle.response_complete):  # type: ignore[redundant-expr]
+            self.transport.close()
+        else:
+            super().send_400_response(self._refusal or msg)
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + len(b": \r\n"))
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= REQUESTS_AHEAD_MAX:
-            raise ValueError("too many requests wait")  # data_received then answers 400, and closes the connection
-        self._head_bytes = 0
+            self._refuse("Too many requests wait.")
+        self._unfinished_bytes = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._head_bytes = 0
+        self._unfinished_bytes = 0
         super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """Starts the next request that waits. While others wait, nothing more is read from the connection."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -191,6 +222,16 @@ class _Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         _cancel(self._read_timer)
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(_TOO_LONG)
+
+    def _refuse(self, refusal: str) -> None:
+        """Stops the parser, after which `data_received` calls `send_400_response`."""
+        self._refusal = refusal
+        raise ValueError(refusal)
 
     def _await_head(self) -> None:
         """Starts the timer for the head of the next request, unless it runs already. While a request is being answered,

@@ -26,13 +26,13 @@ from changelog.spark_jobs.maintaining.derived.documents import NestedArrays
 from changelog.spark_jobs.maintaining.derived.sessions import Sessions
 from changelog.spark_jobs.maintaining.derived.totals import Totals
 from changelog.spark_jobs.maintaining.parts import ViewPart
-from changelog.spark_jobs.maintaining.postgres_tables import create_index, create_or_empty, declared
+from changelog.spark_jobs.maintaining.postgres_tables import create_index, create_or_empty, drop_indexes
 from changelog.spark_jobs.maintaining.progress import REBUILD
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 from changelog.spark_jobs.views import to_postgres
 from changelog.spark_jobs.views.copy_rows import ViewColumns
 from changelog.spark_jobs.views.postgres_session import Connection, connected
-from changelog.spark_jobs.views.to_postgres import ClaimedName
+from changelog.spark_jobs.views.to_postgres import ClaimedName, declared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -179,11 +179,12 @@ class PostgresTarget:
                 self._connection.execute(self._sql(statement, mark=sql.Literal(MARK)))
             self._create_arrays()
             for index in (index for derivation in self._derivations for index in derivation.indexes()):
-                create_index(self._connection, index)
+                create_index(self._connection, index, MARK)
             self._connection.execute(self._sql("INSERT INTO {progress} VALUES (%s)"), [progress])
 
     def _create_table(self, name: str, columns: Sequence[tuple[str, str]]) -> None:
         create_or_empty(self._connection, self._names[name], columns, self._names["batch"])
+        drop_indexes(self._connection, self._names[name], MARK)
 
     def _create_arrays(self) -> None:
         """Creates the tables of arrays. Drops all tables of arrays that an earlier view left."""

@@ -1,24 +1,28 @@
-"""Creates the tables and indexes of a view in PostgreSQL. What an earlier view left stays if it fits the new one."""
+"""Creates the tables and indexes of a view in PostgreSQL. A table that an earlier view left stays if it fits the new
+view.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from psycopg import sql
+from psycopg.errors import FeatureNotSupported
 
-from changelog.spark_jobs.views import to_postgres
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.views.postgres_session import Connection
+from changelog.spark_jobs.views.to_postgres import declared
 
-_SHAPE: Final = """SELECT
-    array_agg((attname, format_type(atttypid, atttypmod), attnotnull)::text ORDER BY attnum),
-    EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass(%(table)s) AND indisprimary)
-    FROM pg_attribute WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped"""
+_SHAPE: Final = """SELECT array_agg(
+        (attname, format_type(atttypid, atttypmod), attnotnull, attcollation, attidentity, attgenerated)::text
+        ORDER BY attnum
+    ), (
+        SELECT array_agg(attname) FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)
+        WHERE indrelid = to_regclass(%(table)s) AND indisprimary
+    ) FROM pg_attribute WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped"""
 
-_INDEXED: Final = """SELECT FROM pg_index
-    WHERE indrelid = to_regclass(%s) AND indisvalid AND indpred IS NULL AND %s::name[] = (
-        SELECT array_agg(attname ORDER BY place) FROM unnest(indkey) WITH ORDINALITY AS key (number, place)
-        LEFT JOIN pg_attribute ON attrelid = indrelid AND attnum = number
-    )"""
+_INDEXES: Final = """SELECT indexrelid::regclass::text, obj_description(indexrelid, 'pg_class') FROM pg_index
+    WHERE indrelid = to_regclass(%s)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,9 @@ def create_or_empty(
 ) -> None:
     """Creates an empty table with columns of these names and types, and the primary key `_key`.
 
-    If the table exists and has the same columns, it is emptied, and keeps its indexes, grants, SQL views and its place
-    in publications. A table with other columns is dropped first. `trial` is the name of a table that does not last.
+    If the table exists and has the same columns and the same key, it is emptied, and keeps its indexes, grants, SQL
+    views and its place in publications. Any other table is dropped first. `trial` is the name of a table that does not
+    last. Raises ChangelogError (PRECONDITION) if a foreign key references a table that is to be emptied.
     """
     creating = sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY (_key))")
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(trial))
@@ -43,25 +48,41 @@ def create_or_empty(
     has_same_shape = _shape(connection, table) == _shape(connection, trial)
     connection.execute(sql.SQL("DROP TABLE {}").format(trial))
     if has_same_shape:
-        connection.execute(sql.SQL("TRUNCATE {}").format(table))
+        _empty(connection, table)
         return
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
     connection.execute(creating.format(table, declared(columns)))
 
 
-def create_index(connection: Connection, index: ViewIndex) -> None:
-    """Creates an index, unless the table has one by the same columns."""
-    table = index.table.as_string(connection)
-    if to_postgres.one(connection, _INDEXED, [table, [*index.columns]]) is None:
-        columns = sql.SQL(", ").join(map(sql.Identifier, index.columns))
-        connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(index.table, columns))
+def _empty(connection: Connection, table: sql.Identifier) -> None:
+    try:
+        connection.execute(sql.SQL("TRUNCATE {}").format(table))
+    except FeatureNotSupported as error:
+        message = f"the table {table.as_string(connection)} cannot be emptied, because a foreign key references it"
+        hint = "drop the foreign key, and create it again once the view is complete"
+        raise ChangelogError(Kind.PRECONDITION, message, hint=hint) from error
 
 
-def declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:
-    """Returns the declarations of columns with these names and types, for CREATE TABLE."""
-    return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns)
+def create_index(connection: Connection, index: ViewIndex, mark: str) -> None:
+    """Creates an index, with the comment `mark`."""
+    columns, earlier = sql.SQL(", ").join(map(sql.Identifier, index.columns)), _indexes(connection, index.table)
+    connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(index.table, columns))
+    (name,) = _indexes(connection, index.table).keys() - earlier.keys()
+    connection.execute(f"COMMENT ON INDEX {name} IS '{mark}'".encode())
+
+
+def drop_indexes(connection: Connection, table: sql.Identifier, mark: str) -> None:
+    """Drops the indexes of a table that have the comment `mark`."""
+    for name, comment in _indexes(connection, table).items():
+        if comment == mark:
+            connection.execute(f"DROP INDEX {name}".encode())
+
+
+def _indexes(connection: Connection, table: sql.Identifier) -> dict[str, str | None]:
+    """Returns the comment of each index of a table, by the index's quoted name."""
+    return dict(connection.execute(_INDEXES, [table.as_string(connection)]).fetchall())
 
 
 def _shape(connection: Connection, table: sql.Identifier) -> tuple[Any, ...] | None:
-    """Returns the columns of a table, and whether it has a primary key."""
+    """Returns the columns of a table, and those of its primary key."""
     return connection.execute(_SHAPE, {"table": table.as_string(connection)}).fetchone()

@@ -156,6 +156,11 @@ def tables_with(connection: Connection, schema: str, comment: str) -> list[sql.I
     return [sql.Identifier(schema, name) for (name,) in rows]
 
 
+def declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:
+    """Returns the declarations of columns with these names and types, for CREATE TABLE."""
+    return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Staging:
     """A table that tasks fill, and the table `parts` of the tasks that have copied their rows.
@@ -172,14 +177,11 @@ def create_to_fill(
     connection: Connection, table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns, mark: str = ""
 ) -> Staging:
     """Creates the tables of a staging, with the comment `mark`. Older tables of these names are dropped."""
-    columns = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in shape.declared()
-    )
     nonce = secrets.token_hex(8)
     claims = "CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL, nonce text NOT NULL CHECK (nonce = {}))"
     with connection.transaction():
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(table, parts))
-        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(table, columns))
+        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(table, declared(shape.declared())))
         connection.execute(sql.SQL(claims).format(parts, sql.Literal(nonce)))
         for name in (table, parts):
             connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(name, sql.Literal(mark or None)))

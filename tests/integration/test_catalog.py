@@ -176,7 +176,7 @@ def test_names_with_any_characters_are_read(conn: Connection) -> None:
         ("id int UNIQUE", "column id of the table public.t may be null"),
         ("id int NOT NULL", r"public.t has no unique index on \(id\)"),
         ("id int NOT NULL, b int NOT NULL, UNIQUE (id, b)", "no unique index"),
-        ("id int PRIMARY KEY DEFERRABLE", "index t_pkey of public.t is deferrable"),
+        ("id int PRIMARY KEY DEFERRABLE", "index t_pkey of the table public.t is deferrable"),
         ("other int PRIMARY KEY", "has no column id"),
         ("id int PRIMARY KEY DEFERRABLE, CONSTRAINT u UNIQUE (id)", None),
     ],
@@ -233,7 +233,7 @@ def test_the_publication_is_created_once(conn: Connection) -> None:
     [
         ("FOR TABLE other", "publication p lacks table public.t"),
         ("FOR TABLE t WITH (publish = 'insert')", "publication p leaves out some kinds of change"),
-        ("FOR TABLE t (id)", "column list on public.t"),
+        ("FOR TABLE t (id)", "column list on table public.t"),
         ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter of table public.t"),
     ],
 )

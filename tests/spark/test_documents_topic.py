@@ -26,9 +26,14 @@ PUBLISHED = """on_truncate = "publish"
 default = {{ serviceName = "maintain_view" }}
 {streams}"""
 
-LASTING = """SELECT 'guests'::regclass::oid, array(
-    SELECT indexrelid FROM pg_index WHERE indrelid = 'guests'::regclass ORDER BY 1
-)"""
+OWN = ("CREATE VIEW names AS SELECT id, status FROM guests", "CREATE INDEX own ON guests (status)")
+GRANT = "GRANT SELECT ON guests TO PUBLIC"
+REFERENCE = "CREATE TABLE note (guest text REFERENCES guests)"
+
+LASTING = """SELECT oid, relacl::text, (SELECT array_agg(prpubid) FROM pg_publication_rel WHERE prrelid = guests.oid),
+    'own'::regclass::oid, (SELECT count(*) FROM pg_index WHERE indrelid = guests.oid)
+    FROM pg_class guests WHERE relname = 'guests'"""
+"""What stays when the view is built again."""
 
 
 def test_documents_are_served_from_a_topic(
@@ -43,7 +48,8 @@ def test_documents_are_served_from_a_topic(
     workload = Guests(random.Random(seed))
     grow(tmp_path, [announcements(), *workload.transactions(40)], ENTITIES)
     run(JOB, config, *MAINTAINED)
-    query(database, "CREATE VIEW names AS SELECT id, status FROM guests")
+    for statement in (*OWN, GRANT):
+        query(database, statement)
     (tmp_path / "topic").mkdir()
     rest = PUBLISHED.format(streams=streams_section(tmp_path))
     site = Site(database, broker, tmp_path / "topic", tables={"guests": 2}, rest=rest)
@@ -58,6 +64,8 @@ def test_documents_are_served_from_a_topic(
                 expected = [document[:4] for document in expected_documents(workload.rows)]
                 until(lambda expected=expected: _documents(views.api) == expected, "a document is not served")  # type: ignore[misc]
                 assert query(database, LASTING) == lasting
+    query(database, REFERENCE)
+    assert "because a foreign key references it" in run(JOB, config, *MAINTAINED, "--rebuild", code=3).lines[0]
     assert {record.envelope.provenance.stamp.service_name for record in site.records("guests")} == {"maintain_view"}
 
 

@@ -27,8 +27,8 @@ folder for temporary files, and a process that a signal ends leaves its copy the
 """
 
 _HEAP_AT_START_MIB = 512
-"""How large the heap is at the start, unless it is smaller. In a heap that begins small, garbage is collected several
-times as often while changes are applied, and rows cannot be read meanwhile.
+"""The size of the heap at the start; `heap_mib` if that is less. In a heap that begins small, garbage is collected
+several times as often while changes are applied, and rows cannot be read meanwhile.
 """
 
 _QUIET_LOGGERS = (

@@ -91,7 +91,7 @@ class Placement:
         """
         deadline_s = time.monotonic() + WAIT_S
         while not self._has(part, need):
-            self._ask(part, need)
+            self._ask(part, need, deadline_s)
             if self._has(part, need):
                 return True
             if part in self._restored_ends or time.monotonic() >= deadline_s:
@@ -102,12 +102,16 @@ class Placement:
     def _has(self, part: Part, need: Need) -> bool:
         return self._restored.get(part, 0) >= need.store_offset or self._committed.get(part, 0) >= need.offset
 
-    def _ask(self, part: Part, need: Need) -> None:
+    def _ask(self, part: Part, need: Need, deadline_s: float) -> None:
         """Asks Kafka Streams for the committed offsets, unless another reader did so a moment ago."""
-        with self._asking:
+        if not self._asking.acquire(timeout=max(deadline_s - time.monotonic(), 0.0)):
+            return
+        try:
             if not self._has(part, need) and time.monotonic() >= self._asked_until_s:
                 self._committed = dict(_committed(self._streams))
                 self._asked_until_s = time.monotonic() + _POLL_S
+        finally:
+            self._asking.release()
 
     def other_owner(self, part: Part) -> str | None:
         """Returns the address of the instance that has a partition. Returns None if this instance should have it, or if

@@ -52,6 +52,9 @@ REQUEST_BYTES: Final = 32 << 20
 BATCH_BYTES: Final = 512 << 10
 """The most bytes of a batch for a changelog. With Kafka's default of 16 KiB, the broker would handle many batches."""
 
+_ENDING = frozenset({"PENDING_SHUTDOWN", "PENDING_ERROR", "ERROR", "NOT_RUNNING"})
+"""The states from which Kafka Streams does not come back."""
+
 _GLOBAL_THREAD = "GlobalStreamThread"
 """A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
@@ -346,8 +349,10 @@ class KafkaTables:
             raise _failed(f"reading the rows of {table}", error) from error
 
     def _take_state(self, state: str) -> None:
-        self._was_ready |= state == "RUNNING"
-        self._state = state
+        """Takes a new state of Kafka Streams. Threads report states, so the report of an earlier one can be late."""
+        if self._state not in _ENDING:
+            self._was_ready |= state == "RUNNING"
+            self._state = state
 
     def _refuse_failed(self) -> None:
         if self._failure is not None:

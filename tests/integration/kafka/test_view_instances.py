@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.offsets import committed, ends
+from changelog.connectors.kafka.offsets import Part, committed, ends
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
@@ -108,13 +108,18 @@ def stop_amid_changes(instance: ServedViews, changelog: Changelog) -> None:
     """Stops an instance while it processes changes of orders by all services, in each partition."""
     admin, application = changelog.settings.client.admin(), f"{changelog.settings.prefix}.{instance.by_service}"
     before = committed(admin, application)
+    assert len(before) == PARTITIONS
     place = {key: partition(key.encode(), PARTITIONS) for key in KEYS}
     changes = [record(Op.UPDATE, '{"n":0}', key=key, partition=place[key]) for key in KEYS]
     with ThreadPoolExecutor(1) as pool:
         adding = pool.submit(changelog.add, *[changes for _ in range(300)])
-        until(lambda: not before.items() & committed(admin, application).items(), "no change is processed")
+        until(lambda: _all_advanced(before, committed(admin, application)), "no change is processed")
         instance.send(signal.SIGSTOP)
         adding.result()
+
+
+def _all_advanced(before: Mapping[Part, int], now: Mapping[Part, int]) -> bool:
+    return all(now.get(part, 0) > offset for part, offset in before.items())
 
 
 def last_positions(changelog: Changelog, name: str) -> Mapping[str, str]:

@@ -124,7 +124,7 @@ def test_a_minimal_image_stops_the_service_even_with_a_state(site: MysqlSite) ->
         site.sql("SET binlog_row_image = MINIMAL", "UPDATE item SET name = 'c' WHERE id = 1")
         error = service.ended()
     assert error.kind is Kind.STOP
-    assert "lacks name, meta" in error.message
+    assert "lacks the columns name, meta" in error.message
 
 
 def findings(flavour: Flavour, image: str, *, keeps_state: bool) -> list[Finding]:

@@ -1,5 +1,6 @@
 """The server keeps connections open, and refuses heads of requests that are malformed or too long."""
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -7,12 +8,30 @@ from contextlib import closing, suppress
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from changelog.connectors.web.serving import HEAD_BYTES_MAX, REQUESTS_AHEAD_MAX
+from changelog.connectors.web.serving import HEAD_BYTES_MAX, REQUESTS_AHEAD_MAX, _Connection
 from tests.patience import PATIENCE_S
 from tests.unit.views.running import Api
 
 ROW = b"GET /order/42 HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class Transport(asyncio.Transport):
+    """Stands for a connection whose client sends nothing more."""
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -32,7 +51,9 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
     head, _, body = received.partition(b"\r\n\r\n")
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
     while len(body) < int(fields[b"content-length"]):
-        body += connection.recv(1 << 16)
+        part = connection.recv(1 << 16)
+        assert part, "the server closed the connection"
+        body += part
     return int(head.split(b" ", 2)[1]), body
 
 
@@ -72,6 +93,41 @@ def test_a_content_may_be_longer_than_a_head(connection: socket.socket) -> None:
     assert answer(connection)[0] == 200
 
 
+def test_a_malformed_request_does_not_spoil_an_earlier_answer(connection: socket.socket) -> None:
+    connection.sendall(ROW + b"\r\n" + b"no request\r\n\r\n")
+    received = b""
+    with suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            received += part
+    assert received.count(b"HTTP/1.1 ") <= 1
+
+
+def test_nothing_is_read_while_requests_wait() -> None:
+    """One read may have several requests. Each answer starts the next one, and the last one lets the server read."""
+
+    async def receive_three() -> list[bool]:
+        settings = uvicorn.Config(never, http=_Connection, loop="asyncio", lifespan="off", log_config=None)
+        settings.load()
+        connection = _Connection(settings, ServerState(), {}, asyncio.get_running_loop())
+        connection.connection_made(Transport())
+        connection.data_received((ROW + b"\r\n") * 3)
+        await asyncio.sleep(0)  # so that the tasks begin
+        paused = [connection.flow.read_paused]
+        for _ in range(2):
+            connection.on_response_complete()
+            paused.append(connection.flow.read_paused)
+        await asyncio.sleep(0)
+        for task in connection.tasks:
+            task.cancel()
+        connection.connection_lost(None)
+        return paused
+
+    async def never(_scope: object, _receive: object, _send: object) -> None:
+        await asyncio.Event().wait()  # no request is answered
+
+    assert asyncio.run(receive_three()) == [True, True, False]
+
+
 def test_a_client_that_sends_too_many_requests_at_once_loses_its_connection(connection: socket.socket) -> None:
     connection.sendall((ROW + b"\r\n") * (REQUESTS_AHEAD_MAX + 2))
     received = b""
@@ -81,11 +137,13 @@ def test_a_client_that_sends_too_many_requests_at_once_loses_its_connection(conn
     assert received.count(b"HTTP/1.1 ") < REQUESTS_AHEAD_MAX
 
 
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 @pytest.mark.parametrize(
     "line", [b"GET /" + b"a" * HEAD_BYTES_MAX, ROW + b"X-Long: " + b"a" * HEAD_BYTES_MAX, ROW + b"X: a\r\n" * 8_000]
 )
-def test_a_head_that_is_too_long_is_refused_before_it_ends(connection: socket.socket, line: bytes) -> None:
-    connection.sendall(line)
+def test_a_head_that_is_too_long_is_refused(connection: socket.socket, line: bytes, end: bytes) -> None:
+    """It is refused before its end, but also if all of it arrives at once."""
+    connection.sendall(line + end)
     status, body = answer(connection)
     assert (status, body) == (400, b"The head of the request is too long.")
     assert is_closed(connection)

@@ -99,8 +99,9 @@ def test_a_store_with_its_own_changelog_has_what_was_restored_from_there_or_comm
     assert not here.await_offset(ORDER, Need(10, 4))
 
 
-def test_one_of_many_readers_asks_for_the_committed_offsets() -> None:
+def test_one_of_many_readers_asks_for_the_committed_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All readers wait for the same offset, which has been committed since."""
+    monkeypatch.setattr(placement, "WAIT_S", PATIENCE_S)
     streams = Streams()
     streams.committed = {ORDER: 5}
     here, together = Placement(streams, None), Barrier(READERS)

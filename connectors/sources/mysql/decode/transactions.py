@@ -286,9 +286,9 @@ class TransactionReader:
 
     def _lacks(self, table: BoundTable, absent: list[str]) -> None:
         """Raises an error for a row that lacks columns, unless an operator has decided to skip it."""
-        columns = ", ".join(absent)
+        columns = ("the column " if len(absent) == 1 else "the columns ") + ", ".join(absent)
         self._stops.unless_skipped(
-            f"a row of the table {table.bound.binding.table} lacks the columns {columns}: "
+            f"a row of the table {table.bound.binding.table} lacks {columns}: "
             "in its session, binlog_row_image was not FULL",
             f"run `{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )

@@ -185,7 +185,7 @@ class Publication:
         if continues and state.present is None:
             lost = f"there is no publication {self.name} any more"
         elif continues and away:
-            lost = f"publication {self.name} no longer has the tables {', '.join(away)}"
+            lost = f"publication {self.name} no longer has {', '.join(f'the table {table}' for table in away)}"
         if lost:
             raise ChangelogError(Kind.GAP, f"{lost}, so the log may lack changes", hint=OVER_GAP)
         if not state.tables:
