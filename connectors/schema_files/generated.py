@@ -67,7 +67,7 @@ def _contents(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple
     contract = files.parse(str(file), old_content)
     hint = "correct it, or remove it and generate it again"
     if contract.rule:
-        raise ChangelogError(Kind.PRECONDITION, f"{file} {contract.trouble}", hint=hint)
+        raise ChangelogError(Kind.PRECONDITION, f"the file {file} {contract.trouble}", hint=hint)
     if avro.entity_of(contract.schema) is None:
         raise ChangelogError(
             Kind.PRECONDITION,

@@ -173,7 +173,7 @@ def test_a_file_that_is_not_a_schema_of_an_entity_is_not_overwritten(site: Site,
     file.parent.mkdir()
     file.write_text(content, "utf-8")
     error = site.refused("schemas", "generate")
-    assert error.startswith("schemas/rooms.avsc ")
+    assert error.startswith("the file schemas/rooms.avsc ")
     assert problem in error
     assert file.read_text("utf-8") == content
     assert not (file.parent / "order.avsc").exists()
