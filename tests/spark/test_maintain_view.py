@@ -210,7 +210,11 @@ def test_a_late_state_does_not_bring_a_deleted_row_back(spark: SparkSession, dsn
     [
         (("statsu",), (), "the view has no column statsu; it has: id, status"),
         (("status",), ("ratio",), "sums: column ratio is neither an integer nor a decimal number of a fixed scale"),
-        (("status",), ("digits",), "sums: column digits is neither an integer nor a decimal number .* at most 38 digits"),
+        (
+            ("status",),
+            ("digits",),
+            "sums: column digits is neither an integer nor a decimal number .* at most 38 digits",
+        ),
         (("ratio",), (), "by: rows cannot be grouped by column ratio; group by numbers without a floating point"),
         (("doc",), (), "by: rows cannot be grouped by column doc"),
         (("sum_id",), ("id",), "two columns of the totals have the same name; each sum adds"),
