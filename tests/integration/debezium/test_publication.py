@@ -137,10 +137,10 @@ def test_a_table_that_does_not_exist_yet_is_added_later(dsn: str) -> None:
     ("statement", "loss"),
     [
         ("DROP PUBLICATION app", "there is no publication app any more"),
-        ("ALTER PUBLICATION app DROP TABLE ONLY a", "publication app no longer has the tables public.a"),
+        ("ALTER PUBLICATION app DROP TABLE ONLY a", "publication app no longer has the table public.a"),
         (
             "DROP TABLE a CASCADE; CREATE TABLE a (id int PRIMARY KEY)",
-            "publication app no longer has the tables public.a",
+            "publication app no longer has the table public.a",
         ),
     ],
 )
