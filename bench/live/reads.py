@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--split", action="store_true", help="the service has core 0, and all others core 1")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
+    if options.split and len(os.sched_getaffinity(0)) < 2:
+        parser.error("--split needs two cores")
     print_figures(measure(options), as_json=options.json)
 
 

@@ -20,7 +20,9 @@ from changelog.envelope.model import Op, Record
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas.types import Primitive, Struct
+from tests.campaigns._background import Background
 from tests.campaigns._view_history import History
+from tests.integration.kafka.served_views import WITHOUT_BATCH
 from tests.integration.kafka.topics import entity
 from tests.patience import until
 from tests.unit.records import record
@@ -31,7 +33,6 @@ KEYS = [f"key-{number}" for number in range(40)]
 ORDER = entity("order", PARTITIONS)
 GUEST = replace(entity("guest", PARTITIONS), partition_by=("place",))
 
-WITHOUT_BATCH = "without-batch"
 ENTITIES = {"order": "order", "guest": "guest", WITHOUT_BATCH: "order"}
 """The entity of each view."""
 
@@ -44,34 +45,29 @@ class _Commit:
     last: Position
 
 
-class Writer(threading.Thread):
+class Writer(Background):
     """Writes random changes until it is stopped. Guests move between partitions.
 
     If it loses the connection, it connects again, and stores the last commit unless the changelog has it.
     """
 
     def __init__(self, settings: KafkaSettings, history: History, rng: random.Random) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._settings, self._history, self._rng = settings, history, rng
         self._places: dict[str, int] = {}
         self._number = 0
         self._unfinished: _Commit | None = None
         self.changes, self.connections = 0, 0
-        self.running, self.stopping = threading.Event(), threading.Event()
-        self.idle = threading.Event()
-        self.failure: Exception | None = None
+        self.running, self.idle = threading.Event(), threading.Event()
 
-    def run(self) -> None:
-        try:
-            while not self.stopping.is_set():
-                try:
-                    self.connections += 1
-                    self._write()
-                except ChangelogError as error:
-                    if error.kind is not Kind.CONNECTION:
-                        raise
-        except Exception as error:  # noqa: BLE001 - the main thread raises it
-            self.failure = error
+    def work(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                self.connections += 1
+                self._write()
+            except ChangelogError as error:
+                if error.kind is not Kind.CONNECTION:
+                    raise
 
     def _write(self) -> None:
         with closing(KafkaSink(self._settings, JSON)) as sink:
@@ -107,8 +103,7 @@ class Writer(threading.Thread):
         self.running.clear()
         self.idle.clear()
         until(lambda: self.idle.is_set() or not self.is_alive(), "the writer does not pause")
-        if self.failure is not None:
-            raise self.failure
+        self.check()
 
     def _changes(self) -> Iterator[Record]:
         key, op = self._rng.choice(KEYS), self._rng.choice((Op.UPDATE, Op.UPDATE, Op.UPDATE, Op.DELETE))

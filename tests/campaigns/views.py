@@ -14,7 +14,6 @@ import random
 import shutil
 import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,14 +30,14 @@ from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.connectors.views.streams.application import MAIN
 from changelog.connectors.views.streams.partitions import OtherInstances, PartitionQuestion
 from changelog.envelope.errors import ChangelogError
+from tests.campaigns._background import Background
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._view_history import Answer, History
-from tests.campaigns._view_writer import ENTITIES, KEYS, PARTITIONS, WITHOUT_BATCH, Writer
-from tests.integration.kafka.served_views import ServedViews, streams_section
+from tests.campaigns._view_writer import ENTITIES, KEYS, PARTITIONS, Writer
+from tests.integration.kafka.served_views import VIEWS, WITHOUT_BATCH, ServedViews, streams_section
 from tests.patience import until
 from tests.servers import kafka_lib
 from tests.unit.views.running import Got
-from tests.unit.views.story import BATCH
 
 KEEP = "CHANGELOG_KEEP"
 """The environment variable that names a folder, to which the files of a failed piece are copied."""
@@ -70,16 +69,7 @@ kind = "kafka"
 bootstrap_servers = "{servers}"
 prefix = "{prefix}"
 {streams}
-[views.order]
-entity = "order"
-serve = {{}}
-[views.guest]
-entity = "guest"
-serve = {{}}
-[views.{without_batch}]
-entity = "order"
-serve = {{ drop_service = ["{batch}"] }}
-"""
+{views}"""
 
 
 def campaign(
@@ -124,24 +114,19 @@ def _running(count: int) -> Iterator[Sequence[Broker]]:
         yield brokers
 
 
-class _Reader(threading.Thread):
+class _Reader(Background):
     """Reads random rows from random instances until it is stopped, and judges each answer."""
 
     def __init__(self, views: Sequence[ServedViews], history: History, seed: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._views, self._history, self._rng = views, history, random.Random(seed)
         self.statuses: Counter[str] = Counter()
-        self.stopping = threading.Event()
-        self.failure: BaseException | None = None
         self._seen = ""
 
-    def run(self) -> None:
-        try:
-            while not self.stopping.wait(0.01):
-                with suppress(OSError, HTTPException):  # the instance is stopped or hangs
-                    self._read()
-        except BaseException as error:  # noqa: BLE001 - the main thread raises it
-            self.failure = error
+    def work(self) -> None:
+        while not self.stopping.wait(0.01):
+            with suppress(OSError, HTTPException):  # the instance is stopped or hangs
+                self._read()
 
     def _read(self) -> None:
         rng = self._rng
@@ -251,8 +236,7 @@ class _Soak:
                 rows = self._rows(view, name)
                 assert rows == expected, _difference(name, rows, expected)
         for reader in self._readers:
-            if reader.failure is not None:
-                raise reader.failure
+            reader.check()
         self._writer.running.set()
 
     def _rows(self, view: ServedViews, name: str) -> Mapping[str, str]:
@@ -326,8 +310,7 @@ def _instance(folder: Path, settings: KafkaSettings) -> ServedViews:
             servers=settings.client.bootstrap_servers,
             prefix=settings.prefix,
             streams=streams_section(folder, rest),
-            without_batch=WITHOUT_BATCH,
-            batch=BATCH,
+            views=VIEWS,
         ),
         "utf-8",
     )

@@ -10,7 +10,8 @@ A thread repeats three steps:
 
 The offset that Kafka Streams commits is always the offset after a message. From there to the end of the partition,
 there may be only the ends of transactions, and messages of aborted transactions. So if Kafka Streams does not advance,
-step 3 reads this part of the partition, to see whether it has a committed message at all.
+step 3 reads this part of the partition, to see whether it has a committed message at all. It does not do so while a
+transaction is open there: reading would wait for its end, and hold up all other partitions.
 
 The thread does the same for the partitions for which this process is a standby, but with the offsets of the standbys.
 Standbys can be complete up to another position than the tables.
@@ -25,13 +26,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 import structlog
 
-from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.offsets import Part, committed, written_ends
+from changelog.connectors.kafka.client import Admin, Client
+from changelog.connectors.kafka.offsets import Part, committed, ends, written_ends
 from changelog.connectors.sinks.kafka.admin.generations import generations_of, has_all_rows
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
@@ -112,7 +112,8 @@ class TablesProgress:
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
         self.parts = tuple(all_parts(topics))
-        self._served, self._standbys = _Track(client), _Track(client, tables.changelogs)
+        self._served = _Track(client, self._admin, {})
+        self._standbys = _Track(client, self._admin, tables.changelogs)
         self.error: ChangelogError | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="views-progress", daemon=True)
@@ -212,8 +213,8 @@ class TablesProgress:
         if not self._tables.changelogs:
             return offsets
         parts = {part: (self._tables.changelogs[part[0]], part[1]) for part in offsets}
-        ends = written_ends(self._admin, parts.values())
-        return {part: ends[changelog_part] for part, changelog_part in parts.items()}
+        log_ends = written_ends(self._admin, parts.values())
+        return {part: log_ends[changelog_part] for part, changelog_part in parts.items()}
 
     def _standby_goal(self, part: Part, newest: _Goal) -> _Goal | None:
         """Returns the goal of a standby. If stores have changelogs of their own, the goal is what the tables have
@@ -224,8 +225,8 @@ class TablesProgress:
         reached = self._served.reached.get(part)
         if reached is None:
             return None
-        ends = {part: reached.need.store_offset}
-        return replace(newest, completeness=reached.completeness, ends=ends, at_s=time.monotonic())
+        store_ends = {part: reached.need.store_offset}
+        return replace(newest, completeness=reached.completeness, ends=store_ends, at_s=time.monotonic())
 
     def _note(self) -> None:
         now_s = time.monotonic()
@@ -235,14 +236,16 @@ class TablesProgress:
 
     def _goal(self, text: bytes, at_s: float) -> _Goal:
         checkpoint = Checkpoint.from_json(text)
-        ends = complete_ends(self._client, self._codec, self._name, self.parts, lambda: checkpoint)  # 2
+        topic_ends = complete_ends(self._client, self._codec, self._name, self.parts, lambda: checkpoint)  # 2
         completeness = Completeness(position=checkpoint.reached, at_s=at_s)
         refusals = {
             entity: refusal
             for entity, served in self._topics.items()
             if (refusal := repartitioned(checkpoint, self._prefix, entity, served.name)) is not None
         }
-        return _Goal(checkpoint=text, completeness=completeness, ends=ends, at_s=time.monotonic(), refusals=refusals)
+        return _Goal(
+            checkpoint=text, completeness=completeness, ends=topic_ends, at_s=time.monotonic(), refusals=refusals
+        )
 
 
 class _Track:
@@ -250,8 +253,8 @@ class _Track:
     are those of the topics, or of the topics' `changelogs`.
     """
 
-    def __init__(self, client: Client, changelogs: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._client, self._changelogs = client, changelogs
+    def __init__(self, client: Client, admin: Admin, changelogs: Mapping[str, str]) -> None:
+        self._client, self._admin, self._changelogs = client, admin, changelogs
         self.goals: dict[Part, _Goal] = {}
         self.reached: dict[Part, _Reached] = {}
         self.lags: Mapping[Part, int] = {}
@@ -297,7 +300,11 @@ class _Track:
         is_late = time.monotonic() - max(goal.at_s, searched_at_s) > SEARCH_S
         if not is_late or searched_offset == offset:  # the table still lacks the message that was found
             return False
-        if self._is_empty(part, range(offset, end)):
+        logged_part = self._changelogs.get(part[0], part[0]), part[1]
+        if ends(self._admin, [logged_part])[logged_part] < end:
+            self._searched[part] = -1, time.monotonic()  # reading would wait until an open transaction ends
+            return False
+        if self._is_empty(logged_part, range(offset, end)):
             self._empty[part] = range(offset, end)
             return True
         self._searched[part] = offset, time.monotonic()
@@ -306,8 +313,7 @@ class _Track:
     def _is_empty(self, part: Part, span: range) -> bool:
         """Returns whether a span of offsets has no committed message. Stops reading at the first one."""
         with closing(self._client.reader()) as consumer:
-            topic, number = part
-            return not any(messages_in(consumer, {(self._changelogs.get(topic, topic), number): span}))
+            return not any(messages_in(consumer, {part: span}))
 
 
 def least(completed: Sequence[Completeness]) -> Completeness:

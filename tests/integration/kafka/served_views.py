@@ -14,6 +14,22 @@ from tests.campaigns._service import LEAN
 from tests.patience import PATIENCE_S, PROGRAM_S, until
 from tests.servers import fetched
 from tests.unit.views.running import Api
+from tests.unit.views.story import BATCH
+
+WITHOUT_BATCH = "without-batch"
+"""The view of orders in which changes by the service `BATCH` do not count."""
+
+VIEWS = f"""[views.order]
+entity = "order"
+serve = {{}}
+[views.guest]
+entity = "guest"
+serve = {{}}
+[views.{WITHOUT_BATCH}]
+entity = "order"
+serve = {{ drop_service = ["{BATCH}"] }}
+"""
+"""Two entities, and the view in which some changes do not count."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """Options of a Java that runs for a few seconds."""

@@ -29,7 +29,7 @@ from changelog.envelope.model import Op, Place, Record, position_of
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.versions import TableColumns, Versions
 from changelog.schemas.types import Primitive, Struct
-from tests.integration.kafka.served_views import ServedViews, served, streams_section
+from tests.integration.kafka.served_views import VIEWS, WITHOUT_BATCH, ServedViews, served, streams_section
 from tests.integration.kafka.site import Site
 from tests.integration.kafka.topics import alter, entity
 from tests.patience import until
@@ -41,20 +41,6 @@ from tests.unit.views.story import BATCH, ENTITIES, KEYS, Story
 NAME = "app"
 PARTITIONS = 2
 KEYS_KEPT = 3
-
-WITHOUT_BATCH = "without-batch"
-"""The view of orders in which changes by the service `BATCH` do not count."""
-
-VIEWS = f"""[views.order]
-entity = "order"
-serve = {{}}
-[views.guest]
-entity = "guest"
-serve = {{}}
-[views.{WITHOUT_BATCH}]
-entity = "order"
-serve = {{ drop_service = ["{BATCH}"] }}
-"""
 
 Rows = dict[str, Any]
 

@@ -25,12 +25,11 @@ from changelog.connectors.views.served import INSTANCES
 from changelog.connectors.views.streams.tables import changelog_of
 from changelog.envelope.key import partition
 from changelog.envelope.model import Op
-from tests.integration.kafka.served_views import ServedViews
+from tests.integration.kafka.served_views import WITHOUT_BATCH, ServedViews
 from tests.integration.kafka.test_served_views import (
     KEYS_KEPT,
     NAME,
     PARTITIONS,
-    WITHOUT_BATCH,
     Changelog,
     assert_equal,
     configure,

@@ -46,6 +46,7 @@ class Cluster:
         self.windows: dict[str, Any] = {}
         self.changelogs: Mapping[str, str] = {}
         self.changelog_ends: dict[Part, int] = {}
+        self.open_transactions: dict[Part, int] = {}
 
     def admin(self) -> None:
         pass
@@ -69,8 +70,13 @@ class Cluster:
         stored = replace(checkpoint(self.commit), sink=self.sink, windows=self.windows)
         return stored.to_json(), float(self.commit)
 
+    def readable_end(self, part: Part) -> int:
+        """Returns where readers of committed messages stop: at the begin of the open transaction, if there is one."""
+        return self.open_transactions.get(part, 10**9)
+
     def in_spans(self, _: object, spans: Mapping[Part, range]) -> Iterator[list[int]]:
         for part, span in spans.items():
+            assert span.stop <= self.readable_end(part), "a reader would wait for the end of the transaction"
             yield [offset for offset in self.messages.get(part, []) if offset in span]
 
 
@@ -78,6 +84,7 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(progress, "committed", lambda *_: dict(cluster.offsets))
+    monkeypatch.setattr(progress, "ends", lambda _, parts: {part: cluster.readable_end(part) for part in parts})
     monkeypatch.setattr(progress, "written_ends", lambda *_: dict(cluster.changelog_ends))
     monkeypatch.setattr(progress, "complete_ends", lambda *_: dict(cluster.ends))
     monkeypatch.setattr(progress, "messages_in", cluster.in_spans)
@@ -168,6 +175,17 @@ def test_offsets_after_the_last_message_are_not_awaited(cluster: Cluster, tables
     assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 10}
     until(lambda: reached(tables, "order") == 1, "the rest has no message")
+
+
+def test_an_open_transaction_holds_up_only_its_partition(cluster: Cluster, tables: TablesProgress) -> None:
+    cluster.ends, cluster.messages = {ORDER: 60, GUEST: 5}, {ORDER: [9], GUEST: [4]}
+    cluster.offsets, cluster.open_transactions, cluster.commit = {ORDER: 10}, {ORDER: 30}, 1
+    time.sleep(3 * progress.SEARCH_S)
+    cluster.offsets = {ORDER: 10, GUEST: 5}
+    until(lambda: reached(tables, "guest") == 1, "the thread waits for the transaction")
+    assert reached(tables, "order") is None
+    cluster.open_transactions = {}  # it was aborted
+    until(lambda: reached(tables, "order") == 1, "the span is not searched again")
 
 
 def test_an_error_is_kept_until_kafka_answers(cluster: Cluster, tables: TablesProgress) -> None:
