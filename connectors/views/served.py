@@ -92,6 +92,11 @@ class ServedView(Protocol):
         does not answer. Raises ChangelogError (PRECONDITION) if there is no changelog yet.
         """
 
+    def is_at_hand(self, key: str, /) -> bool:
+        """Returns whether the row of a key can be read now without waiting for another process or thread, and without
+        decoding files. Only then may the event loop read it.
+        """
+
     def columns(self) -> Struct | None:
         """Returns the entity's columns with their types, None if the changelog does not have them."""
 

@@ -12,7 +12,7 @@ from changelog.connectors.config import Config, FilesConfig
 from changelog.connectors.extras import extra_needed
 from changelog.connectors.views.catalogue import catalogue
 from changelog.connectors.views.files.engine import FileEngine
-from changelog.connectors.views.http.app import READERS, STREAMS_READERS, SURFACE, views_app
+from changelog.connectors.views.http.app import SURFACE, views_app
 from changelog.connectors.views.http.instances import InstanceApi
 from changelog.connectors.views.http.waiting import WAIT_S
 from changelog.connectors.views.reporting import Reporting
@@ -44,7 +44,6 @@ def serving_views(
             stopping=stopping,
             logs_requests=logs_requests,
             wait_s=wait_s,
-            readers=STREAMS_READERS if isinstance(engine, SharedEngine) else READERS,
         )
         if token is None or not isinstance(engine, SharedEngine):
             return app

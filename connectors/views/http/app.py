@@ -31,7 +31,7 @@ from changelog.connectors.views.http.questions import (
     key_range,
     refuse_unknown,
 )
-from changelog.connectors.views.http.waiting import WAIT_S, Reading, Waiting, age_s, read_once
+from changelog.connectors.views.http.waiting import WAIT_S, Answer, Question, ReadingPace, Waiting, age_s
 from changelog.connectors.views.served import ForgottenError, NoRangesError, SharedEngine
 from changelog.connectors.views.shown import ShownMoment, ShownView
 from changelog.connectors.web.access import Access
@@ -50,18 +50,18 @@ WAITING_AT_ONCE = CONNECTIONS_MAX - ANSWERED_AT_ONCE
 """How many requests may wait for newer rows. This leaves connections for requests that need not wait."""
 
 READERS = 4
-"""How many requests may read the changelog at the same time; the others wait."""
+"""How many threads read files; other requests wait."""
 
 STREAMS_READERS = 32
-"""The same limit for rows over Kafka. It is higher, because a request may wait for another instance, or until RocksDB
-has written a partition's newest rows to disk. Meanwhile, requests for other partitions go on.
+"""How many threads read rows over Kafka that are not at hand. There are more of them, because each may wait for another
+instance. Meanwhile, requests for other partitions go on.
 """
 
 SURFACE = Surface(
     name="the API of views",
     section="serve",
     open_to_all=(HEALTH, READY),
-    is_long=lambda request: any(name in request.query_params for name in FRESHNESS),
+    is_long=lambda request: any(name in _parameters(request) for name in FRESHNESS),
 )
 
 STATUSES = {
@@ -70,9 +70,6 @@ STATUSES = {
     Kind.CONNECTION: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status of the answer to each kind of error. Any other kind, such as a damaged file, is an error of the server."""
-
-Answer = Callable[[ShownMoment], Response]
-"""Makes an answer from the rows as they are now."""
 
 Prepared = tuple[str | None, Answer]
 """The key, if the request asks for one row, and the function that makes the answer."""
@@ -137,18 +134,18 @@ class Api:
         """Returns the answer about the view that a request names.
 
         `prepare` reads the parameters of the request, and raises RefusalError if they are bad. The function that it
-        returns makes the answer. Both are called in a thread, because they may read files.
+        returns makes the answer. If they may read files, both are called in a thread.
         """
         name, parameters, began_s = request.path_params["view"], _parameters(request), time.monotonic()
 
-        def read() -> Reading:
+        def question() -> Question:
             view = self._view(name)
             refuse_unknown(parameters, known_names)
             key, answer = prepare(view, parameters)
-            return read_once(view, key, freshness(parameters, max_lag_s=view.max_lag_s), answer)
+            return Question(view, key, freshness(parameters, max_lag_s=view.max_lag_s), answer)
 
         try:
-            response, reached = await self.waiting.until(read)
+            response, reached = await self.waiting.answer(question)
             self.metrics.staleness.set(age_s(reached, time.time()) or 0.0)
         except NoViewError as error:
             return error.answer  # it is not counted: clients could make up as many names as they like
@@ -225,13 +222,17 @@ def views_app(
     stopping: Callable[[], bool],
     logs_requests: bool = False,
     wait_s: float = WAIT_S,
-    readers: int = READERS,
 ) -> ASGIApp:
     """Returns the API as an ASGI application. `name` is the name of the service, and `names` are the host names by
-    which clients may call it. Once `stopping` returns True, no request waits any longer. At most `readers`
-    requests read the changelog at the same time.
+    which clients may call it. Once `stopping` returns True, no request waits any longer.
     """
-    waiting = Waiting(readers=ThreadPoolExecutor(readers, "views-reader"), stopping=stopping, wait_s=wait_s)
+    is_shared = isinstance(catalogue.engine, SharedEngine)
+    waiting = Waiting(
+        readers=ThreadPoolExecutor(STREAMS_READERS if is_shared else READERS, "views-reader"),
+        stopping=stopping,
+        pace=ReadingPace(time.monotonic) if is_shared else None,
+        wait_s=wait_s,
+    )
     api = Api(name=name, catalogue=catalogue, waiting=waiting, metrics=ViewMetrics(), needs_token=access.needs_token)
     addresses: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "/{view}/{key:path}": api.row,  # most requests are for rows, and the first address that matches counts
@@ -259,7 +260,9 @@ def views_app(
     )
 
 
-def _parameters(request: Request) -> Parameters:
+def _parameters(request: HTTPConnection) -> Parameters:
+    if not request.scope["query_string"]:  # as in most requests: parsing it would take longer
+        return {}
     return {name: request.query_params.getlist(name) for name in request.query_params}
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final, NamedTuple
 
 from starlette.responses import Response
 
@@ -14,11 +16,35 @@ from changelog.connectors.views.http.questions import Freshness
 from changelog.connectors.views.served import Completeness
 from changelog.connectors.views.shown import ShownMoment, ShownView
 
-WAIT_S = 5.0
+WAIT_S: Final = 5.0
 """How many seconds a request waits at most until states are new enough."""
 
-POLL_S = 0.02
+QUICK_S: Final = 0.002
+"""If a reading takes longer than this on average, in seconds, threads read for `THREADS_S`."""
+
+THREADS_S: Final = 5.0
+"""How long threads read after readings were slow, in seconds."""
+
+_READINGS = 64
+"""The average is mainly that of this many readings."""
+
+POLL_S: Final = 0.02
 """How many seconds a waiting request pauses before it reads the changelog again."""
+
+
+Answer = Callable[[ShownMoment], Response]
+"""Makes an answer from the rows as they are now."""
+
+
+class Question(NamedTuple):
+    """What a request asks of a view: for the row of a `key`, or, if that is None, for several rows. `freshness` says
+    how new the rows have to be. `answer` makes the answer from them.
+    """
+
+    view: ShownView
+    key: str | None
+    freshness: Freshness
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,27 +58,57 @@ class Reading:
     answer: Response | None = None
 
 
+class ReadingPace:
+    """Decides whether the event loop reads rows itself, or threads do. All calls come from the event loop.
+
+    Finding a row that is at hand takes less time than passing the request to a thread and back. On busy cores, it also
+    saves the request two more waits for a core. But all other requests wait meanwhile. So if readings are slow, because
+    rows come from a slow disk, threads read for a while. `clock` returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._mean_s, self._threads_until_s = clock, 0.0, 0.0
+
+    def is_quick(self) -> bool:
+        """Returns whether the event loop may read."""
+        return self._clock() >= self._threads_until_s
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Takes the time of a reading, which is the block, into account."""
+        began_s = self._clock()
+        yield
+        self._mean_s += (self._clock() - began_s - self._mean_s) / _READINGS
+        if self._mean_s > QUICK_S:
+            self._mean_s, self._threads_until_s = 0.0, self._clock() + THREADS_S
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Makes requests wait: for at most `wait_s` seconds, and no longer once `stopping` returns True.
 
-    `stopping` returns True when the server is about to end. `readers` are the threads that read.
+    `stopping` returns True when the server is about to end. `readers` are the threads that read. `pace` says when the
+    event loop may read instead; if it is None, it may never do so.
     """
 
     readers: Executor
     stopping: Callable[[], bool]
+    pace: ReadingPace | None
     wait_s: float = WAIT_S
 
-    async def until(self, read: Callable[[], Reading]) -> tuple[Response, Completeness]:
-        """Returns the answer of `read` once the states are new enough, and how far they are complete.
+    async def answer(self, ask: Callable[[], Question]) -> tuple[Response, Completeness]:
+        """Returns the answer to the question that `ask` returns, once the states are new enough, and how far the states
+        are complete.
 
-        `read` is called in a thread, because it may read files. It does everything in one call: it costs more to pass
-        work to a thread than to find a row in memory. Raises RefusalError (503) if the states do not become new enough
-        in time, and the errors of `read`.
+        `ask` is called before each reading, by the same thread. A thread does everything in one call, because it is
+        expensive to pass work to it. Raises RefusalError (503) if the states do not become new enough in time, and the
+        errors of `ask` and of `read_once`.
         """
         deadline = time.monotonic() + self.wait_s
         while True:
-            reading = await asyncio.get_running_loop().run_in_executor(self.readers, read)
+            reading = self._read_at_hand(ask)
+            if reading is None:
+                reading = await asyncio.get_running_loop().run_in_executor(self.readers, lambda: read_once(ask()))
             if reading.answer is not None:
                 return reading.answer, reading.reached
             if self.stopping():
@@ -66,14 +122,22 @@ class Waiting:
                 )
             await asyncio.sleep(POLL_S)
 
+    def _read_at_hand(self, ask: Callable[[], Question]) -> Reading | None:
+        """Reads the row of a key in the event loop. Returns None if a thread should read it."""
+        if self.pace is None or not self.pace.is_quick():
+            return None
+        with self.pace.measured():
+            question = ask()
+            is_at_hand = question.key is not None and question.view.served.is_at_hand(question.key)
+            return read_once(question) if is_at_hand else None
 
-def read_once(
-    view: ShownView, key: str | None, freshness: Freshness, answer: Callable[[ShownMoment], Response]
-) -> Reading:
-    """Reads the view's rows as they are now; with a `key`, only its row is read. `answer` makes the answer from them.
+
+def read_once(question: Question) -> Reading:
+    """Reads the rows of a question as they are now.
 
     Raises RefusalError (503) if rows come from a copy that is not new enough, and the errors of `ShownView.now`.
     """
+    view, key, freshness, answer = question
     moment = view.now(key, allows_stale=freshness.allows_stale)
     shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
     if shortfall is not None:

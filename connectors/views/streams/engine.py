@@ -83,6 +83,14 @@ class StreamsEngine:
         )
         return StreamsMoment(table, horizon)
 
+    def is_at_hand(self, application: Application, entity: str, key: str) -> bool:
+        """Returns whether this process has the rows of a key, and they are as new as they have to be."""
+        topic, partitions, need = application.topics[entity], application.partitions, application.progress.need
+        return all(
+            partitions.is_at_hand(entity, number, need((topic.name, number)))
+            for number in topic.partitions_of(key.encode())
+        )
+
     def columns(self, application: Application, entity: str) -> Struct | None:
         """Returns the columns of an entity with their types; None if the changelog does not have them."""
         if application.progress.reached(application.topics[entity].parts()) is None:
@@ -129,6 +137,9 @@ class StreamsView:
 
     def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> "StreamsMoment":
         return self._engine.moment(self._application, self._entity, key, allows_stale=allows_stale)
+
+    def is_at_hand(self, key: str, /) -> bool:
+        return self._engine.is_at_hand(self._application, self._entity, key)
 
     def columns(self) -> Struct | None:
         return self._engine.columns(self._application, self._entity)

@@ -3,10 +3,12 @@
 import gc
 import logging
 import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jpype
 import structlog
@@ -31,6 +33,14 @@ _HEAP_AT_START_MIB = 512
 several times as often while changes are applied, and rows cannot be read meanwhile.
 """
 
+NICENESS: Final = 5
+"""How much lower the priority of the threads is that apply changes, so that requests for rows do not wait for a core.
+The threads still get a quarter of a core that others keep busy.
+"""
+
+_PAUSE_MS = 5
+"""How long a collection of garbage may take if rows are in Java's heap, in milliseconds: a goal, not a limit."""
+
 _QUIET_LOGGERS = (
     "org.apache.kafka.streams.kstream.internals.KTableSource",
     "org.apache.kafka.streams.processor.internals.RecordQueue",
@@ -38,9 +48,9 @@ _QUIET_LOGGERS = (
 """The loggers that warn of each message that is older than its row or does not count. Both kinds are usual."""
 
 
-def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = None) -> None:
+def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, libraries: Path | None = None) -> None:
     """Starts the virtual machine of the program `java`, with the jars of a folder. RocksDB keeps a copy of its library
-    in the folder `libraries`.
+    in the folder `libraries`. `has_rows` says whether the rows are in Java's heap.
 
     Does nothing if a virtual machine runs already: a process has only one. Raises ChangelogError (PRECONDITION) if it
     does not start.
@@ -51,7 +61,7 @@ def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = N
     options = [
         f"-Xms{min(_HEAP_AT_START_MIB, heap_mib)}m",
         f"-Xmx{heap_mib}m",
-        "-XX:+UseSerialGC",
+        *_collector(has_rows=has_rows),
         # After a full collection of Python's garbage, JPype asks Java for one. It would stop all readers of rows for 50
         # to 200 ms.
         "-XX:+DisableExplicitGC",
@@ -72,6 +82,23 @@ def start(program: str, jars: Path, *, heap_mib: int, libraries: Path | None = N
     # of CPU, and stops all threads of Python. It is faster without the objects that exist by now. Most never become
     # garbage.
     gc.freeze()
+
+
+def start_yielding(start: Callable[[], None]) -> None:
+    """Calls `start`. On Linux, the threads that it starts have a lower priority than other threads (`NICENESS`).
+
+    A thread of Linux inherits the priority of the thread that starts it, so `start` is called in a thread of its own.
+    """
+
+    def run() -> None:
+        threads = Threads()
+        threads.enter()
+        if sys.platform == "linux":
+            os.nice(NICENESS)  # of this thread only
+        start()
+
+    with ThreadPoolExecutor(1, "views-start") as starter:
+        starter.submit(run).result()
 
 
 class Threads(threading.local):
@@ -95,6 +122,13 @@ class _ThreadEnd:
 
     def __del__(self) -> None:
         jpype.java.lang.Thread.detach()
+
+
+def _collector(*, has_rows: bool) -> Sequence[str]:
+    """Returns the options for collecting garbage. The serial collector needs the least CPU and memory. But it copies
+    the new rows in the heap while nobody can read, which takes 25 ms, and now and then all rows, which takes 150 ms.
+    """
+    return ["-XX:+UseG1GC", f"-XX:MaxGCPauseMillis={_PAUSE_MS}"] if has_rows else ["-XX:+UseSerialGC"]
 
 
 def class_path(jars: Path) -> Sequence[str]:

@@ -98,7 +98,13 @@ class _Opening:
         ids = {name: topics.ids[name] for name in sorted(topics.names().values())}
         claim = self._claim(self._settings.path, self._application, ids, topics.tombstones_s)
         libraries = None if claim is None else claim.libraries
-        java.start(java_program, jars_folder, heap_mib=self._settings.heap_mib, libraries=libraries)
+        java.start(
+            java_program,
+            jars_folder,
+            heap_mib=self._settings.heap_mib,
+            has_rows=self._settings.store != "rocksdb",
+            libraries=libraries,
+        )
         tables = TablesSettings(
             **self._shared(self._application, claim),
             topics=in_order(topics.names(), tuple(ids) if claim is None else claim.topics),

@@ -128,6 +128,11 @@ class Partitions:
             yield from answer.pairs
             next_begin = answer.next
 
+    def is_at_hand(self, table: str, partition: int, need: Need) -> bool:
+        """Returns whether this process has a partition with all messages that are needed."""
+        is_elsewhere = self._others is not None and self._tables.other_owner(table, partition) is not None
+        return not is_elsewhere and self._tables.has(table, partition, need)
+
     def answer(self, question: PartitionQuestion) -> bytes:
         """Answers the question of another instance. Raises the errors of `KafkaTables`."""
         return msgspec.msgpack.encode(self._own_answer(question))

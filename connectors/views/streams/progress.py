@@ -184,7 +184,9 @@ class TablesProgress:
 
     def _advance(self) -> None:
         if self._served.goals:
-            self._served.advance(committed(self._admin, self._application), self._stored_ends)  # 3
+            offsets = committed(self._admin, self._application)  # 3
+            self._tables.learn()
+            self._served.advance(offsets, self._stored_ends)
         standbys = self._tables.standbys()
         self._standbys.keep(standbys)
         self._standbys.advance(standbys, dict)

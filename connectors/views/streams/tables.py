@@ -21,7 +21,7 @@ import jpype
 import structlog
 
 from changelog.connectors.kafka.offsets import Part
-from changelog.connectors.views.streams.java import Threads
+from changelog.connectors.views.streams.java import Threads, start_yielding
 from changelog.connectors.views.streams.listeners import restore_listener, standby_listener, state_listener
 from changelog.connectors.views.streams.placement import Need, Placement, part_of
 from changelog.connectors.views.streams.restoration import Restoration
@@ -149,9 +149,7 @@ def changelog_of(application: str, table: str) -> str:
 
 class KafkaTables:
     """Running tables. Any thread may call the methods. They raise ChangelogError: `RestoringError` while tables are
-    being restored, and the error that ended Kafka Streams, if there was one.
-
-    The virtual machine must run (`java.start`).
+    being restored, and the error that ended Kafka Streams, if there was one. Java must run (`java.start`).
     """
 
     def __init__(self, settings: TablesSettings) -> None:
@@ -182,7 +180,7 @@ class KafkaTables:
             self._streams.setStandbyUpdateListener(self._listeners[1])
             self._streams.setUncaughtExceptionHandler(self._listeners[2])
             self._streams.setStateListener(self._listeners[3])
-            self._streams.start()
+            start_yielding(self._streams.start)
 
     def refuse_unready(self, table: str) -> None:
         """Raises RestoringError if the state of Kafka Streams already says that the table cannot be read now.
@@ -219,10 +217,13 @@ class KafkaTables:
             return self._placement.other_standbys(self.part(table, partition))
 
     def standbys(self) -> Mapping[Part, int]:
-        """Returns the partitions for which this process is a standby, each with an offset. The standby has all messages
-        before this offset.
-        """
+        """Returns the partitions for which this process is a standby. Each has all messages before the given offset."""
         return self._placement.standbys()
+
+    def learn(self) -> None:
+        """Asks Kafka Streams which offsets this process has committed, before readers need them."""
+        with self._asking("all views"):
+            self._placement.learn()
 
     @property
     def changelogs(self) -> Mapping[str, str]:
@@ -232,6 +233,10 @@ class KafkaTables:
     def part(self, table: str, partition: int) -> Part:
         """Returns a partition with the name of its topic."""
         return self._settings.topics[table], partition
+
+    def has(self, table: str, partition: int, need: Need) -> bool:
+        """Returns whether a partition of a table is known to have what `need` describes, without waiting for it."""
+        return self._placement.has(self.part(table, partition), need)
 
     def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or

@@ -39,6 +39,7 @@ class Memory:
 
     def __init__(self, lagging: frozenset[int] = frozenset()) -> None:
         self.messages: dict[tuple[str, int], dict[bytes, bytes]] = {}
+        self.at_hand: set[int] = set()
         self._lagging = lagging
 
     def take(self, change: Record, number: int) -> None:
@@ -50,6 +51,9 @@ class Memory:
 
     def refuse_unready(self, table: str) -> None:
         pass
+
+    def is_at_hand(self, _table: str, number: int, _need: Need) -> bool:
+        return number in self.at_hand
 
     def get_batch(self, table: str, number: int, keys: Sequence[bytes], *_: object) -> Sequence[bytes | None]:
         return [self.messages.get((table, number), {}).get(key) for key in keys]
@@ -114,6 +118,14 @@ def test_rows_are_those_of_the_last_messages(randoms: random.Random, placed: boo
         assert [key for key, _ in pairs] == sorted({key for key, _ in pairs})
         rows = {key: row for key, row in pairs if row is not None}
         assert rows == {key: row for key, row in gets.items() if key >= begin}
+
+
+def test_a_row_is_at_hand_if_all_partitions_are_that_can_have_it() -> None:
+    memory, number = Memory(), partition(b"1", PARTITIONS)
+    views = [engine(memory, placed=placed).view("order") for placed in (True, False)]
+    for at_hand, expected in (((), [False, False]), ({number}, [True, False]), (range(PARTITIONS), [True, True])):
+        memory.at_hand = set(at_hand)
+        assert [view.is_at_hand("1") for view in views] == expected
 
 
 def test_if_two_partitions_have_a_key_the_newer_row_counts() -> None:

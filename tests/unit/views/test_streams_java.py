@@ -4,27 +4,62 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from changelog.connectors.views.streams import java
+
 PROGRAM = """
 import gc
+import os
 import sys
+import threading
 from pathlib import Path
 from changelog.connectors.java.program import find_java
 from changelog.connectors.views.streams import java
 before = len(gc.get_objects())
-java.start(find_java(), Path(sys.argv[1]), heap_mib=64)
+java.start(find_java(), Path(sys.argv[1]), heap_mib=64, has_rows=sys.argv[2] == "has rows")
 print("left out:", gc.get_freeze_count() >= before)
 
 import jpype
 collectors = jpype.JClass("java.lang.management.ManagementFactory").getGarbageCollectorMXBeans()
-collections = lambda: sum(int(collector.getCollectionCount()) for collector in collectors)
-before = collections()
+of_all = [collector for collector in collectors if collector.getName() in ("MarkSweepCompact", "G1 Old Generation")]
+before = [int(collector.getCollectionCount()) for collector in of_all]
 jpype.java.lang.System.gc()
-print("more collections:", collections() - before)
+print("full collections:", [int(collector.getCollectionCount()) - before[0] for collector in of_all])
+print("collectors:", ", ".join(sorted(str(collector.getName()) for collector in collectors)))
+
+def niceness():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+def start():
+    thread = threading.Thread(target=lambda: print("niceness:", niceness() - own))
+    thread.start()
+    thread.join()
+
+own = niceness()
+java.start_yielding(start)
+print("niceness afterwards:", niceness() - own)
 """
 
 
-def test_collections_of_python_and_java_do_not_make_requests_wait(tmp_path: Path) -> None:
-    """Python's do not go through the objects that exist before the start, and start none of Java's."""
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own only on Linux")
+@pytest.mark.parametrize(
+    ("rows", "collectors"),
+    [("has none", "Copy, MarkSweepCompact"), ("has rows", "G1 Old Generation, G1 Young Generation")],
+)
+def test_requests_do_not_wait_for_collections_or_for_threads_that_apply_changes(
+    tmp_path: Path, rows: str, collectors: str
+) -> None:
+    """Python's collections do not go through the objects that exist before the start, and start none of Java's. G1, as
+    its documentation says, stops all threads only for short times. Threads of Kafka Streams are started by a thread of
+    lower priority, and the thread that reads keeps its priority.
+    """
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), rows]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert lines == ["left out: True", "more collections: 0"]
+    assert lines == [
+        "left out: True",
+        "full collections: [0]",
+        f"collectors: {collectors}",
+        f"niceness: {java.NICENESS}",
+        "niceness afterwards: 0",
+    ]

@@ -52,6 +52,9 @@ class Tables:
     def part(self, table: str, number: int) -> Part:
         return f"booking.{table}", number
 
+    def has(self, _table: str, _: int, need: Need) -> bool:
+        return need.offset <= self.offset
+
     def get_batch(self, table: str, _: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
         if need is not None and need.offset > self.offset:
             raise restoring(table)
@@ -125,6 +128,14 @@ def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
         reader.get_batch("order", 0, [b"0001"], at(offset))
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+def test_a_partition_is_at_hand_if_it_is_here_and_new_enough(instance: Instance, reader: Partitions) -> None:
+    own = instance.partitions()
+    assert (own.is_at_hand("order", 0, at(10)), own.is_at_hand("order", 0, at(11))) == (True, False)
+    assert not reader.is_at_hand("order", 0, at(10)), "it is at another instance"
+    with closing(seen_by(Tables({}))) as shared:
+        assert (shared.is_at_hand("order", 0, at(10)), shared.is_at_hand("order", 0, at(11))) == (True, False)
 
 
 def test_messages_of_another_instance_are_read(instance: Instance, reader: Partitions) -> None:

@@ -80,6 +80,9 @@ def test_a_process_has_what_it_has_restored_or_committed() -> None:
     assert here.await_offset(ORDER, Need(5, 5))
     assert not here.await_offset(ORDER, Need(6, 6))
     streams.committed = {ORDER: 7, GUEST: 3}
+    assert not here.has(ORDER, Need(7, 7)), "Kafka Streams was not asked yet"
+    here.learn()
+    assert here.has(ORDER, Need(7, 7))
     assert here.await_offset(ORDER, Need(7, 7))
     assert here.await_offset(GUEST, Need(3, 3))
     assert not here.await_offset(GUEST, Need(4, 4))

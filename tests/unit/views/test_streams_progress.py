@@ -55,6 +55,9 @@ class Cluster:
     def reader(self) -> Iterator[None]:
         yield
 
+    def learn(self) -> None:
+        pass
+
     def standbys(self) -> Mapping[Part, int]:
         return dict(self.standby_offsets)
 
