@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -78,6 +79,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, by default that of this process, and returns the exit code."""
+    if argv is None:
+        sys.meta_path.insert(0, _WithoutPandas())
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if word in COMMANDS), None)
     try:
@@ -97,6 +100,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     return execute(command, arguments)
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Makes imports of pandas fail in this process, which does not use pandas.
+
+    If pandas is installed, Arrow imports it to find out whether a value is an object of pandas. This takes 0.2 s of CPU
+    and 37 MiB.
+    """
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is left out", name=fullname)
 
 
 def _load(name: str) -> Command:

@@ -251,6 +251,23 @@ def test_without_the_extra_for_kafka_only_commands_that_need_it_fail(
     assert (process.returncode, process.stderr) == (code, err)
 
 
+def test_a_command_does_not_import_pandas_although_arrow_would() -> None:
+    script = """
+import sys
+import pyarrow
+from changelog.connectors import cli
+try:
+    {}
+except SystemExit:
+    pyarrow.array([1])
+print("imported:", "pandas.core.frame" in sys.modules)
+"""
+    for call, expected in (("cli.main()", False), ("sys.exit()", True)):
+        words = [sys.executable, "-c", script.format(call), "run", "--help"]
+        process = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert process.stdout.endswith(f"imported: {expected}\n")
+
+
 def test_the_error_for_a_missing_required_package_names_no_extra(config_file: Path) -> None:
     script = "import sys; sys.modules['prometheus_client'] = None; from changelog.connectors import cli"
     words = [sys.executable, "-c", f"{script}; sys.exit(cli.main())", "run", "--config", str(config_file)]
