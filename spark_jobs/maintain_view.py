@@ -300,7 +300,10 @@ def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
 
 
 def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:
-    """Returns the progress that the target has stored; None if it has none, or a damaged view that is rebuilt now."""
+    """Returns the progress that the target has stored.
+
+    Returns None if the target has none, or if its view is damaged and is rebuilt now.
+    """
     try:
         return target.progress()
     except ChangelogError as error:

@@ -82,8 +82,8 @@ def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataF
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the source's rows.
 
-    `grown` are entities whose tables got new columns: earlier rows of the changelog may lack these columns at their
-    end, where the table has null. So nulls at the end of these entities' rows are not compared.
+    `grown` are entities whose tables got new columns. Earlier rows of the changelog may end before these columns, while
+    the table has null in them. So nulls at the end of these entities' rows are not compared.
     """
     return rows.select(
         _hash(),

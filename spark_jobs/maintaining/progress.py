@@ -28,8 +28,8 @@ of the changelog."""
 class WaitingChanges:
     """The changes of a throttled service that wait, while the view has applied later changes of other services.
 
-    No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, only changes wait whose
-    positions are greater than `position`. `changes` counts all changes that wait.
+    No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, changes up to `position`
+    have been applied, and later ones wait. `changes` counts all changes that wait.
     """
 
     service: str
