@@ -53,7 +53,9 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--view", required=True, metavar="NAME", help="keep the view [views.NAME] of the configuration")
+    parser.add_argument(
+        "--view", required=True, metavar="NAME", help="the view to keep: [views.NAME] of the configuration"
+    )
     parser.add_argument(
         "--output",
         required=True,

@@ -43,8 +43,8 @@ the row does not end with null columns, the pattern fails after a few characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogCut:
-    """The rows of the changelog that a fence shows: in `epoch`, the rows of the transactions in `shown`; in earlier
-    epochs, all rows, because none of their transactions was still open at the fence.
+    """The rows of the changelog that a fence shows. In `epoch`, these are the rows of the transactions in `shown`. In
+    earlier epochs, these are all rows, because none of their transactions was still open at the fence.
     """
 
     shown: Shown

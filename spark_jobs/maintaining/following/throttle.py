@@ -197,7 +197,8 @@ class Throttle:
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
         """Applies changes. If one of them lacks values, also applies all other changes of its key after the checkpoint
-        `after`, up to `checkpoint`, or up to the checkpoint and the position in `bound`.
+        `after`, up to `checkpoint`. With `bound`, these other changes only go up to the checkpoint and the position in
+        `bound`.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:
