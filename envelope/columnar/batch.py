@@ -102,8 +102,8 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
 
 
 def is_stored(schema: pa.Schema) -> bool:
-    """Returns whether a stored batch can have this schema. It can be `SCHEMA`, or `SCHEMA` without `context`, which
-    older versions of the program stored.
+    """Returns whether a stored batch can have this schema: `SCHEMA`, or `SCHEMA` without `context`. Older versions of
+    the program stored batches without `context`.
     """
     return bool(schema.equals(SCHEMA) or schema.equals(_WITHOUT_CONTEXT))
 

@@ -64,7 +64,7 @@ type cannot hold the value. Both are sorted.
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
 """Whether the fold ended at a delete of the key, or at a create that lacks values. Then no earlier state can supply an
-unavailable value. It is false for a complete state, which needs no earlier state.
+unavailable value. The value is false for a complete state, which needs no earlier state.
 """
 
 ROWS_MAX: Final = 4096

@@ -20,8 +20,8 @@ REBUILD: Final = "run the job once with --rebuild: it builds the view again from
 
 
 Checkpoint = Mapping[str, Any]
-"""A point in a changelog: a position in a file log, or the next offsets of Kafka's topics. It is empty at the beginning
-of the changelog."""
+"""A point in a changelog: a position in a file log, or the next offsets of Kafka's topics. The beginning of the
+changelog is an empty mapping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ the state before it. That state may lack other changes of the key. So a batch wi
 changes of its key that the view may lack, whatever their service.
 
 The waiting changes stay in the changelog, and nowhere else. The progress of the view has a second checkpoint, up to
-which no change waits. It is stored together with the rows.
+which no change waits. Both checkpoints are stored together with the rows.
 """
 
 import sys
