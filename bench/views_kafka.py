@@ -13,7 +13,8 @@ With `--keep-service NAME` or `--drop-service NAME`, the view counts only the ch
 by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice costs, including
 the changelog topic that a view with a choice needs.
 
-CPU times are those of the whole process, from the moment at which Java has started.
+The CPU time of a start is that of the whole process, from the moment at which Java has started. The CPU time of a read
+is that of the thread that reads.
 """
 
 import argparse
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     for name in ("--keep-service", "--drop-service"):
         parser.add_argument(
-            name, action="append", default=[], metavar="NAME", help="let the view count changes by service"
+            name, action="append", default=[], metavar="NAME", help="choose by service which changes the view counts"
         )
     parser.add_argument("--serve", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--until", help=argparse.SUPPRESS)
