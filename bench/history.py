@@ -5,8 +5,8 @@ runs of `archive.py --compact levels` leave. There are two *levels*, of 78 and 1
 whose ranges of keys do not overlap. Each of the next seven days has a file of its own. The last day, a hundredth of the
 changes, is still in the log.
 
-Each round searches for another key and another request. The first search (`cold`) follows an eviction of the
-changelog's files from the page cache. The second search (`warm`) is the same once more.
+Each round searches for another key and another request. Before the first search (`cold`), the changelog's files are
+evicted from the page cache. The second search (`warm`) repeats the first.
 
 The *limit* is the time in which a running process can read the bytes that any search must read. A search must read the
 footer of each file that can have a row. Statistics and Bloom filters then exclude some row groups. In each of the other

@@ -5,11 +5,11 @@ deltas: Spark reads changes of flat documents (two of their 15 columns change) f
 returns patches that jsonpatch makes. The results are discarded. The functions take turns, after each of them has run
 once to warm up. Because jsonpatch is slow, it gets a fifth of the rows.
 
-views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. The time is
-compared with that of a scan of the changes.
+views: Spark computes the last state of each key of the same changes, in typed columns, and discards these states. The
+time is compared with that of a scan of the changes.
 
-blame: Spark names the change that set each attribute of each row of the same changes, and discards it. The time is
-compared with that of the view.
+blame: for each attribute of each row, Spark finds which of the same changes set it, and discards the result. The time
+is compared with that of the view.
 
 compaction: a file log with commits of 1,000 rows each is archived. The size of the archive on disk is compared with the
 size of the log.

@@ -10,10 +10,11 @@ Each start is a process of its own, and lasts until every row can be read:
 - *restored*: the folder was deleted. Kafka Streams restores the stores up to the offsets of the application.
 
 With `--keep-service NAME` or `--drop-service NAME`, the view counts only the changes by some services. All changes are
-by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice itself costs, with
-the changelog topic that such a view needs.
+by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice costs, including
+the changelog topic that a view with a choice needs.
 
-CPU times are those of the whole process, from the moment at which Java has started.
+The CPU time of a start is that of the whole process, from the moment at which Java has started. The CPU time of a read
+is that of the thread that reads.
 """
 
 import argparse
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     for name in ("--keep-service", "--drop-service"):
         parser.add_argument(
-            name, action="append", default=[], metavar="NAME", help="let the view count changes by service"
+            name, action="append", default=[], metavar="NAME", help="choose by service which changes the view counts"
         )
     parser.add_argument("--serve", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--until", help=argparse.SUPPRESS)
@@ -150,7 +151,7 @@ def measure(world: World, changes: int, services: ServiceChoice) -> Iterator[dic
 
 
 def announce(settings: KafkaSettings) -> None:
-    """Publishes the columns of orders, from which readers know that each order is in the partition of its key."""
+    """Publishes the columns of orders. They tell readers that each order is in the partition of its key."""
     source = Source(
         connector="postgres",
         name="booking",
@@ -189,7 +190,7 @@ def publish(settings: KafkaSettings, world: World, begin: int, end: int) -> Posi
 
 
 def started(name: str, until: Position, services: ServiceChoice, end: signal.Signals) -> Iterator[dict[str, object]]:
-    """Runs `serve` in a process, which is ended by a signal, and yields its figures."""
+    """Runs `serve` in a process, yields its figures, and then ends the process by a signal."""
     command = [sys.executable, "-m", "bench.views_kafka", "--serve", name, "--until", str(until)]
     for option, names in (("--keep-service", services.keep), ("--drop-service", services.drop)):
         command += [text for service in names for text in (option, service)]

@@ -123,8 +123,8 @@ class Checkpoint:
     `position` is the position of the last published row, None before the first row. `through` is the position in the
     source's log up to which the changelog is complete: every transaction of `epoch` that was committed before `through`
     is stored, or had nothing to publish. Each kind of source has its own form of `through`. All forms sort as text, and
-    begin with a commit in the form that it has in the text of a position (`changelog.envelope.position.commit_text`).
-    So `through` can be compared with positions without the source.
+    begin with a commit, which is written as in the text of a position (`changelog.envelope.position.commit_text`). So
+    `through` can be compared with positions, and only its beginning has to be understood for that.
 
     `partial` says that `position` is inside a transaction, and that the rest of it is not published yet. `windows`
     holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings that shape the

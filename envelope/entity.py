@@ -36,9 +36,9 @@ RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 class Evolution:
     """The policy for changes of an entity's columns.
 
-    `mode` says which changes are compatible. `on_restated` says what to do if a change of columns gave stored rows
-    other values without a change of these rows in the log: with `read`, the service reads the table again; with `ask`,
-    an operator has to request that.
+    `mode` says which changes are compatible. Some changes of columns also change the values in stored rows, but the log
+    does not show changes of these rows. `on_restated` says what to do then: with `read`, the service reads the table
+    again; with `ask`, an operator has to request that.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE

@@ -18,9 +18,10 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages that the database's trigger writes if the setting for stamps is empty or too long. Their stamp
-is made from the session. It never replaces a stamp with the prefix `PREFIX`: an application can write its stamp as a
-message itself. The trigger does not see this message, so it may write a session stamp after it.
+"""The prefix of messages that the database's trigger writes if the setting for stamps is empty or too long. Such a
+message has a stamp made from the session. This stamp never replaces a stamp with the prefix `PREFIX`. An application
+can write a message with the prefix `PREFIX` itself. The trigger does not see that message, so it may write a session
+stamp after the application's stamp.
 """
 
 NBYTES_MAX = 4096

@@ -26,7 +26,7 @@ PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
 """The stamp of versions and gaps. It names the service, because the database's log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
-"""Returns those of the given columns that may have a value in rows which existed before the column was added."""
+"""Returns those of the given new columns that may have a value in rows older than the column."""
 
 _NAMESPACE = "changelog"
 
@@ -200,8 +200,8 @@ class Versions:
     ) -> Sequence[str]:
         """Returns the restated columns.
 
-        All columns are restated if another table, whose rows are unknown, replaced the previous one, or if the key now
-        has other columns.
+        All columns are restated in two cases: another table replaced the previous one (its rows are unknown), or the
+        key now has other columns.
         """
         if before is not None and (self._replaces(before, table) or before.key != entity.key):
             return [name for name, _ in table.columns.fields]

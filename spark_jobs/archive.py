@@ -2,9 +2,9 @@
 and ranges of keys.
 
 From a changelog on Kafka, the job archives all changes that were committed since the last run, in the folder
-`--archive`. From a file log, it archives closed days (those that ended at least an hour ago, in UTC), in the log's own
-folder `archive/`. Readers read only the files that the newest manifest lists, and a run writes its manifest after its
-files. So a run can be killed at any moment, and the next run repeats its work.
+`--archive`. From a file log, it archives closed days, in the log's own folder `archive/`. A day (in UTC) is closed if
+it ended at least an hour before the log's newest change. Readers read only the files that the newest manifest lists,
+and a run writes its manifest after its files. So a run can be killed at any moment, and the next run repeats its work.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """`spark-submit spark_jobs/blame.py`: writes, for each attribute of each row, the change that set it.
 
-The table `attributes` covers the rows of all entities, as of now, a position or a time. For each attribute, including
-those inside nested json, it has the service, its version and the request that set the attribute, and the value before.
-If a row moves to another key, its attributes keep the changes that set them. The table `coverage` counts the changes of
-each day, and the attributes that they set, by service and by who stamped the changes. docs/how-to/audit.md has queries.
+The table `attributes` covers the rows of all entities, as of now, a position or a time. It also has attributes inside
+nested json. For each attribute, it has the service that set it, the service's version and request, and the value
+before. If a row moves to another key, its attributes keep the changes that set them. The table `coverage` counts the
+changes of each day, and the attributes that they set, by service and by who stamped the changes. docs/how-to/audit.md
+has queries.
 """
 
 import argparse

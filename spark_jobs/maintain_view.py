@@ -53,7 +53,9 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--view", required=True, metavar="NAME", help="keep the view [views.NAME] of the configuration")
+    parser.add_argument(
+        "--view", required=True, metavar="NAME", help="the view to keep: [views.NAME] of the configuration"
+    )
     parser.add_argument(
         "--output",
         required=True,
@@ -300,7 +302,10 @@ def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
 
 
 def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:
-    """Returns the progress that the target has stored; None if it has none, or a damaged view that is rebuilt now."""
+    """Returns the progress that the target has stored.
+
+    Returns None if the target has none, or if its view is damaged and is rebuilt now.
+    """
     try:
         return target.progress()
     except ChangelogError as error:

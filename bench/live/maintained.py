@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
         job = opened.enter_context(running(folder, target, *job_arguments(folder)))
         view = opened.enter_context(psycopg.connect(target, autocommit=True))
         await_rows(view, options.rows)
-        view.execute("CREATE INDEX ON purchases (id)")  # for this bench: the highest number is read without a scan
+        view.execute("CREATE INDEX ON purchases (id)")  # so the highest number is read without a scan
         transactions = options.pace * (WARM_S + options.seconds)
         committed = np.zeros(transactions)
         threading.Thread(target=write, args=(source, options, committed), daemon=True).start()

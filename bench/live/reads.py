@@ -1,16 +1,16 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
 One process publishes 5,000 changes a second. This process sends 1,000 requests a second over many connections. Both
-share the machine with the broker and the service. So the CPU time of each process is printed too. That of the service
-is also printed for each request and for groups of threads: the group *python* has the event loop and Python's other
-threads, and the other groups are Java's.
+share the machine with the broker and the service. So the CPU time of each process is printed too. The service's CPU
+time is also printed for each group of its threads: the group *python* has the event loop and Python's other threads,
+and the other groups are Java's. For *python*, the CPU time of one request is printed as well.
 
 With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With `--reads
 0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
 
 After 10,000 changes of a partition, Kafka Streams makes RocksDB write them to disk, and requests for this partition
-wait meanwhile. On a few connections, all other requests would soon wait, too. With `--store in-memory`, nothing is
-written.
+wait meanwhile. With only a few connections, all of them would soon have a waiting request, so other requests would
+wait, too. With `--store in-memory`, nothing is written.
 """
 
 import argparse
@@ -52,7 +52,7 @@ COMMITS_PER_S = 5
 WARM_S = 15
 READY_S_MAX = 300
 RESERVE = 10
-"""There are this many times more changes than a run should publish, because a run takes longer on a busy machine."""
+"""There are this many times the changes that a run should publish, because a run takes longer on a busy machine."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -147,7 +147,7 @@ def served(core: int | None = None) -> Iterator[tuple[int, str]]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "changelog", "views", "serve", "--port", "0"]
     if core is not None:
-        command = ["taskset", "--cpu-list", str(core), *command]  # which runs the service as the same process
+        command = ["taskset", "--cpu-list", str(core), *command]  # taskset becomes the service, so the id stays
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         match = re.search(r"views are served at (http://\S+)/", process.stdout.readline())
@@ -222,8 +222,8 @@ def cpu_by_thread(pid: int) -> Counter[str]:
 
 
 def cpu_by_process(pids: Mapping[str, int]) -> Counter[str]:
-    """Returns the ticks of CPU that processes have used, those of this process, which is the client, and those of all
-    processes of the machine.
+    """Returns the ticks of CPU that these processes have used. Also returns the ticks of this process (*the client*),
+    and those of all processes of the machine.
     """
     ticks = Counter({name: round(cpu_seconds(pid) * TICKS_PER_S) for name, pid in pids.items()})
     ticks["the client"] = round(time.process_time() * TICKS_PER_S)

@@ -1,4 +1,4 @@
-"""Defines the options that several benchmarks share, how many rows and rounds they measure, and prints figures."""
+"""Defines the options that several benchmarks share, such as the numbers of rows and rounds. Prints figures."""
 
 import argparse
 import json

@@ -88,7 +88,7 @@ class Ours:
         (workspace.folder / "changelog.toml").write_text(text)
 
     def prepare(self) -> None:
-        """See `Publisher`. Runs the service until it has read the table, which is nearly empty, and streams."""
+        """See `Publisher`. Runs the service until it has read the table (which is nearly empty) and streams the log."""
         service = self._run([])
         deadline = time.monotonic() + START_S_MAX
         while not self._streams():

@@ -1,4 +1,5 @@
-"""Computes the blame of one key from its changes: goes through them in order, and keeps who set each attribute.
+"""Computes the blame of one key from its changes: goes through them in order, and remembers which change set each
+attribute.
 
 An attribute belongs to the last change that gave it another value. Values are compared as canonical JSON. Elements of
 an array are compared by their index, so a change that inserts an element at the front sets all elements after it.
@@ -7,11 +8,11 @@ an array are compared by their index, so a change that inserts an element at the
 |---|---|
 | create | all attributes |
 | update | the attributes that differ from the row before |
-| create by which a row moved here | what differs from the row before the move (`BlameFold.continue_from`) |
+| create of a row that moved here | what differs from the row before the move (`BlameFold.continue_from`) |
 | delete, truncate | nothing: there is no row afterwards |
 | read | nothing: an attribute that differs from the row before has an unknown writer |
 
-The row before a change is the one that the earlier changes left. Three things can make it incomplete or wrong. Then the
+The row before a change is computed from the earlier changes. In three cases, this row is incomplete or wrong. Then the
 result says that a writer is unknown, because the last known writer may not have set the value:
 
 - The first record of the key is not a create. All its values have unknown writers, except those that differ from its
@@ -101,7 +102,7 @@ class BlameFold:
         self._last = writer
 
     def continue_from(self, other: "BlameFold") -> None:
-        """Takes over the row that moved away from another key. The next record is the create by which it moved here.
+        """Takes over the row that moved here from another key. The next record must be the create that this move made.
 
         `other` has the records of the other key, up to the delete by which the row moved away.
         """

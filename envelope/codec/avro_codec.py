@@ -32,7 +32,7 @@ from changelog.envelope.position import Position
 from changelog.schemas import avro
 
 PRESENT: Final = long(1)
-"""The byte that Avro writes before a nullable state or string that is not null: index 1, the second branch of the union
+"""The byte that Avro writes before a state or string in a union with null: index 1, the second branch of the union
 [null, ...].
 """
 

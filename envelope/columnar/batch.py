@@ -41,9 +41,9 @@ SCHEMA = pa.schema(
 )
 """One row for each record. `provenance`, `current`, `original`, `moved` and `context` are JSON text.
 
-`current` is null for a delete and a truncate. `original` is null if the envelope's `original` is MISSING, or None,
-which only a truncate has. `moved` is `{"movedTo": {"key", "partition"}}`, the same with `movedFrom`, or null. `context`
-is the stamp's context, which `provenance` holds as well.
+`current` is null for a delete and a truncate. `original` is null if the envelope's `original` is MISSING, or if it is
+None, as in a truncate. `moved` is `{"movedTo": {"key", "partition"}}`, the same with `movedFrom`, or null. `context` is
+the stamp's context, which `provenance` holds as well.
 """
 
 _WITHOUT_CONTEXT = SCHEMA.remove(SCHEMA.get_field_index("context"))
@@ -102,8 +102,8 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
 
 
 def is_stored(schema: pa.Schema) -> bool:
-    """Returns whether a stored batch can have this schema. It can be `SCHEMA`, or `SCHEMA` without `context`, which
-    older versions of the program stored.
+    """Returns whether a stored batch can have this schema: `SCHEMA`, or `SCHEMA` without `context`. Older versions of
+    the program stored batches without `context`.
     """
     return bool(schema.equals(SCHEMA) or schema.equals(_WITHOUT_CONTEXT))
 

@@ -116,7 +116,7 @@ class Form:
             values[number] = names + len(label)
             named &= values[number] < ends[number]
             for offset, mask, word in _words(label):
-                # The minimum changes only indexes for which `named` is false already.
+                # Without the minimum, some indexes would exceed the buffer. For those, `named` is false already.
                 at = np.minimum(names + offset, len(windows) - 1)
                 named &= windows[at].view("<u8") & mask == word
         if not named.all():

@@ -81,8 +81,8 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """Returns the fixed parts of the patch of each column, which has a `test` of the old value and a `replace` by the
-    new one: the text before the old value, and the text between the two values.
+    """Returns the fixed texts in the patch of each column: the text before the old value, and the text between the old
+    and the new value. Such a patch is a `test` of the old value and a `replace` by the new value.
     """
     paths = [pointer(name.decode()).decode() for name in names]
     tests = [f'{{"op":"test","path":{path},"value":' for path in paths]

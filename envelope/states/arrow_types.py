@@ -28,8 +28,8 @@ _PRIMITIVES: Final[Mapping[Primitive, pa.DataType]] = {
 
 
 def to_arrow(type_: ColumnType) -> pa.DataType:
-    """Returns the Arrow type of a column. It is the one that Spark gives to its own type for the column, which is
-    `changelog.schemas.spark.to_spark(type_)`.
+    """Returns the Arrow type of a column. Spark converts its own type for the column,
+    `changelog.schemas.spark.to_spark(type_)`, to the same Arrow type.
     """
     match type_:
         case Primitive():

@@ -1,8 +1,8 @@
 """Folds the last changes of each key into its last state, with typed values.
 
 If the database's log did not send a value in a change (the value is *unavailable*), the value is taken from an earlier
-state. The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first. They go back to
-the newest one that is a delete or has all values, if there is one.
+state. The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first. They end with a change
+that is a delete or has all values, if the key has such a change; otherwise, all changes of the key are there.
 
 This module works row by row, and reads values of every form. Changes that are complete states are first given to
 `changelog.envelope.states.fold_batch`, which reads many of them at once, and must give the same result as this module.
@@ -64,7 +64,7 @@ type cannot hold the value. Both are sorted.
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
 """Whether the fold ended at a delete of the key, or at a create that lacks values. Then no earlier state can supply an
-unavailable value. It is false for a complete state, which needs none.
+unavailable value. The value is false for a complete state, which needs no earlier state.
 """
 
 ROWS_MAX: Final = 4096

@@ -64,7 +64,7 @@ def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | Non
 
 
 def refuse_deleted(client: Client, prefix: str, manifest: Manifest, skip: Collection[str]) -> None:
-    """Raises ChangelogError (GAP) if a topic was deleted before its last messages were archived, as far as is known.
+    """Raises ChangelogError (GAP) if a topic was deleted before the archive was complete up to the topic's end.
 
     The topic of a repartitioned entity may be deleted once the archive is complete up to the position at which the
     topic ended. The entities in `skip`, and topics from which nothing was archived, are not checked.

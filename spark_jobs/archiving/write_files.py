@@ -33,8 +33,8 @@ _FOLDERS = ("entity_", "day_")
 _WITH_STATISTICS = frozenset({"entity", "key", "position", "committed_at"})
 
 _WITH_BLOOM_FILTER = ("key", "identifier")
-"""The columns by whose values readers search. They have no dictionary, because Parquet's writer leaves out the Bloom
-filter of a column that has a dictionary."""
+"""Readers search for values in these columns, so each has a Bloom filter. They have no dictionary, because Parquet's
+writer leaves out the Bloom filter of a column that has a dictionary."""
 
 WRITING = {
     "compression": "zstd",
@@ -49,12 +49,12 @@ WRITING = {
 }
 """The options for Parquet.
 
-A row group is the least that a reader decodes, so it is small: 4 MiB. That is about 12,000 rows of 1.1 kB, because the
-writer counts full pages with their compressed size. (This version of Parquet's Java writer has no limit in rows.) Only
-the columns in `_WITH_STATISTICS`, by which readers skip row groups, have statistics in a file's footer. Readers have no
-use for statistics of the other columns. They would also copy the least and the greatest value of a column, such as
-whole states of rows, into the footer. Compression level 9 makes files a ninth smaller than Spark's default level does.
-Writing takes longer, but the files are read for years.
+A row group is the least that a reader decodes, so it is small: 4 MiB. The writer counts full pages with their
+compressed size, so a row group has about 12,000 rows of 1.1 kB. (This version of Parquet's Java writer cannot limit the
+number of rows.) Only the columns in `_WITH_STATISTICS`, by which readers skip row groups, have statistics in a file's
+footer. Readers have no use for statistics of other columns. Such statistics would also copy the least and the greatest
+value of a column into the footer, and these can be whole states of rows. Compression level 9 makes files a ninth
+smaller than Spark's default level does. Writing takes longer, but the files are read for years.
 """
 
 

@@ -82,10 +82,10 @@ def attribute_rows(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Row, Record | None]]:
     """Yields all changes, each with the row that it belongs to. None stands for a change that a truncate followed."""
     for batch in batches:
-        stands = batch.column("provenance").is_valid()
-        changes = records(batch.filter(stands).select(SCHEMA.names))
+        has_provenance = batch.column("provenance").is_valid()
+        changes = records(batch.filter(has_provenance).select(SCHEMA.names))
         owners = zip(*(batch.column(name).to_pylist() for name in ("entity", *ORIGIN)), strict=True)
-        for owner, position, is_read in zip(owners, batch.column("position"), stands.to_pylist(), strict=True):
+        for owner, position, is_read in zip(owners, batch.column("position"), has_provenance.to_pylist(), strict=True):
             try:
                 yield owner, next(changes) if is_read else None
             except ChangelogError as error:

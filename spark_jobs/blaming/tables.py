@@ -26,7 +26,7 @@ _CONTENT: Final = ("provenance", "current", "original", "moved", "context")
 """The columns of a change that are needed only if its row still exists."""
 
 COVERAGE: Final = (*_GROUP, "changes", "attributes")
-"""The columns of `coverage`. It has a row for each entity, day (UTC), service and kind of stamp.
+"""The columns of `coverage`. The table has a row for each entity, day (UTC), service and kind of stamp.
 
 `changes` is the number of changes of this entity, day, service and kind. `attributes` is the number of attributes that
 still have the value that one of these changes set.

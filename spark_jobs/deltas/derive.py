@@ -95,8 +95,9 @@ Values = Callable[[pa.RecordBatch], pa.Array]
 """A codec: a function that encodes a batch of deltas (`SCHEMA`) and returns the values of their messages, as bytes."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
-"""The rows that lack values, because the database's log did not send them. Maps the number of such a row to the names
-of the columns that are unavailable in either of the row's states, and to whether the original lacks any column.
+"""The rows that lack values, because the database's log did not send them, by the number of the row. For each of these
+rows, there are the names of the columns that are unavailable in either of its states, and whether its original lacks a
+column.
 """
 
 _UNAVAILABLE: Final = '"unavailable'

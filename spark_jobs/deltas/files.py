@@ -104,8 +104,8 @@ def write(
     them.
 
     `old_record` is the content of the output so far. `ordered` says two things: all `changes` are after the output's
-    floor, and changes that appear later will be after all `changes`. Then their last position becomes the new floor.
-    Raises ChangelogError (IN_USE) if another run wrote to the output at the same time.
+    floor, and changes that appear later will be after all `changes`. Then the position of the last delta becomes the
+    new floor. Raises ChangelogError (IN_USE) if another run wrote to the output at the same time.
     """
     new_changes = _unwritten(changes, old_record.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))

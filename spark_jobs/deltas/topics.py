@@ -103,7 +103,7 @@ class DeltaTopics:
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
     def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
-        """Returns whether topics in `committed` were deleted, and all of them had ended before.
+        """Returns whether topics in `committed` were deleted, and each deleted topic had ended before.
 
         An entity's topic ends when the entity is repartitioned, and may then be deleted. The topic of its deltas gets
         marks at its end once the job has read the ended topic completely. Raises ChangelogError (GAP) if an ended topic
@@ -180,7 +180,7 @@ def stream(
     assert isinstance(where, Kafka)
     topics.ensure()  # first, so that nothing has been read if it fails
     batches = _Batches(spark, config, topics, where, checkpoint, reach)
-    # Spark takes a deleted topic for lost data.
+    # Spark treats a deleted topic as lost data.
     accepts_lost = topics.lost or topics.misses_ended(committed(checkpoint))
     options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not accepts_lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)

@@ -78,7 +78,7 @@ def _deltas(scene: Scene) -> Mapping[str, str]:
     states = {key: canonical.parse(text) for key, text in story.states["order"].items()}
     if canonical.text_of(folded) != canonical.text_of(states):
         raise ChangelogError(Kind.DIVERGED, "orders differ between deltas and changelog")
-    story.watch.lap(f"{summary['deltas']:,} deltas; folded, they are the {len(states):,} orders as they are now")
+    story.watch.lap(f"{summary['deltas']:,} deltas; folded, they give the {len(states):,} present orders")
     return {f"{DELTAS}/": "a JSON Patch for each change, as Parquet"}
 
 

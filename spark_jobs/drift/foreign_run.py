@@ -1,7 +1,7 @@
 """Compares the changelog with any source that Spark can read. The two sides cannot be read at the same moment. So keys
 that differ are compared again after a while, when recent writes have arrived on both sides. The result is not exact, in
-two ways. A key that is written all the time is left out. A change that reaches the changelog only after the second
-comparison is reported as drift.
+two ways. A key that differs in both comparisons is left out if it was changed after the run began. A change that
+reaches the changelog only after the second comparison is reported as drift.
 """
 
 import time

@@ -145,8 +145,8 @@ def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
 
 
 def _token(value: Column, type_: ColumnType) -> Column:
-    """Returns the JSON of a value, null for null. A float gets the text that Spark prints, which can differ from the
-    text that the database prints, so floats have to be compared as numbers.
+    """Returns the JSON of a value, null for null. A float gets the text that Spark prints. The database may print
+    another text, so floats have to be compared as numbers.
     """
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:

@@ -43,8 +43,8 @@ the row does not end with null columns, the pattern fails after a few characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogCut:
-    """The rows of the changelog that a fence shows: in `epoch`, the rows of the transactions in `shown`; in earlier
-    epochs, all rows, because none of their transactions was still open at the fence.
+    """The rows of the changelog that a fence shows. In `epoch`, these are the rows of the transactions in `shown`. In
+    earlier epochs, these are all rows, because none of their transactions was still open at the fence.
     """
 
     shown: Shown
@@ -82,8 +82,8 @@ def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataF
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the source's rows.
 
-    `grown` are entities whose tables got new columns: earlier rows of the changelog may lack these columns at their
-    end, where the table has null. So nulls at the end of these entities' rows are not compared.
+    `grown` are entities whose tables got new columns. Earlier rows of the changelog may end before these columns, while
+    the table has null in them. So nulls at the end of these entities' rows are not compared.
     """
     return rows.select(
         _hash(),

@@ -1,5 +1,5 @@
-"""Makes the JSON of a comparison's report (docs/drift-report.schema.json). It does not yet say what to do about drift,
-which a policy decides later.
+"""Makes the JSON of a comparison's report (docs/drift-report.schema.json). This JSON does not say yet what to do about
+drift: a policy decides that later.
 """
 
 import secrets

@@ -31,7 +31,7 @@ SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
 """Other states of a key, after its two rows are compared. SAME: the key is equal on both sides. GONE: neither side has
-the key. PENDING: the fence shows none of the changes that the changelog has of the key, so the key is judged by the
+the key. PENDING: the changelog has changes of the key, but the fence shows none of them; so the key is judged by the
 original of its first change.
 """
 

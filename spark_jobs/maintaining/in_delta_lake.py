@@ -1,7 +1,7 @@
 """Keeps a view in a table of Delta Lake. A batch is one MERGE, whose metadata is the progress.
 
-The markers of deleted keys are in a second table, `<path>__deleted`. It is written first: if a run is killed after
-that, the next run applies the same changes again, and ignores the states that are older than the markers.
+The markers of deleted keys are in a second table, `<path>__deleted`. A batch writes this table first: if a run is
+killed after that, the next run applies the same changes again, and ignores the states that are older than the markers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

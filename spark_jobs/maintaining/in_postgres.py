@@ -3,7 +3,7 @@ the batch, and stores the progress.
 
 Further tables are beside the view's table: `<table>__deleted` with the markers of deleted keys, `<table>__progress`,
 and, if the view has totals, `<table>__totals`. The rows of each array of documents are in a table `<table>__<array>`,
-which has markers of its own. They are applied like the view's own rows.
+which has markers of its own. These rows are applied like the view's own rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

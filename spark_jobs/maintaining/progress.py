@@ -20,16 +20,16 @@ REBUILD: Final = "run the job once with --rebuild: it builds the view again from
 
 
 Checkpoint = Mapping[str, Any]
-"""A point in a changelog: a position in a file log, or the next offsets of Kafka's topics. It is empty at the beginning
-of the changelog."""
+"""A point in a changelog: a position in a file log, or the next offsets of Kafka's topics. The beginning of the
+changelog is an empty mapping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingChanges:
     """The changes of a throttled service that wait, while the view has applied later changes of other services.
 
-    No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, only changes wait whose
-    positions are greater than `position`. `changes` counts all changes that wait.
+    No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, changes up to `position`
+    have been applied, and later ones wait. `changes` counts all changes that wait.
     """
 
     service: str

@@ -56,7 +56,7 @@ class TargetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayStates:
-    """New states of the rows of an array, in the form of those of `StateBatch`.
+    """New states of the rows of an array, in the same form as the states of `StateBatch`.
 
     A batch often has no changes of most arrays. If `is_empty` is true, `states` has no rows, and need not be read.
     """

@@ -21,8 +21,8 @@ def resolve(
     """Converts `as_of` to the position of the last change to read.
 
     A position is returned as it is. None gives the end of the changelog for these entities (`end_of`). For a time, the
-    first transaction that committed after it is found, and the result is the position of the last change before this
-    transaction. If there is no such transaction, the result is the end of the changelog.
+    result is the position of the last change before the first transaction that committed after this time. If no
+    transaction committed after this time, the result is the end of the changelog.
 
     Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
     PRECONDITION if the changelog is empty.

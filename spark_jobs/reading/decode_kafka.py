@@ -181,7 +181,7 @@ def _text(state: Raw) -> str | None:
 
 
 def _moved(headers: list[dict[str, object]] | None) -> str | None:
-    """Returns the value of the column `moved`, from the headers of a message that moved; None if there are none."""
+    """Returns the value of the column `moved`, from the headers of a moved row; None if there are no headers."""
     if not headers:
         return None
     values = {str(header["key"]): header["value"] for header in headers}

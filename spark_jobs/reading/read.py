@@ -104,7 +104,8 @@ def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = N
 def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None) -> Position | None:
     """Returns the end of an archive, for `end_of`.
 
-    Raises ChangelogError (PRECONDITION) if an archive of topics is not complete up to any position.
+    Raises ChangelogError (PRECONDITION) if one of the entities in an archive of topics is not complete up to any
+    position, or if no entity is.
     """
     if not manifest.offsets:  # This is the archive of a file log: whole log files are added to it in their order.
         last_position = max((file.last for file in manifest.files), default=None)

@@ -1,4 +1,4 @@
-"""Lets a job that runs until it is stopped finish its batch when SIGTERM arrives."""
+"""Lets a continuous job finish its batch when SIGTERM arrives."""
 
 import signal
 import threading

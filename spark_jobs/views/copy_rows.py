@@ -25,8 +25,8 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""Converts a Python object that Arrow returned for a value, which is never null, into one that msgspec writes as the
-published JSON.
+"""Takes a Python object that Arrow returned for a value. Returns an object that msgspec writes as the published JSON.
+The value is never null.
 """
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
@@ -100,8 +100,7 @@ def copier(
 
     `table` and `parts` are quoted names. `parts` accepts only rows with this `nonce`, so a task that remains from an
     earlier run can copy nothing. If an earlier attempt of the same task has copied the rows, the function copies
-    nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE)
-    if PostgreSQL reports an error.
+    nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE) if PostgreSQL reports an error.
     """
     finish = [_finish(column.type) for column in shape.columns]
 

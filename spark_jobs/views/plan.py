@@ -56,7 +56,7 @@ def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position | None, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
     """Returns the columns of each entity, from the entity's file in `folder`. If `folder` is None, they are from the
-    last version in the changelog up to `position`, or from the last version of all if `position` is None.
+    last version in the changelog up to `position`, or from the newest version if `position` is None as well.
 
     Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
     """

@@ -26,7 +26,7 @@ HOME = Path(__file__).parents[2]
 SPARK_TEXTS = (
     "spark_jobs/archive.py --compact all",
     'replace /status "CHECKED_IN"',
-    "folded, they are the",
+    "folded, they give the",
     "spark_jobs/rebuild_view.py --entity order --as-of",
     "548.00 575.40 548.00 set right",
     "still wrong",

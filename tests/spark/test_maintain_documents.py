@@ -344,8 +344,8 @@ def test_a_condition_of_an_array_is_refused(config: Path, run: Run, dsn: str) ->
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        ([("deleted",)], "the array deleted needs the table guests__deleted, which the view uses otherwise; rename"),
-        ([("a__b",), ("a",), ("a", "b")], "the array a.b needs the table guests__a__b, which the view uses otherwise"),
+        ([("deleted",)], "the array deleted needs the table guests__deleted, which the view already uses; rename"),
+        ([("a__b",), ("a",), ("a", "b")], "the array a.b needs the table guests__a__b, which the view already uses"),
         (
             [("a" * 43,)],
             "needs the table guests__a*__batch_parts, whose name is longer than 63 bytes; use a",

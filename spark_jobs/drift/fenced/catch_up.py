@@ -50,11 +50,11 @@ class CaughtUp:
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
     """Waits until the service has read the whole tables of these entities and is not repairing any of them.
 
-    Returns the checkpoint that says so. The fence is taken after this wait, and shows a row of the changelog if its
-    snapshot sees the transaction that the row names. The rows that the service read from these tables name transactions
-    that have ended by now, so the fence shows all of them. So if the fence shows no row of a key, the changelog lacked
-    this key at the time of the fence. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a time of
-    `time.monotonic`, has passed.
+    Returns the checkpoint that says so. The fence is taken after this wait. Each row of the changelog names a
+    transaction, and the fence shows the row if its snapshot sees this transaction. The rows that the service read from
+    these tables name transactions that have ended by now, so the fence shows all of these rows. So if the fence shows
+    no row of a key, the changelog lacked this key at the time of the fence. Raises NotComparedError (NOT_CAUGHT_UP)
+    when the deadline, a time of `time.monotonic`, has passed.
     """
     while True:
         checkpoint = log.checkpoint()

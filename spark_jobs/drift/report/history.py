@@ -23,7 +23,7 @@ JSON = dict[str, Any]
 @dataclass(slots=True)
 class _Count:
     states: Counter[str] = field(default_factory=Counter)
-    first: int | None = None  # the index of the first run in which a key that still drifts began to drift
+    first: int | None = None  # the index of the run in which the oldest present drift began
 
     def add(self, state: str, first: int | None) -> None:
         self.states[state] += 1

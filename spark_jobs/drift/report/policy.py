@@ -73,8 +73,8 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
-    """Returns whether a change of the table's columns altered values although the database's log has no change of these
-    rows.
+    """Returns whether a change of the table's columns altered the values of rows, while the database's log has no
+    change of these rows.
     """
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 

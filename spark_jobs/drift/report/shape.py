@@ -122,8 +122,8 @@ class Action(_Part, frozen=True, kw_only=True):
 
 class RepairHistory(_Part, frozen=True, kw_only=True):
     """How many keys are open (they drift, and no repair was sent), republished (a repair was sent, and no run has
-    compared them since) and verified (equal again), over the newest 30 runs. `firstSeen` is the start of the run in
-    which the key that has drifted longest began to drift.
+    compared them since) and verified (equal again), over the newest 30 runs. Of the keys that still drift, one has
+    drifted longest: `firstSeen` is the start of the run in which it began to drift.
     """
 
     open: Count

@@ -12,8 +12,9 @@ from changelog.spark_jobs.maintaining.target import StateBatch
 class Derivation(Protocol):
     """Tables or columns that depend on the rows of a view alone. They change in the transaction that applies a batch.
 
-    A derivation does not know why a row changes. Once before a batch changes rows and once after, it notes what depends
-    on the rows that may change. Then it changes only that. So a batch that is applied again changes nothing.
+    A derivation does not know why a row changes. It looks at the rows that may change, once before a batch changes them
+    and once after. Each time, it notes what depends on them. Then it changes only what it noted. So a batch that is
+    applied again changes nothing.
     """
 
     def indexes(self) -> Iterator[ViewIndex]:

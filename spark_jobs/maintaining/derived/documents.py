@@ -81,7 +81,7 @@ class ArrayTables:
     """The tables for the rows of one array: `rows`, `deleted`, `batch` and `values`, by these names.
 
     `values` exists only within the transaction that applies a batch. It has the columns `on` of the rows that the batch
-    may change, from before and after it.
+    may change, with their values before and after the batch.
     """
 
     array: ViewPart
@@ -127,7 +127,7 @@ def refuse_names(
                 message = f"the array {array} needs the table {name}, whose name is longer than {_NAME_BYTES_MAX} bytes"
                 raise ChangelogError(Kind.USAGE, message, hint="use a shorter --to, or rename the array")
             if name in taken_names:
-                message = f"the array {array} needs the table {name}, which the view uses otherwise"
+                message = f"the array {array} needs the table {name}, which the view already uses"
                 raise ChangelogError(Kind.USAGE, message, hint="rename the array")
         taken_names |= names
 

@@ -7,9 +7,9 @@ The rows of a group are ordered by time. A new session begins where the time to 
     session    [    ]               [                ]
 
 A change of a row can extend, split, join or end sessions. But it affects only sessions within a gap of a time that the
-row had before or after. So the transaction that applies a batch takes three steps: it notes these times, extends their
-span to the ends of the sessions within a gap of it, and makes the sessions of this span again from the rows. So it does
-not matter why a row changed, and a state that is applied again changes no session.
+row had before or after. So the transaction that applies a batch takes three steps. It notes these times. It extends the
+span of these times by all sessions that are within a gap of it. Then it makes the sessions of the extended span again,
+from the rows. So it does not matter why a row changed, and a state that is applied again changes no session.
 """
 
 from collections.abc import Iterator, Sequence

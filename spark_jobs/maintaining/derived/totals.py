@@ -92,9 +92,10 @@ def affected(truncated: str | None, tables: Tables) -> sql.Composed:
 
 
 def expiring(column: str, keep_days: int | None, tables: Tables) -> Iterator[sql.Composed]:
-    """Yields the statements that remove the totals whose `_end` is `keep_days` before the newest time in the column.
+    """Yields the statements that remove old totals. Nothing is removed if `keep_days` is None.
 
-    The newest time that any row ever had is stored, so that removed windows do not come back.
+    A total is old if its `_end` is more than `keep_days` days before the newest time that any row ever had in the
+    column. This newest time is stored, so that removed windows do not come back.
     """
     if keep_days is None:
         return

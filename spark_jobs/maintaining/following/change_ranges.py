@@ -30,8 +30,8 @@ class ChangeRanges(Protocol):
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns a checkpoint after `after`, at most `until`. From `after` to the result, `is_waiting` holds for at
-        most about `WINDOW_CHANGES` rows.
+        """Returns a checkpoint after `after`, but not after `until`. From `after` to the result, `is_waiting` holds for
+        at most about `WINDOW_CHANGES` rows.
         """
 
     def has_reached(self, checkpoint: Checkpoint, goal: Checkpoint) -> bool:

@@ -82,7 +82,7 @@ def _query(
         changes = decoded(spark.readStream.format("kafka").options(**options).load(), where)
         writer = changes.writeStream.foreachBatch(batches.apply).option("checkpointLocation", f"file:{folder}")
         query = writer.trigger(**trigger).start()
-        checked_s, has_other_topics = time.monotonic(), False  # a query of Spark cannot take other topics
+        checked_s, has_other_topics = time.monotonic(), False  # a running query cannot change its topics
         try:
             while not (query.awaitTermination(_POLL_S) or stopping.is_set() or has_other_topics):
                 if throttle is not None:

@@ -9,7 +9,7 @@ the state before it. That state may lack other changes of the key. So a batch wi
 changes of its key that the view may lack, whatever their service.
 
 The waiting changes stay in the changelog, and nowhere else. The progress of the view has a second checkpoint, up to
-which no change waits. It is stored together with the rows.
+which no change waits. Both checkpoints are stored together with the rows.
 """
 
 import sys
@@ -197,7 +197,8 @@ class Throttle:
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
         """Applies changes. If one of them lacks values, also applies all other changes of its key after the checkpoint
-        `after`, up to `checkpoint`, or up to the checkpoint and the position in `bound`.
+        `after`, up to `checkpoint`. With `bound`, these other changes only go up to the checkpoint and the position in
+        `bound`.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:
