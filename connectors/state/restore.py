@@ -33,9 +33,9 @@ _NOTHING = b""
 class ReadPlan:
     """What is to be read from the changelog.
 
-    `masks` has the entities whose rows are kept, and the id of the masks of each. `after` is the position up to which
-    the store has the changelog; it is an empty text if the store is empty. `progress` is called with the number of rows
-    that were read. `stopping` says whether the service is to end.
+    `masks` maps each entity whose rows are kept to the id of its masks. `after` is the position up to which the store
+    has the changelog; it is an empty text if the store is empty. `progress` is called for each batch that was read,
+    with the number of its rows. `stopping` says whether the service is to end.
     """
 
     masks: Mapping[str, str]

@@ -30,7 +30,7 @@ GAPS_MAX = 5
 """How many gaps a page names, the newest ones."""
 
 PATIENCE_S = 1.0
-"""How long a page waits until the gaps were read, in seconds."""
+"""How long a page waits for the gaps to be read, in seconds."""
 
 ATTRIBUTES_MAX = 400
 """How many attributes of the state a page shows. The page says how many more there are."""

@@ -54,7 +54,7 @@ _QUOTED: Final = frozenset(
 class PublishedRow(NamedTuple):
     """A row to publish. It is a named tuple, because one is made for each event.
 
-    The values of `row` are JSON. `row` is None for a truncate, and an insert for a row that a snapshot read.
+    The values of `row` are JSON. For a truncate, `row` is None. For a row that a snapshot read, `row` is an insert.
     """
 
     origin: Origin
