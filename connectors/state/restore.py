@@ -76,7 +76,8 @@ class _Restoring:
     A row is left out if the store has a newer row of its key. It is also left out if it is older than its entity's
     entry in `_floors`: the position of the last gap, truncate, or change of settings. When a row moves to another
     partition, older rows from the partition that it left may be read after the move. So a marker with the position of
-    the move stays under its old key until the end.
+    the move stays under its old key until the end. `_untidy` says that there are markers, or rows from before a
+    truncate, which `end` deletes.
     """
 
     _store: StateStore
@@ -145,7 +146,7 @@ class _Restoring:
         old_rows = self._stored(keys_to_fetch)
         states = rows.column("current").cast(pa.binary()).to_pylist()
         moved = rows.column("moved").to_pylist()
-        own = self._masked_alike(entity, provenances)
+        alike = self._masked_alike(entity, provenances)
         truncate = row_key(entity, TRUNCATE_KEY)
         for number, (key, position, state) in enumerate(zip(keys, positions, states, strict=True)):
             if key == truncate:
@@ -154,7 +155,7 @@ class _Restoring:
                 continue
             before = self._changes.rows.get(key, old_rows.get(key))
             is_newer = before is None or position_of(before).decode() < position
-            if not is_newer or position < self._floors.get(entity, "") or not own[number]:
+            if not is_newer or position < self._floors.get(entity, "") or not alike[number]:
                 continue
             if state is None and "movedTo" in (moved[number] or ""):
                 self._untidy = True

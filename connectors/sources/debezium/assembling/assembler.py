@@ -154,6 +154,7 @@ class Assembler:
         self._bindings: dict[str, Binding] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
         self._run_of: tuple[str, int] | None = None
+        """The id and the commit time by which further events of the open transaction are recognised."""
         self._stopped_in: OpenEnd | None = None
         self.ended = ended
         """The last transaction that has ended; None before the first."""
@@ -405,10 +406,10 @@ class _Block:
         self._first_place = place
         self.ended_before: dict[int, Ended | None] = {}
         """For each transaction that began in the block, by its `commit`: the last transaction that ended before it."""
-        self._first_ordinals: dict[int, int] = {}
+        self._first_indexes: dict[int, int] = {}
 
     def begin(self, transaction: Transaction) -> None:
-        self._first_ordinals[transaction.commit] = self.index
+        self._first_indexes[transaction.commit] = self.index
         self.run.begin(transaction)
 
     def take(self, row: PublishedRow) -> None:
@@ -417,14 +418,14 @@ class _Block:
 
     def begins(self, commit: int) -> bool:
         """Returns whether this transaction begins in the block."""
-        return commit in self._first_ordinals
+        return commit in self._first_indexes
 
     def start_of(self, commit: int) -> tuple[int, int]:
         """Returns the number of the first item of a transaction, and the place before it.
 
         A transaction that did not begin in the block was already open before it; its first item here is item 0.
         """
-        index = self._first_ordinals.get(commit)
+        index = self._first_indexes.get(commit)
         return (0, self._first_place) if index is None else (index, commit)
 
 
