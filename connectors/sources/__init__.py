@@ -308,10 +308,10 @@ class Database(Protocol):
         it calls `recover`, after which the previous writer of the changelog can no longer write to it. Third, it
         streams from the checkpoint that `recover` returned.
 
-        It raises an error if the changelog could not continue exactly: GAP if the log no longer reaches back to the
-        checkpoint, DIVERGED if the log lacks commits that were published, SETTINGS if settings that decide order or
-        content have changed. `accept_settings` says that an operator has accepted the changed settings, and
-        `accept_cluster` that an operator has accepted another database cluster. At most one source is open at a time.
+        It raises an error if the changelog could not continue exactly. GAP: the log no longer reaches back to the
+        checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings that decide order or content
+        have changed. `accept_settings` says that an operator has accepted the changed settings, and `accept_cluster`
+        that an operator has accepted another database cluster. At most one source is open at a time.
 
         `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """

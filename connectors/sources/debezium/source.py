@@ -53,11 +53,12 @@ class DebeziumSource:
     columns; it is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
     `FAIL_POINTS`. `clock` returns seconds.
 
-    The checkpoint's `source` has: `input`, the name of the input; `connector`, the name of Debezium's connector;
-    `progress` and `identity`, see `Input`; `place`, where the `Assembler` continues; `open`, see `OpenEnd`;
-    `ended`, see `Ended`; `ahead`, the order of the messages that were read, but not published because of a stop;
-    `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see `FirstSnapshot`; and `sweep`,
-    see `Sweeping`.
+    The checkpoint's `source` has these members:
+    - `input`: the name of the input. `connector`: the name of Debezium's connector.
+    - `progress` and `identity`: see `Input`. `message_bytes`: the mean size of messages.
+    - `place`: where the `Assembler` continues. `open`: see `OpenEnd`. `ended`: see `Ended`. `whole`: see `OldRows`.
+    - `ahead`: the order of the messages that were read, but not published because of a stop.
+    - `snapshot`: see `FirstSnapshot`. `sweep`: see `Sweeping`.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
     """

@@ -1,7 +1,7 @@
 """Turns Debezium's events into rows of the changelog, and divides the rows into transactions. The module is pure.
 
-Debezium's events have no position that orders all of them: the source's log positions begin anew after a failover, and
-they do not order the events of snapshots or events that are sent again. So the source counts its way through the input
+Debezium's events have no position that orders all of them. The positions of the database's log begin anew after a
+failover, and they do not order events of snapshots or repeated events. So the source counts its way through the input
 in steps. Most events take one step (see `Placed.steps`). A *place* is a point between two events. The first place is 1,
 and each step adds 1. The `commit` in the positions of a transaction is the place before its first event, and its
 `through` is the place after its last event:

@@ -1,9 +1,12 @@
 """Turns a block of raw row messages into changelog columns, without an object for each value. This is the hot path.
 
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
-joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move
-to another key or partition, rows that lack a value in the database's log, and rows at which an entity's policy may stop
-the stream. For all rows, the output must be the same as if `row_records` had encoded them.
+joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one:
+- rows that move to another key or partition
+- rows that lack a value in the database's log
+- rows at which an entity's policy may stop the stream
+
+For all rows, the output must be the same as if `row_records` had encoded them.
 """
 
 from collections import Counter

@@ -143,7 +143,7 @@ def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
     """Compiles a function that finds the rows of one table.
 
     Each row begins where the row before it ends, so only a loop can find the rows. The loop has only the operations
-    that this table needs: one addition for all columns together that have a fixed size and are not nullable, and a few
+    that this table needs. It needs one addition for all columns that have a fixed size and are not nullable, and a few
     operations for each other column.
     """
     null_bytes = (len(frames) + 7) // 8
