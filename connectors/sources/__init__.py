@@ -1,7 +1,7 @@
 """Defines the contract of a source: what the service needs from each kind of database. Sources know nothing of sinks.
 
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
-result depends on the kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the
+result depends on the kind of database. `changelog.connectors.wiring.sources` chooses the implementation from the
 configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
 fence (`changelog.connectors.sources.fences`). The executors receive the scan pickled, so they import only the scan's
 module and what that module imports.
