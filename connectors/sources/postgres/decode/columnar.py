@@ -98,7 +98,7 @@ class _Scan:
         self.kinds = self.buffer[block.starts]
         self.relids = self.words[block.starts + 1].astype(np.int64)
         self.meta = Meta(block.spans)
-        self.live: Mask = 2 * self.meta.ordinals > self.meta.published
+        self.live: Mask = 2 * self.meta.ordinals > self.meta.published  # the rows that are not published yet
 
     def message(self, place: int) -> Decoded:
         begin, end = int(self.block.starts[place]), int(self.block.ends[place])
@@ -166,9 +166,9 @@ def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[J
     )
     rest = slow.copy()
     handled = np.zeros(len(places), bool)
-    for op, places_of_shape in shapes:
-        handled |= places_of_shape
-        index = np.flatnonzero(places_of_shape & ~slow)
+    for op, mask_of_shape in shapes:
+        handled |= mask_of_shape
+        index = np.flatnonzero(mask_of_shape & ~slow)
         if len(index):
             old = bool(tags[index[0]] == _OLD)
             part, slow_indexes = _shape(scan, bound, places[index], op, old=old)
@@ -256,9 +256,9 @@ def _plain(
             else:
                 assert isinstance(row, Insert | Update | Delete)
                 binding = bound[row.relid].binding
-                joins = _joins(scan, binding, place, row)
-                if joins is not None:
-                    pending = (place, joins)
+                delete = _joins(scan, binding, place, row)
+                if delete is not None:
+                    pending = (place, delete)
                     continue
                 rows_of_message = _row(origin, binding, scan, place, row, pending)
                 pending = None
