@@ -89,7 +89,7 @@ class DebeziumSource:
             raise
         checkpoint = self._state.checkpoint
         self._opening_checkpoint: Checkpoint | None = None if checkpoint == last_checkpoint else checkpoint
-        self._whole = self._new_whole(entities)
+        self._whole = self._whole_transactions(entities)
         self._stamps, self._others, self._cut = Stamps(), OtherTables(), CutTransactions()
         self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
         self._hurried, self._first_place = False, self._assembler.place
@@ -163,7 +163,7 @@ class DebeziumSource:
             versions=versions,
         )
 
-    def _new_whole(self, entities: Sequence[Entity]) -> WholeTransactions | None:
+    def _whole_transactions(self, entities: Sequence[Entity]) -> WholeTransactions | None:
         whole = self._settings.whole
         if whole is None:
             return None
