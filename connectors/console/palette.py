@@ -21,8 +21,8 @@ class Palette:
     default stamp of an entity.
 
     A service gets its colour when a page first shows it, and keeps it. It gets the colour that the fewest services
-    have. If there are several such colours, the search for one of them begins at the number that the hash of the
-    service's name gives, and continues upwards, then from 0.
+    have. If several colours qualify, the hash of the service's name gives a number. The first of these colours from
+    this number upwards is taken; after the highest number, the search continues at 0.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:

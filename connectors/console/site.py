@@ -23,7 +23,9 @@ from changelog.envelope.model import Record
 
 FRESH_S = 2.0
 COUNTS_FRESH_S = 30.0
-"""The counts are read less often, because counting reads a column of the whole changelog."""
+"""How long counts of messages count as fresh, in seconds: longer than other facts, because counting reads a column of
+the whole changelog.
+"""
 
 SHARES_FRESH_S = 10.0
 

@@ -32,8 +32,10 @@ def addressed(record: Record, value: bytes) -> bytes:
 
 
 def state(row: KeyState, change: bytes) -> bytes:
-    """Returns a row's state as an object: `current` (null if there is no row), `unavailable` (the names of columns
-    whose values are not known), and `change`: the change that made the state, as JSON.
+    """Returns a row's state as an object with three members.
+
+    `current` is the state; null if there is no row. `unavailable` has the names of the columns whose values are not
+    known. `change` is the change that made the state, as JSON.
     """
     answer = {
         "current": row.blame.current,

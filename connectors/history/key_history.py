@@ -16,9 +16,10 @@ def key_history(
     """Returns the changes of a key in the order of their positions, from `since` to `until`, both included.
 
     `key` is the canonical text of the key (`changelog.envelope.key.key_text`). The result has three kinds of records:
-    the records of the key; truncates of the entity that deleted the row of the key (their key is
-    `changelog.envelope.entity.TRUNCATE_KEY`); and the changes of a row before it moved to the key from another one,
-    which have that other key. At most `changelog.connectors.history.key_records.KEYS_MAX` other keys are read.
+    - The records of the key.
+    - Truncates of the entity that deleted the row of the key. Their key is `changelog.envelope.entity.TRUNCATE_KEY`.
+    - The changes of a row before it moved to the key from another key. They have that other key. At most
+      `changelog.connectors.history.key_records.KEYS_MAX` other keys are read.
 
     Raises ChangelogError: USAGE if the changelog has no change of the key, and the errors of `Log.read`.
     """

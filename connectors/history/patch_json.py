@@ -8,7 +8,7 @@ from changelog.envelope.model import Record
 def patch_message(record: Record) -> bytes:
     """Returns a record as `changelog.connectors.history.as_json.message` does, but with its delta as the `value`.
 
-    `changelog.envelope.delta` defines deltas: `{"provenance": …, "patch": […]}`. Raises ChangelogError of kind
-    *malformed* if a state is not JSON.
+    `changelog.envelope.delta` defines deltas: `{"provenance": …, "patch": […]}`. Raises ChangelogError (MALFORMED)
+    if a state is not JSON.
     """
     return addressed(record, delta_codec.encode(delta_of(record.envelope)))

@@ -21,7 +21,7 @@ _COLUMNS: Final = ("entity", "op", "position", "service_name", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampShare:
-    """How many of the newest changes of one entity name one service in their stamps, counted by who wrote the stamp.
+    """Counts the newest changes of one entity by one service, separately by who wrote their stamps.
 
     For changes without a stamp, the service is that of the configured default stamp.
     """

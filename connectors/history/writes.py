@@ -64,8 +64,8 @@ def writes(
 
     Changes are selected by the service and by the identifier of their stamps, by the moment `since`, and by `entity`.
     Rows that were read from their tables are left out, because nobody wrote them when they were read. Only the result
-    is held in memory. With an `identifier`, the log yields only the changes that have it; without one, it yields all
-    changes (if `since` is a position, only those from there on). Raises the errors of `Log.read_together`.
+    is held in memory. With an `identifier`, the log yields only the changes that have it. Without one, it yields all
+    changes; if `since` is a position, all from there on. Raises the errors of `Log.read_together`.
     """
     tallies: dict[str, _Tally] = {}
     entities = None if entity is None else [entity]

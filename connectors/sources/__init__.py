@@ -1,7 +1,7 @@
 """Defines the contract of a source: what the service needs from each kind of database. Sources know nothing of sinks.
 
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
-result depends on the kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the
+result depends on the kind of database. `changelog.connectors.wiring.sources` chooses the implementation from the
 configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
 fence (`changelog.connectors.sources.fences`). The executors receive the scan pickled, so they import only the scan's
 module and what that module imports.
@@ -308,10 +308,10 @@ class Database(Protocol):
         it calls `recover`, after which the previous writer of the changelog can no longer write to it. Third, it
         streams from the checkpoint that `recover` returned.
 
-        It raises an error if the changelog could not continue exactly: GAP if the log no longer reaches back to the
-        checkpoint, DIVERGED if the log lacks commits that were published, SETTINGS if settings that decide order or
-        content have changed. `accept_settings` says that an operator has accepted the changed settings, and
-        `accept_cluster` that an operator has accepted another database cluster. At most one source is open at a time.
+        It raises an error if the changelog could not continue exactly. GAP: the log no longer reaches back to the
+        checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings that decide order or content
+        have changed. `accept_settings` says that an operator has accepted the changed settings, and `accept_cluster`
+        that an operator has accepted another database cluster. At most one source is open at a time.
 
         `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """

@@ -10,8 +10,8 @@ not exist:
 
 1. In every process and until the fence ends, a `Scan` reads the effects of exactly the transactions in `Fence.shown`.
 2. If `Fence.missing` returns None, the changelog holds every transaction in `Fence.shown`.
-3. A `Scan` encodes a row in the same way as a message does: it applies the same masks and row filters, leaves out the
-   same columns, and writes values with the same types and in the same text form.
+3. A `Scan` encodes a row in the same way as a message does. It applies the same masks and row filters, and leaves out
+   the same columns. It writes values with the same types and in the same text form.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,11 +107,11 @@ class Shown:
     (`Transaction.xid` of the capture core, the column `transaction` of the changelog). With "commits", they are the
     commits in the positions of the rows. Commits are for sources whose transactions have no numbers in order.
 
-    A source may number transactions in the order in which they begin, as PostgreSQL does: then `hidden` holds the
-    transactions that were open at the fence. It may number them in the order of the database's log: then `end` is where
-    the log ended at the fence, and `hidden` holds the commits that the log already had but that readers of the tables
-    did not yet see. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be
-    short, because a Spark query lists all of it.
+    A source may number transactions in the order in which they begin, as PostgreSQL does. Then `hidden` holds the
+    transactions that were open at the fence. Or a source may number them in the order of the database's log. Then `end`
+    is where the log ended at the fence, and `hidden` holds the commits before `end` that readers of the tables did not
+    see yet. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be short,
+    because a Spark query lists all of it.
     """
 
     end: int

@@ -35,8 +35,11 @@ class Watcher:
 class BeforeImages:
     """Knows the current row of every key, as the changelog has it, and fills in the values that rows lack.
 
-    The order of calls is: `recover` after the sink is recovered; `fill` for each piece (batches of rows and the
-    checkpoint after them), then `add` if the sink has taken the piece's rows; `fold` after the sink's commit.
+    The order of calls is:
+    1. `recover`, after the sink is recovered.
+    2. `fill` for each piece (batches of rows and the checkpoint after them), and `add` if the sink has taken its rows.
+    3. `fold`, after the sink's commit.
+
     `open_log` opens a reader of the changelog. `stopping` says whether the service is to end, and `alive` is called
     repeatedly during a restore. Every method raises ChangelogError.
     """

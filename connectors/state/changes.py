@@ -37,7 +37,8 @@ class Changes:
 class StateStore(Protocol):
     """Keeps rows and facts in this process or on disk. Every method raises ChangelogError (STORAGE) if it fails.
 
-    A crash may lose the last writes. A write is never stored in part, and no write before a stored write is lost.
+    A crash may lose the last writes. A write is either stored as a whole, or lost. If a write is stored, all writes
+    before it are stored, too.
     """
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -51,9 +51,12 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 class _Fast:
     """Fills one batch, entity by entity.
 
-    `changed_rows` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original.
-    A number below the count of rows names a row of the batch, whose `current` is taken. The count plus i names
-    `_stored_states[i]`, which comes from the store. -1 means that the row takes no original.
+    `changed_rows` has the rows that `fill_rows` changed. `_odd` marks the rows that need `fill_rows`; so do all other
+    rows of their keys. `_lacks` marks the updates without an original.
+
+    `_takes` says, for each row, which state becomes its original. A number below the count of rows names a row of the
+    batch, whose `current` is taken. The count plus i names `_stored_states[i]`, which comes from the store. -1 means
+    that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:

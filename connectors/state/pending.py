@@ -49,7 +49,7 @@ class Pending:
         self._tracked: frozenset[str] = frozenset()
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Follows the settings of the entities (`Checkpoint.settings`).
+        """Takes over the present settings of the entities (`Checkpoint.settings`).
 
         The rows of an entity are forgotten if the secret of its masks has changed. Immutable entities have no rows
         here, because their messages have no originals.

@@ -33,9 +33,9 @@ _NOTHING = b""
 class ReadPlan:
     """What is to be read from the changelog.
 
-    `masks` has the entities whose rows are kept, and the id of the masks of each. `after` is the position up to which
-    the store has the changelog; it is an empty text if the store is empty. `progress` is called with the number of rows
-    that were read. `stopping` says whether the service is to end.
+    `masks` maps each entity whose rows are kept to the id of its masks. `after` is the position up to which the store
+    has the changelog; it is an empty text if the store is empty. `progress` is called for each batch that was read,
+    with the number of its rows. `stopping` says whether the service is to end.
     """
 
     masks: Mapping[str, str]
@@ -76,7 +76,8 @@ class _Restoring:
     A row is left out if the store has a newer row of its key. It is also left out if it is older than its entity's
     entry in `_floors`: the position of the last gap, truncate, or change of settings. When a row moves to another
     partition, older rows from the partition that it left may be read after the move. So a marker with the position of
-    the move stays under its old key until the end.
+    the move stays under its old key until the end. `_untidy` says that there are markers, or rows from before a
+    truncate, which `end` deletes.
     """
 
     _store: StateStore
@@ -145,7 +146,7 @@ class _Restoring:
         old_rows = self._stored(keys_to_fetch)
         states = rows.column("current").cast(pa.binary()).to_pylist()
         moved = rows.column("moved").to_pylist()
-        own = self._masked_alike(entity, provenances)
+        alike = self._masked_alike(entity, provenances)
         truncate = row_key(entity, TRUNCATE_KEY)
         for number, (key, position, state) in enumerate(zip(keys, positions, states, strict=True)):
             if key == truncate:
@@ -154,7 +155,7 @@ class _Restoring:
                 continue
             before = self._changes.rows.get(key, old_rows.get(key))
             is_newer = before is None or position_of(before).decode() < position
-            if not is_newer or position < self._floors.get(entity, "") or not own[number]:
+            if not is_newer or position < self._floors.get(entity, "") or not alike[number]:
                 continue
             if state is None and "movedTo" in (moved[number] or ""):
                 self._untidy = True

@@ -38,8 +38,8 @@ class StoredRow:
         """Returns the value that the store keeps.
 
         It is the version (4 bytes), the flags (1 byte), the position's text, and the JSON of the row. If there are JSON
-        nulls, two more parts come before the row's JSON: a JSON array with the names of their columns, and before it
-        the length of the array (4 bytes).
+        nulls, two more parts come before the row's JSON: the length of an array (4 bytes), and the JSON array itself,
+        which has the names of the columns with JSON nulls.
         """
         flags = (_HAS_NULLS if self.json_null else 0) | (0 if self.complete else _INCOMPLETE)
         header = _FIXED.pack(self.version, flags, self.position.encode())

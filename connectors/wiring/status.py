@@ -143,9 +143,10 @@ def probe(settings: Config) -> dict[str, Any]:
 
     Another program may listen at the address, so an answer that is not from a service counts as no answer.
 
-    The mapping has the service's `phase`. It also has these members if the service reports them: `lag_bytes` and
-    `lag_seconds`; `state_bytes` and `state_restored_rows_total`; `waits_for`, with the ids of the transactions that
-    must end before a table can be read; and `waiting`, the reason why the database server sends nothing.
+    The mapping has the service's `phase`. It also has these members if the service reports them:
+    - `lag_bytes` and `lag_seconds`; `state_bytes` and `state_restored_rows_total`.
+    - `waits_for`: the ids of the transactions that must end before a table can be read.
+    - `waiting`: the reason why the database server sends nothing.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

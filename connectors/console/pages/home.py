@@ -20,7 +20,7 @@ PATIENCE_S = 1.0
 """How long the page waits for the database, in seconds."""
 
 READ_PATIENCE_S = 3.0
-"""How long the page waits until the newest changes were read and all changes were counted, in seconds."""
+"""How many seconds the page waits for the newest changes to be read, and for all changes to be counted."""
 
 SHARES_MAX = 40
 """The maximum number of lines in the table that says who stamped the newest changes."""

@@ -30,7 +30,7 @@ GAPS_MAX = 5
 """How many gaps a page names, the newest ones."""
 
 PATIENCE_S = 1.0
-"""How long a page waits until the gaps were read, in seconds."""
+"""How long a page waits for the gaps to be read, in seconds."""
 
 ATTRIBUTES_MAX = 400
 """How many attributes of the state a page shows. The page says how many more there are."""
@@ -41,8 +41,8 @@ class ShownAttribute:
     """An attribute of the state, with the change that set it.
 
     `pointer` is a JSON pointer (RFC 6901), and `path` says the same in a form for people. If `is_known` is False,
-    nobody knows who set the value, and the change is the one in which the value was first seen, for example when the
-    row was read from its table. `before` is the value before that change.
+    nobody knows who set the value. Then the change is the one in which the value was first seen, for example when the
+    row was read from its table. `before` is the value before the change.
     """
 
     pointer: str

@@ -36,8 +36,8 @@ class ShownColumn:
 class ShownVersion:
     """A version of an entity's columns.
 
-    `changes` says what changed from the version before it, and `breaks` why readers of earlier versions cannot read it.
-    `more` is the number of columns that are not in `columns`. `restated` names the columns whose values in earlier
+    `changes` says what changed from the version before it. `breaks` says why readers of earlier versions cannot read
+    it. `more` is the number of columns that are not in `columns`. `restated` names the columns whose values in earlier
     messages are outdated.
     """
 

@@ -1,4 +1,4 @@
-"""The configuration of the Debezium source."""
+"""Defines the settings of the Debezium source."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from changelog.connectors.sources.debezium.tables import Translate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """Makes the source publish each transaction as a whole, once all of its events have arrived.
+    """Settings for a source that publishes each transaction as a whole, once all of its events have arrived.
 
     Debezium writes the BEGIN and the END of each transaction to `topic`, and PostgreSQL's logical messages to
     `messages`. All messages of one transaction, row events included, may take up at most `bytes_max` bytes.

@@ -53,11 +53,12 @@ class DebeziumSource:
     columns; it is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
     `FAIL_POINTS`. `clock` returns seconds.
 
-    The checkpoint's `source` has: `input`, the name of the input; `connector`, the name of Debezium's connector;
-    `progress` and `identity`, see `Input`; `place`, a count of the steps that were read; `open`, see `OpenEnd`;
-    `ended`, see `Ended`; `ahead`, the order of the messages that were read, but not published because of a stop;
-    `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see `FirstSnapshot`; and `sweep`,
-    see `Sweeping`.
+    The checkpoint's `source` has these members:
+    - `input`: the name of the input. `connector`: the name of Debezium's connector.
+    - `progress` and `identity`: see `Input`. `message_bytes`: the mean size of messages.
+    - `place`: where the `Assembler` continues. `open`: see `OpenEnd`. `ended`: see `Ended`. `whole`: see `OldRows`.
+    - `ahead`: the order of the messages that were read, but not published because of a stop.
+    - `snapshot`: see `FirstSnapshot`. `sweep`: see `Sweeping`.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
     """
@@ -81,14 +82,14 @@ class DebeziumSource:
         refuse_other_input(last_checkpoint, settings.origin.name)
         self._input = settings.origin.open(last_checkpoint)
         try:
-            self._state = self._resumed(last_checkpoint, entities, shapes)
-            self._assembler = self._begun(entities, read_versions)
+            self._state = self._new_state(last_checkpoint, entities, shapes)
+            self._assembler = self._new_assembler(entities, read_versions)
         except BaseException:
             self._input.close()
             raise
         checkpoint = self._state.checkpoint
         self._opening_checkpoint: Checkpoint | None = None if checkpoint == last_checkpoint else checkpoint
-        self._whole = self._holding(entities)
+        self._whole = self._whole_transactions(entities)
         self._stamps, self._others, self._cut = Stamps(), OtherTables(), CutTransactions()
         self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
         self._hurried, self._first_place = False, self._assembler.place
@@ -102,7 +103,7 @@ class DebeziumSource:
         due = checkpoint.source.get("sweep")
         self._sweep = None if due is None or rows is None else Sweep(Sweeping(**due), entities, rows)
 
-    def _resumed(
+    def _new_state(
         self, checkpoint: Checkpoint | None, entities: Sequence[Entity], shapes: Mapping[str, Mapping[str, object]]
     ) -> Checkpointing:
         epoch = FIRST_EPOCH if checkpoint is None else checkpoint.epoch
@@ -138,7 +139,7 @@ class DebeziumSource:
             reach=self._reach,
         )
 
-    def _begun(self, entities: Sequence[Entity], read_versions: ReadVersions | None) -> Assembler:
+    def _new_assembler(self, entities: Sequence[Entity], read_versions: ReadVersions | None) -> Assembler:
         checkpoint = self._state.checkpoint
         versions = None
         if read_versions is not None:
@@ -162,7 +163,7 @@ class DebeziumSource:
             versions=versions,
         )
 
-    def _holding(self, entities: Sequence[Entity]) -> WholeTransactions | None:
+    def _whole_transactions(self, entities: Sequence[Entity]) -> WholeTransactions | None:
         whole = self._settings.whole
         if whole is None:
             return None

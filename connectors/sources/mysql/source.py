@@ -217,7 +217,7 @@ class MysqlSource:
         start(self._table_reads, catalog, context, self._entities)
 
     def _records(self) -> bool:
-        """Returns whether delivered transactions must be recorded. They must while tables of MySQL are read."""
+        """Returns whether delivered transactions must be recorded. This is necessary while tables of MySQL are read."""
         is_mysql = self._control.flavour is Flavour.MYSQL
         return is_mysql and self._table_reads is not None and self._table_reads.running
 

@@ -1,8 +1,8 @@
 """Continues a changelog over a gap, where the database's log no longer connects to the end of the changelog.
 
-An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
-is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
-all epochs before. It continues from the start of the replication slot. This is the existing slot if it can still be
+An epoch is the first part of a position. It is the number of a history of the database's log. A row of a later epoch is
+newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than all
+epochs before. It continues from the start of the replication slot. This is the existing slot if it can still be
 read and the caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for
 each key that the table lacks. Afterwards the changelog equals its tables, no matter which changes were lost.
 

@@ -69,8 +69,8 @@ class PostgresFence:
         """See `Fence.missing`.
 
         Positions on different timelines cannot be compared, because after a promotion the log has another history. The
-        changelog may end in the middle of a transaction. That is harmless: this transaction's commit lies after
-        `through_lsn`, so if `through_lsn` is not before `lsn`, the snapshot does not show the transaction.
+        changelog may end in the middle of a transaction. That is harmless: this transaction commits after
+        `through_lsn`. If `through_lsn` is at `lsn` or later, the snapshot does not show the transaction.
         """
         if timeline_of(checkpoint) != self.timeline:
             return f"it is on timeline {timeline_of(checkpoint)}, but the server is on {self.timeline}"

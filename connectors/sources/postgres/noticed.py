@@ -110,8 +110,8 @@ class Noticed:
         return piece
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
-        """Records what the stream has delivered. Requests a reading of the catalogue after each statement and truncate,
-        because it may be related to an unlogged change.
+        """Records what the stream has delivered. Requests a reading of the catalogue after each statement and each
+        truncate, because they may be related to unlogged changes.
 
         `statements` are messages of the event trigger, each with its commit position. `rows` are the rows to publish;
         only the truncates in them matter here.

@@ -1,9 +1,10 @@
 """Turns Debezium's events into rows of the changelog, and divides the rows into transactions. The module is pure.
 
-Debezium's events have no position that orders all of them: the source's log positions begin anew after a failover, and
-they do not order the events of snapshots or events that are sent again. So the source counts the events that it reads.
-A *place* is a point between two events. Its number is the count of the events before that point. The `commit` in the
-positions of a transaction is the place before its first event, and its `through` is the place after its last event:
+Debezium's events have no position that orders all of them. The positions of the database's log begin anew after a
+failover, and they do not order events of snapshots or repeated events. So the source counts its way through the input
+in steps. Most events take one step (see `Placed.steps`). A *place* is a point between two events. The first place is 1,
+and each step adds 1. The `commit` in the positions of a transaction is the place before its first event, and its
+`through` is the place after its last event:
 
     place      7     8     9    10    11    12
     event      │ t 5 │ t 5 │ t 5 │ other │ t 6 │
@@ -153,6 +154,7 @@ class Assembler:
         self._bindings: dict[str, Binding] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
         self._run_of: tuple[str, int] | None = None
+        """The id and the commit time by which further events of the open transaction are recognised."""
         self._stopped_in: OpenEnd | None = None
         self.ended = ended
         """The last transaction that has ended; None before the first."""
@@ -342,8 +344,8 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
-        If a delete has a column outside the key, it is returned unchanged: it has all columns of the table, and any
-        that it lacks were dropped.
+        A delete with a column outside the key has all present columns of the table, so it is returned unchanged. If it
+        lacks a column, that column was dropped.
         """
         bound_table = self._tables.get(self._entities[event.table.name].name)
         if bound_table is None or len(event.table.columns) >= len(bound_table.columns):
@@ -403,12 +405,11 @@ class _Block:
         self.other_tables: Counter[str] = Counter()
         self._first_place = place
         self.ended_before: dict[int, Ended | None] = {}
-        """Maps the `commit` of each transaction that began in the block to the transaction that ended last before that.
-        """
-        self._first_ordinals: dict[int, int] = {}
+        """For each transaction that began in the block, by its `commit`: the last transaction that ended before it."""
+        self._first_indexes: dict[int, int] = {}
 
     def begin(self, transaction: Transaction) -> None:
-        self._first_ordinals[transaction.commit] = self.index
+        self._first_indexes[transaction.commit] = self.index
         self.run.begin(transaction)
 
     def take(self, row: PublishedRow) -> None:
@@ -417,14 +418,14 @@ class _Block:
 
     def begins(self, commit: int) -> bool:
         """Returns whether this transaction begins in the block."""
-        return commit in self._first_ordinals
+        return commit in self._first_indexes
 
     def start_of(self, commit: int) -> tuple[int, int]:
         """Returns the number of the first item of a transaction, and the place before it.
 
         A transaction that did not begin in the block was already open before it; its first item here is item 0.
         """
-        index = self._first_ordinals.get(commit)
+        index = self._first_indexes.get(commit)
         return (0, self._first_place) if index is None else (index, commit)
 
 

@@ -19,9 +19,9 @@ are published first.
 
 **A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
 transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may
-have dropped events, and after a crash, Debezium may repeat some events of a transaction. The service expects nothing
-more of a transaction if none of its events has arrived for `WAIT_S` seconds, and if each part has events of later
-transactions or was read to its end.
+have dropped events, and after a crash, Debezium may repeat some events of a transaction. The service expects no
+more events of a transaction if two things are true: none has arrived for `WAIT_S` seconds, and each part has events of
+later transactions or was read to its end.
 
 **Memory is bounded.** A transaction with more than `bytes_max` of messages is an error. If all held events together
 have more than that, `ahead` returns the parts to pause. If no END is held, these are all parts except the one with the
@@ -234,7 +234,7 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether a transaction waits no longer: it expects no more events, or too many bytes are held."""
+        """Returns whether a transaction need not wait any longer: no more events are expected, or too much is held."""
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._transactions[name].since < WAIT_S:

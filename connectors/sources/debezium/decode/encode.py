@@ -1,9 +1,11 @@
 """Encodes the rows of many events (a *block*) as one Arrow batch, most of the rows together.
 
 A value of a row is the JSON that we publish, so nothing is converted here. All values of a block go into one buffer,
-from which `json_columns` splices the objects and the keys of many rows at once. `row_records`, whose output defines
-what is correct, encodes unusual rows one by one: rows whose key changes, rows with values that the event does not have,
-rows at which the changelog may stop, and the rows of small groups.
+from which `json_columns` splices the objects and the keys of many rows at once. `row_records` encodes unusual rows one
+by one. Its output defines what is correct. These rows are unusual:
+- rows whose key changes, and rows with values that the event does not have
+- rows at which the changelog may stop
+- the rows of small groups
 """
 
 from collections import Counter
@@ -54,7 +56,7 @@ _QUOTED: Final = frozenset(
 class PublishedRow(NamedTuple):
     """A row to publish. It is a named tuple, because one is made for each event.
 
-    The values of `row` are JSON. `row` is None for a truncate, and an insert for a row that a snapshot read.
+    The values of `row` are JSON. For a truncate, `row` is None. For a row that a snapshot read, `row` is an insert.
     """
 
     origin: Origin

@@ -56,8 +56,8 @@ def clock(nanoseconds: int) -> bytes:
 def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
     """Returns the text of a point in time, which is given in nanoseconds since 1970. With `utc`, it ends with the zone.
 
-    In the years 1 to 9999, the result is in ISO 8601, with six digits after the second, or with nine if the value is
-    not a whole number of microseconds.
+    In the years 1 to 9999, the result is in ISO 8601, with six digits after the second. If the value is not a whole
+    number of microseconds, there are nine digits.
     """
     microseconds, rest = divmod(nanoseconds, 1000)
     days, in_day = divmod(microseconds, _DAY_US)

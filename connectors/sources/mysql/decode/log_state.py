@@ -172,8 +172,9 @@ class LogState:
         self.maps.clear()
 
     def can_pass(self, head: str, numbers: Ints) -> bool:
-        """Returns whether no transaction is open, and all of these transactions, which come next, are new and
-        unpublished.
+        """Returns whether the next transactions, which have these GTIDs, can be recorded at once by `pass_all`.
+
+        They can if no transaction is open, and if all of them are new and unpublished.
         """
         if self.transaction is not None or self._awaits_half:
             return False

@@ -318,14 +318,14 @@ class TransactionReader:
         if steps:
             self._step(steps[0])
             return
-        own = not self._state.is_open and self._state.holding is None
-        if own:  # a statement outside a transaction is a transaction of its own
+        is_alone = not self._state.is_open and self._state.holding is None
+        if is_alone:  # a statement outside a transaction is a transaction of its own
             self._open()
         if not self._begun().is_repeated and self._begun().takes_effect:
             self._sign(event)
             for effect in effects:
                 self._effects.apply(effect)
-        if own:
+        if is_alone:
             self._end()
 
     def _step(self, step: Transactional) -> None:

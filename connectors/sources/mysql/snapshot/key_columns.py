@@ -1,9 +1,9 @@
 """Makes SQL for the key columns of a table: SQL that orders and compares them, and SQL that returns their values as
 literals.
 
-The server itself compares the keys when a table is divided into ranges: each row is in exactly one of the ranges
-`k <= a`, `k > a and k <= b` and `k > b`, whatever the collation of `k` is. The literal of a text gets the column's
-character set and collation, so that the server compares it as it compares the column's own values.
+When a table is divided into ranges, the server itself compares the keys. So each row is in exactly one of the ranges,
+such as `k <= a`, `k > a and k <= b` and `k > b`, whatever the collation of `k` is. The literal of a text gets the
+column's character set and collation, so that the server compares it as it compares the column's own values.
 """
 
 import base64
@@ -25,8 +25,8 @@ class KeyColumn:
 
     `compared` is the SQL expression by which rows are compared and ordered. `literal` is an SQL expression that returns
     the column's value as a text, in the form of an SQL literal. `from_canonical` turns the canonical text of a value
-    (its text in messages) into a literal, which the server always accepts; it returns None for a text that no value of
-    the column has. A row has the value if the SQL expression `lookup` equals this literal.
+    (its text in messages) into a literal that the server always accepts. For a text that no value of the column has, it
+    returns None. A row has the value if the SQL expression `lookup` equals this literal.
     """
 
     compared: str

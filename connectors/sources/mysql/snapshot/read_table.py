@@ -72,8 +72,8 @@ class ReadTable:
 def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTable:
     """Returns how an entity's table is read now.
 
-    Raises ChangelogError: ALTERED if there is no such table, PRECONDITION if the table lacks a column of the key, or if
-    a column of the key has a type by which rows cannot be found.
+    Raises ChangelogError. ALTERED: there is no such table. PRECONDITION: the table lacks a column of the key, or such a
+    column has a type by which rows cannot be found.
     """
     rows = catalog.rows(entity.table)
     if not rows:

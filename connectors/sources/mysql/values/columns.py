@@ -11,10 +11,12 @@ class LogColumn:
     - `type`: the code of the log (`type_codes.TypeCode`). If the log has `STRING`, its metadata names the true type
       (`ENUM`, `SET` or `STRING`), and `type` is the true one.
     - `meta`: the column's metadata in the log, as a number; two bytes are read as little-endian. Its meaning depends on
-      `type`. It is the length in bytes for `STRING`, the maximum length in bytes for `VARCHAR`, and the size of a value
-      for `FLOAT`, `DOUBLE`, `ENUM` and `SET`. For `TIME2`, `DATETIME2` and `TIMESTAMP2` it is the number of digits of
-      the fraction, and for `BLOB`, `JSON`, `GEOMETRY` and `VECTOR` the number of bytes of the length that precedes each
-      value. For `NEWDECIMAL` and `BIT` see the properties. It is 0 for all other types.
+      `type`:
+      - `STRING`: the length in bytes. `VARCHAR`: the maximum length in bytes.
+      - `FLOAT`, `DOUBLE`, `ENUM`, `SET`: the size of a value in bytes.
+      - `TIME2`, `DATETIME2`, `TIMESTAMP2`: the number of digits of the fraction.
+      - `BLOB`, `JSON`, `GEOMETRY`, `VECTOR`: how many bytes the length before each value has.
+      - `NEWDECIMAL` and `BIT`: see the properties. All other types: 0.
     - `nullable`: whether the column may hold null. `unsigned`: whether a number has no sign.
     - `collation`: the id of the collation; None for types without text. Binary strings have the collation 63.
     - `labels`: the labels of an `ENUM` or a `SET`, as bytes in the column's character set.

@@ -1,9 +1,11 @@
 """Makes the SQL that reads a column's values from its table, and the function that converts what the server sends. The
 result is the text that the module `printed` makes of the same values in the binary log.
 
-The server sends the values in its text protocol. It prints most of them as `printed` does. The exceptions are: numbers
-that the server rounds or pads with zeros; TIMESTAMPs, which it prints without a zone; types that it prints as bytes;
-and texts with halves of surrogate pairs.
+The server sends the values in its text protocol. It prints most of them as `printed` does. These are the exceptions:
+- numbers that the server rounds or pads with zeros
+- TIMESTAMPs, which the server prints without a zone
+- types that the server prints as bytes
+- texts with halves of surrogate pairs
 
 Some doubles in JSON documents differ on MySQL 9, because `printed` writes them as MySQL 8.0 does.
 """

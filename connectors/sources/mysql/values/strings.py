@@ -74,10 +74,13 @@ def set_(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
 def compressed(content: Printer) -> Printer:
     """Prints a value of a column that MariaDB compresses. `content` prints the uncompressed bytes.
 
-    If the first byte is 0, the content follows uncompressed. Any other first byte consists of three parts: the lowest 3
-    bits say how many bytes the length of the content takes, bit 3 says that zlib's header is left out, and the upper
-    half is the method. The length, big-endian, and the compressed content follow (`compress_zlib` in MariaDB's
-    `field_comp.cc`). An empty value has no bytes at all.
+    If the first byte is 0, the content follows uncompressed. Any other first byte has three parts:
+    - The lowest 3 bits say how many bytes the length of the content takes.
+    - Bit 3 says that zlib's header is left out.
+    - The upper half is the method.
+
+    The length, big-endian, and the compressed content follow (`compress_zlib` in MariaDB's `field_comp.cc`). An empty
+    value has no bytes at all.
     """
 
     def printed(raw: bytes | memoryview) -> bytes:

@@ -364,8 +364,8 @@ def _digest(leaves: Sequence[Any]) -> str:
 
 # The catalogue row of a system column is written when its table is created, and never again. CREATE TABLE … PARTITION
 # OF writes the rows of the other columns at the same time; ATTACH writes them again, to mark them as inherited. So a
-# table was created as a partition if an inherited column's row has the same xmin and cmin as a system column's row, and
-# the row of pg_inherits has this xmin, too.
+# table was created as a partition if an inherited column's row has the same xmin and cmin as a system column's row. The
+# row of pg_inherits must have this xmin, too.
 _PROBE = """
 WITH RECURSIVE chain AS (
     SELECT i.inhrelid, i.inhparent, i.xmin AS link FROM pg_inherits AS i WHERE i.inhrelid = %(leaf)s

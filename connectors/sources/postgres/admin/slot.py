@@ -136,8 +136,8 @@ def ensure_slot(
     Creating a slot waits until all running transactions have ended. `alive` is called now and then during that wait. If
     the server does not answer and waits for no transaction either, it counts as hung after `answer_s` seconds.
 
-    Raises ChangelogError: GAP if the changelog `checkpoint` exists but its slot is missing or lost its log, IN_USE if
-    another session reads the slot, PRECONDITION if the slot is not one of ours or the server cannot create one.
+    Raises ChangelogError. GAP: the changelog exists, but its slot is missing or lost its log. IN_USE: another session
+    reads the slot. PRECONDITION: the slot is not one of ours, or the server cannot create one.
     """
     if checkpoint is not None:
         refuse_lost(conn, name)

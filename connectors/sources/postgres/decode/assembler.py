@@ -206,8 +206,8 @@ class _Feed:
     def _flush(self, *, but_a_delete: bool = False) -> None:
         """Encodes the pending rows.
 
-        With `but_a_delete`, a delete at the end of these rows stays pending, because it may belong to the insert that
-        follows it: together they move a row from one partition to another.
+        With `but_a_delete`, a delete at the end of these rows stays pending. It may belong to the insert that follows
+        it: a row that moves to another partition is a delete and an insert.
         """
         last = self._run.rows_taken - 1
         is_delete = but_a_delete and self._run.pending and self._frames.kind(self._frames.rows[last]) == ord("D")

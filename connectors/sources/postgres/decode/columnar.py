@@ -1,9 +1,12 @@
 """Turns a block of raw row messages into changelog columns, without an object for each value. This is the hot path.
 
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
-joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move
-to another key or partition, rows that lack a value in the database's log, and rows at which an entity's policy may stop
-the stream. For all rows, the output must be the same as if `row_records` had encoded them.
+joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one:
+- rows that move to another key or partition
+- rows that lack a value in the database's log
+- rows at which an entity's policy may stop the stream
+
+For all rows, the output must be the same as if `row_records` had encoded them.
 """
 
 from collections import Counter
@@ -95,7 +98,7 @@ class _Scan:
         self.kinds = self.buffer[block.starts]
         self.relids = self.words[block.starts + 1].astype(np.int64)
         self.meta = Meta(block.spans)
-        self.live: Mask = 2 * self.meta.ordinals > self.meta.published
+        self.live: Mask = 2 * self.meta.ordinals > self.meta.published  # the rows that are not published yet
 
     def message(self, place: int) -> Decoded:
         begin, end = int(self.block.starts[place]), int(self.block.ends[place])
@@ -163,9 +166,9 @@ def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[J
     )
     rest = slow.copy()
     handled = np.zeros(len(places), bool)
-    for op, places_of_shape in shapes:
-        handled |= places_of_shape
-        index = np.flatnonzero(places_of_shape & ~slow)
+    for op, mask_of_shape in shapes:
+        handled |= mask_of_shape
+        index = np.flatnonzero(mask_of_shape & ~slow)
         if len(index):
             old = bool(tags[index[0]] == _OLD)
             part, slow_indexes = _shape(scan, bound, places[index], op, old=old)
@@ -253,9 +256,9 @@ def _plain(
             else:
                 assert isinstance(row, Insert | Update | Delete)
                 binding = bound[row.relid].binding
-                joins = _joins(scan, binding, place, row)
-                if joins is not None:
-                    pending = (place, joins)
+                delete = _joins(scan, binding, place, row)
+                if delete is not None:
+                    pending = (place, delete)
                     continue
                 rows_of_message = _row(origin, binding, scan, place, row, pending)
                 pending = None

@@ -16,14 +16,12 @@ _SAME_VALUES = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bi
 """Type changes that rewrite the table but keep every value."""
 
 
-def alterations(
-    before: TableState, steps: Sequence[RehearsedStep], is_published: Callable[[int], bool]
-) -> list[Alteration]:
+def alterations(before: TableState, steps: Sequence[RehearsedStep], existed: Callable[[int], bool]) -> list[Alteration]:
     """Returns the alterations of a table from `before` to the last step.
 
-    `is_published` takes the OID of a table or partition, and returns whether it existed before the script.
+    `existed` takes the OID of a table or partition, and returns whether it existed before the script.
     """
-    return list(_History(before, steps).alterations(is_published))
+    return list(_History(before, steps).alterations(existed))
 
 
 class _History:
@@ -34,7 +32,7 @@ class _History:
         self._steps = steps
         self._states = [before, *(step.states.get(before.oid) for step in steps)]
 
-    def alterations(self, is_published: Callable[[int], bool]) -> Iterator[Alteration]:
+    def alterations(self, existed: Callable[[int], bool]) -> Iterator[Alteration]:
         """Yields the alterations of the table itself, then of its columns in order, then all others."""
         before, after = self._before, self._states[-1]
         if after is None:
@@ -54,7 +52,7 @@ class _History:
         ):
             if aspect(before) != aspect(after):
                 yield Alteration(kind=kind, line=self._line(aspect), before=aspect(before), after=aspect(after))
-        yield from self._partitions(before, after, is_published)
+        yield from self._partitions(before, after, existed)
 
     def _column(self, number: int, before: ColumnState | None, after: ColumnState | None) -> Iterator[Alteration]:
         if after is None:
@@ -123,7 +121,7 @@ class _History:
             yield Alteration(kind=AlterationKind.REWRITTEN, line=last.statement.line, restates=bool(computes))
 
     def _partitions(
-        self, before: TableState, after: TableState, is_published: Callable[[int], bool]
+        self, before: TableState, after: TableState, existed: Callable[[int], bool]
     ) -> Iterator[Alteration]:
         """Yields the added and removed partitions.
 
@@ -132,7 +130,7 @@ class _History:
         """
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
             is_added = oid in after.partitions
-            may_have_rows = is_published(int(oid)) and oid in after.files if is_added else oid in before.files
+            may_have_rows = existed(int(oid)) and oid in after.files if is_added else oid in before.files
             yield Alteration(
                 kind=AlterationKind.PARTITION_CAME if is_added else AlterationKind.PARTITION_WENT,
                 line=self._line(partial(_has_partition, oid)),

@@ -79,7 +79,7 @@ class RehearsalError(Exception):
 def rehearse(
     connection: Connection,
     statements: Sequence[Statement],
-    watched: RehearsalScope,
+    scope: RehearsalScope,
     *,
     lock_timeout_s: float,
     statement_timeout_s: float,
@@ -98,7 +98,7 @@ def rehearse(
         try:
             connection.execute(bounds.encode())
             _run(connection.pgconn, statement)
-            states = read_states(connection, watched)
+            states = read_states(connection, scope)
         except psycopg.Error as error:
             raise RehearsalError(statement, error) from error
         yield RehearsedStep(statement=statement, states=states)
@@ -124,10 +124,10 @@ def reading_catalogue(connection: Connection) -> Iterator[None]:
         yield
 
 
-def read_states(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
+def read_states(connection: Connection, scope: RehearsalScope) -> dict[int, TableState]:
     """Reads the present state of the tables; returns it by OID."""
     with reading_catalogue(connection):
-        parameters = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
+        parameters = {"name": scope.publication, "tables": list(scope.tables), "known": list(scope.known)}
         rows = connection.execute(_STATES, parameters).fetchall()
     return {
         oid: TableState(

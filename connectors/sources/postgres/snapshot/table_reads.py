@@ -36,10 +36,10 @@ from changelog.envelope.errors import ChangelogError, Kind
 class ReadContext:
     """What the table reads of an opened source need.
 
-    `workers` threads read over connections that `connect` opens, at first in chunks of `chunk_pages` pages. `tables`
-    describes the tables, as the catalogue has them. `horizon` is a transaction id above all ids that the server had
-    assigned before the source was opened. `changelog` reads the stored rows of entities; it is None if the sink cannot
-    be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
+    `workers` is the number of threads that read; `connect` opens their connections. At first, a chunk has `chunk_pages`
+    pages. `tables` describes the tables, as the catalogue has them. `horizon` is a transaction id above all ids that
+    the server had assigned before the source was opened. `changelog` reads the stored rows of entities; it is None if
+    the sink cannot be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
     """
 
     origin: Origin

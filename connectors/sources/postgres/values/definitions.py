@@ -135,8 +135,10 @@ class Definitions:
             self._ends[xid & 0xFFFFFFFF] = min(self._ends[xid & 0xFFFFFFFF], commit)
 
     def settle(self) -> bool:
-        """Returns whether types may resolve differently than at the previous call: the definitions that the current
-        transaction sees, or the certainty about them, have changed.
+        """Returns whether types may resolve differently than at the previous call.
+
+        This is the case if the current transaction sees other definitions, or if definitions became certain or
+        uncertain.
         """
         before, self._settled = self._settled, self._choose()
         return self._settled != before

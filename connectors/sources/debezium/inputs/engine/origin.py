@@ -1,6 +1,4 @@
-"""Debezium in process, as a configuration describes it; see
-`changelog.connectors.sources.debezium.inputs.ConfiguredInput`.
-"""
+"""Implements `changelog.connectors.sources.debezium.inputs.ConfiguredInput` for a Debezium that the service runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -49,7 +49,7 @@ _PARAMETERS = {
 def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConnection]:
     """Connects with Debezium's `properties`. The session ends with the block.
 
-    `action` says for errors what the block does, for example "looking for publication x".
+    `action` is for error messages: it says what the block does, for example "looking for publication x".
 
     Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if it cannot be reached now, and
     PRECONDITION for most other errors of the server.

@@ -223,7 +223,7 @@ class Publication:
                 yield f"table {table.text} belongs to role {table.owner}"
 
     def _steps(self, state: _State) -> Iterator[tuple[str, sql.Composed]]:
-        """Yields what is wrong with the publication, in words, each with the SQL that corrects it."""
+        """Yields each problem of the publication: a part of a sentence about it, and the SQL that corrects it."""
         name, present = sql.Identifier(self.name), state.present
         via_root = self.properties.get(_VIA_ROOT, "false").lower() == "true"
         own = [table.key for table in state.tables]

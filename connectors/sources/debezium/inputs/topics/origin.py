@@ -116,7 +116,7 @@ class TopicsOrigin:
             hint = "set provide.transaction.metadata = true in Debezium, or leave out [source.topics] transactions"
             yield warn(name, f"there is no topic {topic} yet, so transactions are published as they arrive", hint)
         elif topic is not None:
-            yield ok(name, f"each is published as a whole; the topic {topic} tells where it begins and ends")
+            yield ok(name, f"each transaction is published as a whole; topic {topic} says where it begins and ends")
 
     def _continues(self, topics: InputTopics, checkpoint: Checkpoint | None) -> Finding:
         name = "offsets"

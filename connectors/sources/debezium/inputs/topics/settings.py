@@ -11,9 +11,10 @@ from changelog.connectors.kafka.client import Client
 class TopicsSettings:
     """Which topics to read.
 
-    The topics are those that match a pattern of `include` and no pattern of `exclude`, and the topic `transactions`, to
-    which Debezium writes the BEGIN and the END of each transaction. Offsets are also committed to the consumer group
-    `group`, for tools that show how far the service has read. The service itself never reads these offsets.
+    The service reads all topics that match a pattern of `include` and no pattern of `exclude`. It also reads the topic
+    `transactions`, to which Debezium writes the BEGIN and the END of each transaction. Offsets are also committed to
+    the consumer group `group`, for tools that show how far the service has read. The service itself never reads these
+    offsets.
     """
 
     client: Client

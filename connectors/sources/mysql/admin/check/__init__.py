@@ -1,4 +1,4 @@
-"""Tests every precondition of the source; each finding says how to fix it."""
+"""Checks every precondition of the source. The finding for a precondition that is not met says how to meet it."""
 
 from collections.abc import Sequence
 

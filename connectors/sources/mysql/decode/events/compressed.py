@@ -1,7 +1,9 @@
 """Decompresses what MariaDB compresses in an event (`log_bin_compress`).
 
-Source: MariaDB's `log_event.h`, "Compressed Record": a byte with the algorithm in bits 4 to 6 and the size of the next
-field in bits 0 to 2, the number of bytes before compression as a big-endian number, and a zlib stream.
+Source: MariaDB's `log_event.h`, "Compressed Record". Such a record has three parts:
+- A byte: bits 4 to 6 are the algorithm, and bits 0 to 2 are the size of the next part.
+- The number of bytes before compression, as a big-endian number.
+- A zlib stream.
 """
 
 import zlib

@@ -1,7 +1,7 @@
 """Defines a dataclass for each kind of event in the binary log; `event_reader` decodes them.
 
-No code changes an event. Still, the classes of frequent events are not frozen: an object of a frozen class takes three
-times as long to make, and a log of small transactions has seven events for each change.
+No code changes an event. Still, the classes of frequent events are not frozen, because objects of frozen classes take
+three times as long to make. A log of small transactions has seven events for each change.
 
 Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
 """
@@ -243,8 +243,9 @@ ENDS_STATEMENT = 1
 class RowsEvent:
     """Rows of one table that were inserted, updated or deleted; `row_images` decodes them.
 
-    - `width`: the number of columns of the table. `before` and `after` are bitmaps of the columns that the old and the
-      new rows contain, column 0 in the lowest bit of byte 0; None if there are no such rows. Unused bits are 0.
+    - `width`: the number of columns of the table.
+    - `before`, `after`: bitmaps of the columns that the old rows and the new rows contain; None if there are no such
+      rows. Column 0 is the lowest bit of byte 0. Unused bits are 0.
     - `partial`: new rows can contain JSON diffs (`PARTIAL_UPDATE_ROWS`).
     - `body`: the rows, decompressed if they were compressed. `offset`: where the rows, compressed or not, begin in the
       event.

@@ -30,7 +30,9 @@ from changelog.connectors.sources.mysql.decode.events.query_events import contex
 from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import OFFSET, read_names
 
 Decode = Callable[[bytes, Header, int, Dialect], Event | None]
-"""Decodes the packet that begins with this header; the number is the offset at which its content ends."""
+"""Takes a packet, its header, the offset at which its content ends, and the dialect. Returns the event; None if the
+packet does not have the usual form.
+"""
 
 BYTES_MAX = 1 << 20
 """The size of the largest event with rows that is decoded here. The functions here copy the rows, which costs more for

@@ -1,7 +1,7 @@
 """Decompresses the events of a whole transaction of MySQL (`binlog_transaction_compression`).
 
-Source: MySQL's source documentation, "Transaction_payload_event": fields with a type and a size, up to a type of 0, and
-then the events without checksums, compressed by zstd.
+Source: MySQL's source documentation, "Transaction_payload_event". The event has fields with a type and a size; a
+type of 0 ends them. Then come the events of the transaction, without checksums, compressed by zstd.
 """
 
 from collections.abc import Iterator

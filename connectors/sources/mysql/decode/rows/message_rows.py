@@ -24,6 +24,6 @@ def message_rows(table_map: TableMap, event: RowsEvent) -> Iterator[tuple[int, b
 
 @lru_cache(maxsize=64)
 def _places(body: bytes, dialect: Dialect) -> tuple[int, int] | None:
-    """Returns where the two columns are in a table that is described like this; None if it lacks one."""
+    """Returns where the two columns are in a table whose description is `body`; None if the table lacks one of them."""
     names = [column.name for column in describe(body, dialect).columns or ()]
     return (names.index(_NUMBER), names.index(_CONTENT)) if {_NUMBER, _CONTENT} <= {*names} else None

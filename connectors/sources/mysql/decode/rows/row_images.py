@@ -67,7 +67,7 @@ _DIFFS = Framing(prefix=4)
 
 @lru_cache(maxsize=256)
 def _reader(body: bytes, dialect: Dialect, bitmap: bytes, *, partial: bool) -> "_Reader":
-    """Returns the reader for rows of a table that is described like this."""
+    """Returns the reader for rows of a table whose description is `body`, with the columns in `bitmap`."""
     return _Reader(describe(body, dialect).columns or (), bitmap, partial=partial)
 
 

@@ -143,19 +143,19 @@ def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
     """Compiles a function that finds the rows of one table.
 
     Each row begins where the row before it ends, so only a loop can find the rows. The loop has only the operations
-    that this table needs: one addition for all columns together that have a fixed size and are not nullable, and a few
+    that this table needs. It needs one addition for all columns that have a fixed size and are not nullable, and a few
     operations for each other column.
     """
     null_bytes = (len(frames) + 7) // 8
-    never = sum(1 << place for place, can in enumerate(nullable) if not can)
+    never = sum(1 << place for place, may_be_null in enumerate(nullable) if not may_be_null)
     lines, fixed = [], null_bytes
-    for place, (frame, can) in enumerate(zip(frames, nullable, strict=True)):
-        if not frame.prefix and not can:
+    for place, (frame, may_be_null) in enumerate(zip(frames, nullable, strict=True)):
+        if not frame.prefix and not may_be_null:
             fixed += frame.size
             continue
         length = " + ".join(f"(body[at + {fixed + byte}] << {8 * byte})" for byte in range(frame.prefix))
         step = f"at += {frame.prefix} + {length}" if frame.prefix else f"at += {frame.size}"
-        lines.append(f"if not nulls & {1 << place}: {step}" if can else step)
+        lines.append(f"if not nulls & {1 << place}: {step}" if may_be_null else step)
     bitmap = " | ".join(f"body[at + {byte}] << {8 * byte}" for byte in range(null_bytes))
     source = "\n".join(
         [

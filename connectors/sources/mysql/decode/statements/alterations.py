@@ -20,8 +20,8 @@ def altered(reader: StatementReader) -> Sequence[Effect]:
     """Returns the effects of an ALTER TABLE. The reader stands after the words ALTER TABLE.
 
     The `Renamed` effects come last, wherever RENAME stands in the statement. No column's name is mistaken for one of
-    the words that are searched for. Each of them is either reserved, or has an effect only before the reserved word
-    PARTITION.
+    the words that are searched for. Each of these words is either reserved, or has an effect only before the reserved
+    word PARTITION.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

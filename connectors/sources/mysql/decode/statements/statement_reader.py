@@ -81,7 +81,10 @@ class StatementReader:
             self._at += 1
 
     def find(self, keywords: frozenset[str]) -> str:
-        """Skips everything up to the first of these words, and this word. Returns it, or an empty text at the end."""
+        """Skips everything up to and including the first of these words, and returns this word.
+
+        If none of these words follows, skips all tokens and returns an empty text.
+        """
         while not self.at_end:
             keyword = self.take().keyword
             if keyword in keywords:

@@ -47,7 +47,7 @@ def effects(
     no_backslash_escapes: bool,
     lower_case_table_names: int,
 ) -> Effects:
-    """Returns what a statement does, in the order in which it does it; nothing if it changes no table.
+    """Returns the effects of a statement, in the order in which they happen; nothing if it changes no table.
 
     `sql` is in UTF-8. If the client used another character set, the caller converts the statement first, because in
     some character sets the bytes of a letter can look like quotes. `database` is the current one of the session, and

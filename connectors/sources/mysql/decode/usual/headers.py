@@ -79,7 +79,7 @@ class Headers:
         )
 
     def window(self, events: Ints) -> Octets:
-        """Returns the first bytes of these events, as a matrix. After a short event, the bytes of the next follow."""
+        """Returns the first bytes of these events, as a matrix. A short event is followed by bytes of the next."""
         return _window(self.octets, self.begins[events], WINDOW_BYTES)
 
 

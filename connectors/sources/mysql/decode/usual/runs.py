@@ -5,8 +5,11 @@ them by the types of their events. The headers, checksums and GTIDs of a block a
 events are compared with the first bytes of earlier events (`statement_forms`). The rows of all transactions of a run
 are converted together. Nothing is done for each event alone.
 
-The general path (`transactions`) defines the result. It reads each transaction that is not exactly of this form, that
-changes what later events mean, or that may stop the changelog or publish anything other than rows of known tables.
+The general path (`transactions`) defines the result. It reads each transaction for which one of these is true:
+- It is not exactly of this form.
+- It changes what later events mean.
+- It may stop the changelog.
+- It may publish something other than rows of known tables.
 """
 
 from collections.abc import Callable, Mapping, Sequence

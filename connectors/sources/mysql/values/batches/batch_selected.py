@@ -48,7 +48,7 @@ def without_zeros(raw: RawColumn) -> PrintedColumn:
 def floating(size: int) -> PrintColumn:
     """Converts FLOAT (4 bytes) or DOUBLE (8 bytes), which are sent as numbers of 8 bytes.
 
-    If one of them is not a number, all values are left. Otherwise, this leaves the same values as
+    If one of them is not a number, all values are left. Otherwise, the same values are left as by
     `batch_numbers.floating`.
     """
 

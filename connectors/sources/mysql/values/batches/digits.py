@@ -14,7 +14,10 @@ _TABLE: Final[Bytes] = np.array([b"%03d" % number for number in range(10**_TABLE
 
 
 def digits_of(numbers: npt.NDArray[np.integer], digits: int) -> Bytes:
-    """Returns a matrix with the last `digits` decimal digits of each number, which must not be negative, as ASCII."""
+    """Returns a matrix of ASCII characters. A row has the last `digits` decimal digits of a number.
+
+    No number may be negative.
+    """
     rest = numbers.astype(np.int64)
     matrix = np.empty((len(numbers), digits), np.uint8)
     for end in range(digits, 0, -_TABLE_DIGITS):

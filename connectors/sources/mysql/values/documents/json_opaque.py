@@ -1,7 +1,7 @@
 """Converts values of SQL types that JSON lacks, such as DECIMAL and DATETIME, to the text that MySQL prints. MySQL's
 JSON documents can contain such values.
 
-A document holds such a value as the code of its type, and bytes that depend on the type: see `Json_decimal` and
+A document holds such a value as the code of its type, and bytes that depend on the type. See `Json_decimal` and
 `Json_datetime` in MySQL's `json_dom.h`, and `my_time.h` for the packed dates and times.
 """
 

@@ -16,8 +16,9 @@ from changelog.connectors.sources.postgres.session.quoting import identifier
 class RelationRights:
     """What our role may do with a table or a partition.
 
-    `logged` says that its changes are in the database's log, `owned` that our role has the rights of its owner,
-    `readable` that our role may read it, and `reachable` that our role may use its schema.
+    - `logged`: its changes are in the database's log.
+    - `owned`: our role has the rights of its owner.
+    - `readable`: our role may read it. `reachable`: our role may use its schema.
     """
 
     oid: int
