@@ -86,8 +86,8 @@ class DebeziumConfig(Section):
     Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
 
     Events come from `topics`, or from a Debezium that the service runs. In the second case, `properties` are those of
-    the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `properties` have
-    Debezium's two settings above, `placeholder` and `binary_handling` are taken from there.
+    the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `placeholder` or
+    `binary_handling` is not set, the service takes it from Debezium's setting in `properties`, if that is there.
     """
 
     kind: Literal["debezium"]

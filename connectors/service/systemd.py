@@ -30,9 +30,10 @@ class Manager:
 
     @contextlib.contextmanager
     def watching(self, live: Callable[[], bool]) -> Iterator[None]:
-        """Tells the manager that the service is ready, then repeatedly that it is alive, and at the end that it stops.
+        """Tells the manager that the service is ready, and at the end that it stops.
 
-        No message says that the service is alive while `live` returns False.
+        In between, a manager that watches the service is told again and again that the service is alive, but not while
+        `live` returns False.
         """
         self._notify("READY=1")
         ended = threading.Event()

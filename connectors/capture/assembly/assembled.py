@@ -1,8 +1,8 @@
 """Defines the types that a decoder, the assembly and its listener (the table reads) exchange.
 
 A block is a stretch of the database's log that is decoded at once. The assembly (`assembly`) turns the rows of a block
-into a part of the changelog. The *commit* of a transaction, or of its rows, is the place of the commit in the log: the
-second part of the rows' positions.
+into a part of the changelog. The *commit* of a transaction is the place in the log where the transaction commits. It is
+also called the commit of the transaction's rows, and it is the second part of their positions.
 """
 
 from collections import Counter

@@ -316,9 +316,10 @@ class _Value:
         return [(np.where(truth, base + true, base + false), lengths)]
 
     def _timestamps(self, marks: _Marks, base: int, zone: int, fractions: Offsets) -> list[Segment]:
-        """Returns segments that write `2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`.
+        """Returns segments that write `2026-11-21 03:10:02.88+00` as `2026-11-21T03:10:02.880000Z`.
 
-        `zone` is the length of the zone: 0 if there is none. Other forms of timestamps are converted one by one.
+        `zone` is the length of the zone: 0 if there is none, and then no `Z` is written. Timestamps in other forms are
+        converted one by one.
         """
         starts, lengths, buffer = self._starts, self._lengths, self._buffer
         fraction = lengths - 19 - zone

@@ -396,9 +396,9 @@ def _decided(
 ) -> list[Record]:
     """Applies an operator's decision on a row that stopped the service.
 
-    Returns no records if the decision is to skip the row; otherwise, the records `published`, set aside. Without a
-    decision, raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the service
-    continue, followed by `alternative`.
+    If the decision is to skip the row, returns no records. If it is to set the row aside, returns the records
+    `published` under the entity `dead`. Without a decision that is one of `choices`, raises ChangelogError (STOP) with
+    the message `what`. The error's hint names the command that lets the service continue, followed by `alternative`.
     """
     decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):

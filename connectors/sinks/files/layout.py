@@ -44,7 +44,7 @@ MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
 To read these two entities, a reader opens only the files in the list. A file that has such rows lists itself in its own
-footer. So a copy of the log that has the rows also has the list that names their file."""
+footer. So whoever copies the file also copies a list that names it."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove this file: the service then reads the changes after the newest log file again"

@@ -244,7 +244,7 @@ class FileSink:
     def _check_turn(self) -> None:
         """Raises ChangelogError (IN_USE) if another process changed the log since `recover` or the last commit.
 
-        Another process did so if the newest file that the sink knows is gone, or if another file follows that file.
+        The sink knows the newest file. If this file is gone, or another file follows it, the log was changed.
         """
         newest = self._end.sequence
         is_gone = newest and not log_file(self._path, newest).exists()

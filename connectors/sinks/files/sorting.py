@@ -142,9 +142,9 @@ class _Part:
 def _merged(parts: list[_Part]) -> Iterator[pa.Table]:
     """Merges sorted parts.
 
-    Each part has a current chunk. Of these chunks, one ends first in the order. All rows up to its end are in the
-    current chunks, so they can be sorted and yielded. This uses up at least that chunk, and its part goes on to its
-    next chunk.
+    Each part has a current chunk. The last rows of these chunks are compared: all rows up to the earliest of them are
+    in the current chunks, so they can be sorted and yielded. This uses up at least one chunk, and its part then reads
+    its next chunk.
     """
     while parts := [part for part in parts if part.advance()]:
         last = min(part.places[-1] for part in parts)

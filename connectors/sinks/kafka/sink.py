@@ -99,9 +99,9 @@ class KafkaSink:
 
     Added rows travel to the broker at once, inside a transaction. Readers of committed messages see the rows only after
     the commit. If the outcome of a commit is unknown, the same commit is tried again. If the outcome stays unknown,
-    `recover` makes a new producer, which asks the broker to end the transaction (`init_transactions`). Then it reads
-    the checkpoint, which shows the outcome. After such a failure, the sink never aborts the transaction in order to
-    send its rows again, because the transaction may already be committed.
+    `recover` makes a new producer, which asks the broker to end the transaction (`init_transactions`). Then `recover`
+    reads the checkpoint, which shows the outcome. The sink never aborts such a transaction in order to send its rows
+    again, because the transaction may already be committed.
 
     With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
     which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
@@ -272,7 +272,7 @@ class KafkaSink:
         topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
 
     def _all_parts(self) -> list[Part]:
-        """Returns the partitions of the prepared entities: of their present topics, and of all others that exist."""
+        """Returns the partitions of the prepared entities: of their present topics, and of older topics that exist."""
         settings = self._settings
         existing = topics.entities(settings.client.admin(), settings.prefix) if self._parts else {}
         others = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)

@@ -298,7 +298,7 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
 
 
 def _read_new(admin: Admin, created: Sequence[Topic]) -> dict[str, TopicState]:
-    """Returns the state of topics that were just created, which also has the broker's defaults.
+    """Returns the state of topics that were just created. The state also has the broker's defaults.
 
     A broker may show a new topic only after a moment. For a topic that stays invisible, this returns the state that was
     configured.

@@ -188,8 +188,8 @@ def source_of(message: Message) -> str | None:
 def without_states(entity: str, message: Message) -> Record:
     """Returns the record of a row in another envelope, as far as its headers describe it.
 
-    Its `current` is an empty object in place of the row. Raises ChangelogError (MALFORMED) if a header is missing or
-    invalid.
+    Its `current` is an empty object in place of the row, and None after a delete or a truncate. Raises ChangelogError
+    (MALFORMED) if a header is missing or invalid.
     """
     headers_by_name = {name: value.decode() for name, value in _headers_of(message).items()}
     try:
