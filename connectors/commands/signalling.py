@@ -1,6 +1,6 @@
 """Sends signals to the service and waits for their outcome; the commands republish, rebuild and signal use this.
 
-A *signal* is a message in the database's log by which a command tells the service what to do. The checkpoint has the
+A *signal* is a message in the database's log: with it, a command tells the service what to do. The checkpoint has the
 requested repairs and the outcomes of signals.
 """
 

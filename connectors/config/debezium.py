@@ -59,10 +59,12 @@ class TopicsConfig(Section):
 
     A message in Avro has the id of its schema in `registry`; the id has `registry_id_bytes` bytes. Offsets are also
     committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
-    name of the changelog. `transactions` is the topic in which Debezium reports where transactions begin and end. If it
-    is set, the service publishes each transaction whole. The messages of one transaction then have at most `held_mib`
-    MiB. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to the client of the
-    schema registry.
+    name of the changelog. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to
+    the client of the schema registry.
+
+    Debezium can report the beginning and the end of each transaction in a topic. `transactions` names this topic. If it
+    is set, the service publishes each transaction whole, and the messages of one transaction may have at most
+    `held_mib` MiB.
     """
 
     bootstrap_servers: Text

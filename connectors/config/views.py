@@ -1,7 +1,7 @@
-"""Defines the sections `[views.X]`, each of which describes a view of an entity. The job `spark_jobs/rebuild_view.py`
-builds views, and `changelog views serve` serves them.
+"""Defines the sections `[views.X]`. Each section describes a view, which has a document for each row of one entity.
 
-Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
+Arrays in the documents can have rows of other entities. The job `spark_jobs/rebuild_view.py` builds views, and
+`changelog views serve` serves them.
 """
 
 import re

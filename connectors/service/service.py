@@ -169,7 +169,7 @@ class Service:
         self._stop.set()
 
     def _sample(self) -> None:
-        """Updates, every `SAMPLE_S`, the metrics for which the server has to be queried."""
+        """Asks the server for its status every `SAMPLE_S`, and updates the metrics that depend on the answer."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             through = self._watch.through

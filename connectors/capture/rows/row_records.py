@@ -2,7 +2,7 @@
 
 This is the plain path, which defines what a record is. A faster path (`json_columns`, `render_rows`) encodes many rows
 at once; tests compare its records with those of the plain path. The faster path leaves unusual rows to the plain path:
-rows whose key or partition changes, rows with values that the database's log did not send, and rows for which a policy
+rows whose key or partition changes, rows with values that the database's log did not send, and rows at which a policy
 stops the service.
 """
 

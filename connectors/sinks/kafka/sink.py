@@ -44,7 +44,7 @@ STOP_PATIENCE_S = 5.0
 """The seconds for which a call is retried while the service is stopping. They are enough for one or two attempts."""
 
 _TOPICS = "topics"
-"""The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""
+"""The member of a checkpoint's `sink` that maps topics to their ids. A topic that is created again has another id."""
 
 _LAST_CALL_S = 2.0
 

@@ -210,7 +210,7 @@ def topics_of(
 def delta_topics_of(changelog: Mapping[str, TopicState]) -> list[Topic]:
     """Returns the topics of entities' deltas. `changelog` maps the names of the entities' topics to their states.
 
-    A topic of deltas has as many partitions as the topic from which its deltas are derived, and unlimited retention.
+    A topic of deltas has unlimited retention, and as many partitions as the topic of the entity's changelog.
     """
     return [
         Topic(

@@ -1,4 +1,4 @@
-"""Finds the offsets up to which a reader must read to have all rows up to the changelog's checkpoint.
+"""Finds how far a reader must read, in each partition, to have all rows up to the changelog's checkpoint.
 
 Kafka answers a commit as soon as the outcome is decided. After that, Kafka marks the end of the transaction in one
 partition after the other. Readers of committed messages see the rows of a partition only after the end is marked there.
