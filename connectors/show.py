@@ -297,8 +297,8 @@ def _context(context: str) -> Text:
 def _moved(change: Record) -> str:
     for word, place in (("moved to", change.moved_to), ("moved from", change.moved_from)):
         if place is not None:
-            other = safe(place.key) if place.key != change.place.key else f"partition {place.partition}"
-            return f"{word} {other}"
+            other_place = safe(place.key) if place.key != change.place.key else f"partition {place.partition}"
+            return f"{word} {other_place}"
     return ""
 
 

@@ -83,9 +83,9 @@ def report_keys(file: Path, entity: str) -> Iterator[str]:
         file = file.parent / report.keys
     with file.open("rb") as lines:
         for line_number, line in enumerate(lines, start=1):
-            drifted = _decoded(f"{file}, line {line_number}", line, _Line)
-            if drifted.entity == entity:
-                yield drifted.key
+            entry = _decoded(f"{file}, line {line_number}", line, _Line)
+            if entry.entity == entity:
+                yield entry.key
 
 
 def _decoded(where: object, text: bytes, shape: type[Shape]) -> Shape:

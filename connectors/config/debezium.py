@@ -46,7 +46,7 @@ def _flat(value: Any) -> Any:
     flat: dict[str, Any] = {}
     for name, inner in value.items():
         if isinstance(inner, dict):
-            flat |= {f"{name}.{rest}": text for rest, text in _flat(inner).items()}
+            flat |= {f"{name}.{inner_name}": text for inner_name, text in _flat(inner).items()}
         elif isinstance(inner, list):
             flat[name] = ",".join(map(str, inner))
         else:

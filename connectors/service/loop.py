@@ -162,8 +162,8 @@ def publish(
         except ChangelogError as error:
             if error.kind not in RETRIED:
                 raise
-            worked = run.progressed or run.streamed_s > wait_s
-            wait_s = BACKOFF_S_MIN if worked else min(2 * wait_s, BACKOFF_S_MAX)
+            made_progress = run.progressed or run.streamed_s > wait_s
+            wait_s = BACKOFF_S_MIN if made_progress else min(2 * wait_s, BACKOFF_S_MAX)
             watcher.interrupted(error, wait_s)
             run.abandon()
             stop.wait(wait_s)

@@ -189,9 +189,9 @@ class Service:
         """Writes a log line that says how much log the database retains for the stopped service. Writes nothing if the
         database cannot be reached.
         """
-        retained = None if self._state.phase == RECONNECTING else self._database.retained()
-        if retained is not None:
-            _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)
+        kept_log = None if self._state.phase == RECONNECTING else self._database.retained()
+        if kept_log is not None:
+            _log.info("service stopped", **kept_log.holder, retained=size(kept_log.nbytes), note=kept_log.note)
 
 
 class Lag:

@@ -24,8 +24,8 @@ class Manager:
         """Returns the manager that the environment variables of this process name, None if they name none."""
         if not (address := environment.get("NOTIFY_SOCKET")):
             return None
-        watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        limit_us = int(environment.get("WATCHDOG_USEC", 0)) if watched else 0
+        is_watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        limit_us = int(environment.get("WATCHDOG_USEC", 0)) if is_watched else 0
         return cls(address=address, watchdog_s=limit_us / 1_000_000 or None)
 
     @contextlib.contextmanager

@@ -185,10 +185,10 @@ class Template:
         """
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
-        sliced = all(field.codec.shape in _SLICED and not field.json for field in fields)
-        if sliced and len(fields) == 1:
+        can_slice = all(field.codec.shape in _SLICED and not field.json for field in fields)
+        if can_slice and len(fields) == 1:
             return splice(buffer, starts.shape[1], [(starts[0], lengths[0])])
-        if sliced and not any(
+        if can_slice and not any(
             field.codec.shape is Shape.TEXT and len(_escaped(buffer, start, length))
             for field, start, length in zip(fields, starts, lengths, strict=True)
         ):
@@ -234,8 +234,8 @@ class Template:
                 label = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
                 plan.add(np.broadcast_to(label[..., 0] + base, count), np.broadcast_to(label[..., 1], count))
             plan.segments += value_segments
-            quoted = field.codec.shape in _QUOTED
-            closes = quoted if states is None else (states == _VALUE) & quoted
+            is_quoted = field.codec.shape in _QUOTED
+            closes = is_quoted if states is None else (states == _VALUE) & is_quoted
         if isinstance(closes, bool):
             plan.constant(base, self._ends[int(closes)])
         else:

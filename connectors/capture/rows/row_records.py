@@ -98,8 +98,8 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
     try:
         published = _published(origin, binding, row, change)
     except _NoPlaceError as missing:
-        unplaced = [_unplaced(origin, binding, row, change)]
-        return _decided(origin, change.position(), unplaced, missing.message, str(missing.hint))
+        unplaced_records = [_unplaced(origin, binding, row, change)]
+        return _decided(origin, change.position(), unplaced_records, missing.message, str(missing.hint))
     if binding.entity.immutable and not isinstance(row, Insert):
         return _immutable(origin, binding, published, change)
     if change.stamp is None and binding.entity.missing_stamp == "stop":

@@ -195,8 +195,8 @@ def find_recovery(path: Path) -> Recovery:
             present = present[:-1]
     if damage and present:
         checkpoint = _second_newest(log_file(path, present[-1]))
-    archived = read_manifest(path)
-    refuse_holes(path, present, archived.log.last if archived else 0)
+    manifest = read_manifest(path)
+    refuse_holes(path, present, manifest.log.last if manifest else 0)
     sequence = present[-1] if present else 0
     resume = read_resume(path)
     if resume and resume.sequence == sequence:

@@ -275,17 +275,17 @@ class KafkaSink:
         """Returns the partitions of the prepared entities: of their present topics, and of older topics that exist."""
         settings = self._settings
         existing = topics.entities(settings.client.admin(), settings.prefix) if self._parts else {}
-        others = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)
-        return [*self._parts, *sorted(others)]
+        other_parts = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)
+        return [*self._parts, *sorted(other_parts)]
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Sends rows, and returns before the broker has them. Raises STOP if a message is too large for its topic."""
         decisions = NO_DECISIONS if self._checkpoint is None else self._checkpoint.decisions
-        prepared = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
+        calls_by_batch = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
         self._begin()
         producer = self._held()
         with self._translated("sending to Kafka"):
-            for calls in prepared:
+            for calls in calls_by_batch:
                 for call in calls:
                     try:
                         producer.produce(*call)

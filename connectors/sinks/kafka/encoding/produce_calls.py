@@ -106,9 +106,9 @@ class ProduceCalls:
     def _decision(self, message: oversized.ProducerRecord, op: str, position: str, decisions: Decisions) -> str:
         """Returns the decision on an oversized message: `dead-letter` or `skip`. Raises STOP if there is none."""
         at = Position.parse(position)
-        accepted = decisions.at(at)
-        if accepted in ("skip", "dead-letter"):
-            return accepted
+        decision = decisions.at(at)
+        if decision in ("skip", "dead-letter"):
+            return decision
         if self._on_too_large == "dead-letter":
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")

@@ -402,6 +402,6 @@ def _placed(envelope: Envelope, position: Position) -> Envelope:
 
 def _batches(records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
     """Yields the records as batches, in the order of their positions."""
-    ordered = sorted(records, key=position_of)
-    for begin in range(0, len(ordered), READ_ROWS):
-        yield batch.from_records(ordered[begin : begin + READ_ROWS])
+    sorted_records = sorted(records, key=position_of)
+    for begin in range(0, len(sorted_records), READ_ROWS):
+        yield batch.from_records(sorted_records[begin : begin + READ_ROWS])
