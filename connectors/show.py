@@ -217,7 +217,7 @@ def moment(time: datetime) -> str:
 
 
 def duration(span: timedelta) -> str:
-    """Returns a time span as text, in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`.
+    """Returns a time span as text, in the largest unit that fits at least twice: `0.21 s`, `90 s`, `3.5 h`, `12 days`.
 
     A span may be negative, because clocks may step back.
     """

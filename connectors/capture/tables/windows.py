@@ -299,7 +299,7 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops touched keys whose transactions every snapshot in use sees. Later snapshots see them, too."""
+        """Drops the touched keys of transactions that every snapshot in use sees. Later snapshots see them, too."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]

@@ -97,7 +97,7 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
     },
 }
 CHECKPOINT_BYTES_MAX = 8 << 20
-"""The largest checkpoint, in bytes. A checkpoint grows with the number of tables: 3,000 of them make more than 1 MiB.
+"""The largest checkpoint, in bytes. A checkpoint grows with the number of tables: with 3,000, it exceeds 1 MiB.
 
 A higher limit would be refused by some managed clusters."""
 
