@@ -96,9 +96,9 @@ def ask(
 ) -> int:
     """Sends a signal; with `--wait`, waits for its outcome; prints the outcome. Returns the exit code.
 
-    If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for a repair of
-    an entity that is paused. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError (USAGE)
-    if the changelog does not have the entity.
+    If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for a repair
+    of an entity that is paused. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError
+    (USAGE) if the changelog does not have the entity.
     """
     log = open_log(settings)
     checkpoint = checkpoint_with(log, entity)

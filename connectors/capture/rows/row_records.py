@@ -136,7 +136,8 @@ def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
 def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     """Returns the records of a truncate: one for each partition of the entity.
 
-    Raises ChangelogError (STOP) if the entity's policy is to stop and there is no decision on this truncate.
+    If the entity's policy is to stop, an operator may decide to skip the truncate, or to set a single record of it
+    aside. Raises ChangelogError (STOP) if there is no decision yet.
     """
     position = change.position()
     envelope = Envelope(
