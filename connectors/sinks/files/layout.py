@@ -47,7 +47,7 @@ To read these two entities, a reader opens only the files in the list. A file th
 footer. So whoever copies the file also copies a list that names it."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
-_REMOVE_RESUME = "remove this file: the service then reads the changes after the newest log file again"
+_REMOVE_RESUME = "remove this file; the service then reads the changes after the newest log file once more"
 
 
 def log_folder(path: Path) -> Path:
