@@ -74,7 +74,7 @@ def _summary(state: Mapping[str, Any]) -> Grid:
     grid.add_row(Text(state["name"], style="bold not dim"), running)
     if service["waits_for"]:
         ids = ", ".join(map(str, service["waits_for"]))
-        grid.add_row("tables", f"are read as soon as these transactions have ended: {ids} (see pg_stat_activity.backend_xid)")
+        grid.add_row("tables", f"are read when these transactions have ended: {ids} (see pg_stat_activity.backend_xid)")
     if service["waiting"]:
         grid.add_row("database", safe(service["waiting"]))
     if state["through_lsn"] is not None or not state["problems"]:

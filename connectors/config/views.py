@@ -75,10 +75,10 @@ class NestedConfig(Section):
 class StreamsConfig(Section):
     """`[serve.streams]`: how Kafka Streams keeps the rows of a changelog on Kafka.
 
-    `application` is the id of the application, which is also its consumer group; by default, it is made from the name.
-    The application keeps its rows in memory, or in RocksDB in the folder `path`. With `store = "lru:N"`, it keeps in
-    memory only the N keys of each partition that were used last. `heap_mib` is the size of Java's heap, which has the
-    rows that are in memory. `jars` is the folder with the jars of Kafka Streams.
+    `application` is the id of the Kafka Streams application, and also its consumer group; by default, it is made from
+    the changelog's name. The application keeps its rows in memory, or in RocksDB in the folder `path`. With `store =
+    "lru:N"`, it keeps in memory only the N keys of each partition that were used last. `heap_mib` is the size of Java's
+    heap, which has the rows that are in memory. `jars` is the folder with the jars of Kafka Streams.
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
     of an application. They identify themselves with `instance_token`. If an instance does not come back within
