@@ -329,8 +329,8 @@ class AssemblyRun:
         """Stops the changelog at the position of `error`, or here if the error has no position. Returns that position.
 
         Keeps everything before the transaction at that position, and discards the rest of the block. The rows that are
-        not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of them,
-        the changelog stops there.
+        not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of these
+        rows, the changelog stops there.
         """
         position = error.position = error.position or self.here()
         try:

@@ -88,7 +88,7 @@ Tuple = Sequence[Value]
 
 
 def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
-    """Returns the records of one row, usually one.
+    """Returns the records of one row: usually a single record.
 
     There are two records if the row moved to another key or partition, and none if a policy or an operator's decision
     leaves the row out. Raises ChangelogError: STOP if a policy refuses the row and there is no decision on it,

@@ -299,7 +299,10 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops the touched keys of transactions that every snapshot in use sees. Later snapshots see them, too."""
+        """Drops the touched keys of transactions that every snapshot in use sees.
+
+        Every later snapshot sees these transactions, too.
+        """
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
