@@ -1,4 +1,4 @@
-"""Writes the scripts by which a shell completes the words of a `changelog` command line.
+"""Writes the scripts that let a shell complete the words of a `changelog` command line.
 
 A script is generated from the parser of the command line, and works without starting Python.
 """

@@ -33,7 +33,7 @@ def installation(extra: str | None = None) -> str:
 def extra_needed(extra: str, message: str) -> Iterator[None]:
     """Raises ChangelogError (USAGE) if the block needs a package of the optional part `extra` that is not installed.
 
-    `message` is the text of the error, in which the name of the package replaces `{}`.
+    `message` is the text of the error; in it, the name of the package replaces `{}`.
     """
     try:
         yield

@@ -35,7 +35,8 @@ class GapAtStart:
     """The gap that keeps the service from starting, with the `error` that a start raises.
 
     The database keeps its log for us because of a hold (`Hold`; in PostgreSQL, the replication slot). `hold_usable`
-    says that the hold did not cause the gap, so it may be kept.
+    says that the source reported the gap when it was opened, before it read anything from the log. Only then may the
+    hold be kept (`Database.cross_gap`).
     """
 
     error: ChangelogError
@@ -164,7 +165,7 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
 
 
 def _checkpoint(log: Log) -> Checkpoint | None:
-    """Returns the changelog's checkpoint; None if there is none, or if it cannot be read. That can be the gap."""
+    """Returns the changelog's checkpoint; None if there is none, or if a gap makes it unreadable."""
     try:
         return log.checkpoint()
     except ChangelogError as error:

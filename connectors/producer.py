@@ -231,12 +231,12 @@ class ChangelogProducer:
                 raise ChangelogError(
                     Kind.USAGE, f"{entity!r} cannot be the name of an entity", hint="use a-z, 0-9, - and _"
                 )
-            name, expected = topic(self._prefix, entity), self._expected.get(entity)
+            name, expected_count = topic(self._prefix, entity), self._expected.get(entity)
             count = len(self._described(name).partitions)
-            if expected not in (None, count):
+            if expected_count not in (None, count):
                 raise ChangelogError(
                     Kind.PRECONDITION,
-                    f"topic {name} has {count} partitions, and {expected} are expected",
+                    f"topic {name} has {count} partitions, and {expected_count} are expected",
                     hint=f"a topic that grew cannot shrink: set partitions={{{entity!r}: {count}}} if readers need no "
                     "order across the change; otherwise publish to a new topic, with another prefix or entity",
                 )

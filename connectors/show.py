@@ -217,7 +217,7 @@ def moment(time: datetime) -> str:
 
 
 def duration(span: timedelta) -> str:
-    """Returns a time span as text, in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`.
+    """Returns a time span as text, in the largest unit that fits at least twice: `0.21 s`, `90 s`, `3.5 h`, `12 days`.
 
     A span may be negative, because clocks may step back.
     """
@@ -297,8 +297,8 @@ def _context(context: str) -> Text:
 def _moved(change: Record) -> str:
     for word, place in (("moved to", change.moved_to), ("moved from", change.moved_from)):
         if place is not None:
-            other = safe(place.key) if place.key != change.place.key else f"partition {place.partition}"
-            return f"{word} {other}"
+            other_place = safe(place.key) if place.key != change.place.key else f"partition {place.partition}"
+            return f"{word} {other_place}"
     return ""
 
 

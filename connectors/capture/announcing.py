@@ -1,8 +1,8 @@
 """Announces a new version of an entity's columns just before the first row that has these columns.
 
-A version has the columns of a table, and the table's number in the database (its *relation*). If no version in the
-changelog has the columns and the relation of a row, the new version is announced: it is published as a row of its own,
-just before that row.
+A version has the columns of a table, and the table's number in the database (its *relation*). A row may have columns
+and a relation that no version in the changelog has. Then a new version with them is announced: it is published as a row
+of its own, just before that row.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Announcer:
         return sorted((first for first in firsts if first.row >= 0), key=lambda first: first.row)
 
     def announce(self, first: First, provenance: str) -> Announced:
-        """Returns the version that begins with the row `first`, whose provenance is the JSON text `provenance`.
+        """Returns the version that begins with the row `first`. `provenance` is the row's provenance as JSON text.
 
         Raises ChangelogError, with the row's position, if the version is incompatible with readers, or if the
         database's catalogue cannot be read.

@@ -16,8 +16,11 @@ def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dic
 
     The settings do not contain the secret of the masks, but an id that is derived from the secret.
     """
-    coded = {} if codec == PLAIN_CODEC else {"codec": codec}
-    return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **coded} for entity in entities}
+    codec_setting = {} if codec == PLAIN_CODEC else {"codec": codec}
+    return {
+        entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **codec_setting}
+        for entity in entities
+    }
 
 
 def check_settings(checkpoint: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:

@@ -18,10 +18,10 @@ Any role of the database may write invalid signals and stamps, but must not be a
 """
 
 PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"
-"""How many problems of stamps are logged by name, and the name of all others.
+"""How many different problems of stamps are named at each warning, and the name that all other problems share.
 
 A problem may contain names from the stamp. The stamp's writer can choose these names, so without PROBLEMS_MAX the
-number of problems would have no limit.
+number of different problems would have no limit.
 """
 
 _log = structlog.get_logger("source")

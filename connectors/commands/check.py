@@ -68,12 +68,12 @@ def execute(arguments: argparse.Namespace) -> int:
 def all_findings(source: Database, settings: Config) -> list[Finding]:
     """Tests the configuration, the source and the sink, and returns a finding for each test."""
     tables = source.tables()
-    unresolved: list[Finding] = []
+    entity_failures: list[Finding] = []
     resolved = []
     try:
         resolved = entities.resolve(settings, tables)
     except ChangelogError as error:
-        unresolved = [
+        entity_failures = [
             Finding(name="entities", status="fail", message=line.strip(), hint=error.hint)
             for line in error.message.splitlines()
         ]
@@ -87,7 +87,7 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
     ahead_s = source.clock_ahead_s()
     clocks = [] if ahead_s is None else [clock_finding(ahead_s)]
     state = () if settings.state is None else state_findings(settings.state.path)
-    other_findings = [tables_finding(resolved, tables), *clocks, *unresolved]
+    other_findings = [tables_finding(resolved, tables), *clocks, *entity_failures]
     return [*source.check(resolved, checkpoint), *other_findings, *sink, *state, *stop_results]
 
 

@@ -75,10 +75,10 @@ def when(text: str) -> Moment:
             return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
         except OverflowError:
             raise argparse.ArgumentTypeError(f"{text!r} is before the year 1") from None
-    parsed = moment(text)
-    if parsed is None:
+    position_or_time = moment(text)
+    if position_or_time is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a position, a time with a zone, or an age such as 15m")
-    return parsed
+    return position_or_time
 
 
 def text(word: str) -> str:

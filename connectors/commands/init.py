@@ -142,8 +142,8 @@ def execute(arguments: argparse.Namespace) -> int:
             Kind.USAGE, f"no table of the database {database} matches {' '.join(patterns)}", hint="see --tables"
         )
     if script := _script(arguments):
-        configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
-        print(script(source, {(table.schema, table.name) for table in configured}))
+        script_tables = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
+        print(script(source, {(table.schema, table.name) for table in script_tables}))
         return 0
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
     _write(path, config_text(name, source, tables, bootstrap_servers=arguments.bootstrap_servers))
@@ -200,7 +200,7 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
 
 
 def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
-    """Returns the tables that the configuration publishes. The roles need no rights on other tables."""
+    """Returns the tables that the configuration publishes. The service's roles need no rights on other tables."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
     table_names = {entity.table for entity in resolve(settings, tables)}
     return [table for table in tables if (table.schema, table.name) in table_names]
@@ -300,8 +300,8 @@ def _show(path: Path, tables: Sequence[TableInfo]) -> None:
             Text(table.trait.value, style="green" if table.trait.suffices else "yellow"),
         )
     console.print(grid)
-    keyed = sum(table.usable_key() is not None for table in tables)
-    console.print(Text(f"\n{path}: {keyed} of {len(tables)} tables", style="bold green"))
+    count_with_key = sum(table.usable_key() is not None for table in tables)
+    console.print(Text(f"\n{path}: {count_with_key} of {len(tables)} tables", style="bold green"))
 
 
 def _show_schemas(folder: Path, outcomes: Sequence[FileOutcome]) -> None:

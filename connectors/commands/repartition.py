@@ -45,8 +45,8 @@ def execute(arguments: argparse.Namespace) -> int:
         reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
         generation = kafka.repartition(settings, settings.sink, entity, partitions, reach=reach)
     say(f"{entity}: topic {generation.topic} has {generation.partitions} partitions")
-    configured = settings.entities[entity].partitions if entity in settings.entities else 1
-    if configured == partitions:
+    configured_partitions = settings.entities[entity].partitions if entity in settings.entities else 1
+    if configured_partitions == partitions:
         say("now start the service")
     else:
         say(f"now set partitions = {partitions} in [entities.{entity}], and start the service")

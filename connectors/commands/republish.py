@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to republish the keys, and waits until it has done so. For each key that the table lacks, the
-    service publishes a delete.
+    """Asks the service to republish the keys, and waits until it has done so. For each named key that the table lacks,
+    the service publishes a delete.
     """
     settings = config.load(arguments.config, os.environ)
     entity: str = arguments.entity
@@ -83,9 +83,9 @@ def report_keys(file: Path, entity: str) -> Iterator[str]:
         file = file.parent / report.keys
     with file.open("rb") as lines:
         for line_number, line in enumerate(lines, start=1):
-            drifted = _decoded(f"{file}, line {line_number}", line, _Line)
-            if drifted.entity == entity:
-                yield drifted.key
+            entry = _decoded(f"{file}, line {line_number}", line, _Line)
+            if entry.entity == entity:
+                yield entry.key
 
 
 def _decoded(where: object, text: bytes, shape: type[Shape]) -> Shape:

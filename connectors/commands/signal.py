@@ -46,7 +46,7 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
 
     The service may be running after all, and only waiting for its connection to the database. Then nothing is stored,
     because the service will read `signal` later. Such a service still answers at its address or holds the lock of its
-    files, so the checks here raise IN_USE.
+    files, so the checks here raise IN_USE, and this function ignores that error.
     """
     try:
         refuse_unready(settings)

@@ -1,6 +1,6 @@
 """Sends signals to the service and waits for their outcome; the commands republish, rebuild and signal use this.
 
-A *signal* is a message in the database's log by which a command tells the service what to do. The checkpoint has the
+A *signal* is a message in the database's log: with it, a command tells the service what to do. The checkpoint has the
 requested repairs and the outcomes of signals.
 """
 
@@ -96,8 +96,9 @@ def ask(
 ) -> int:
     """Sends a signal; with `--wait`, waits for its outcome; prints the outcome. Returns the exit code.
 
-    If no service reads the log now, calls `unread` with the signal, and does not wait. The exit code is 1 if the signal
-    was cancelled, otherwise 0. Raises ChangelogError (USAGE) if the changelog does not have the entity.
+    If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for a repair
+    of an entity that is paused. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError
+    (USAGE) if the changelog does not have the entity.
     """
     log = open_log(settings)
     checkpoint = checkpoint_with(log, entity)

@@ -74,7 +74,7 @@ def _summary(state: Mapping[str, Any]) -> Grid:
     grid.add_row(Text(state["name"], style="bold not dim"), running)
     if service["waits_for"]:
         ids = ", ".join(map(str, service["waits_for"]))
-        grid.add_row("tables", f"are read once these transactions have ended: {ids} (see pg_stat_activity.backend_xid)")
+        grid.add_row("tables", f"are read when these transactions have ended: {ids} (see pg_stat_activity.backend_xid)")
     if service["waiting"]:
         grid.add_row("database", safe(service["waiting"]))
     if state["through_lsn"] is not None or not state["problems"]:
@@ -95,10 +95,10 @@ def _slot_text(state: Mapping[str, Any]) -> Text | None:
         return Text(f"is gone, so the changelog cannot continue{loss_text}", style="bold red")
     if slot is None:
         return None if state["problems"] else Text("does not exist yet; `changelog run` creates it")
-    retained = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
+    retained_text = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
     holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "read by no process"
     style = "default" if slot["status"] in ("reserved", "extended", "kept") else "bold red"
-    return Text(f"{slot['name']} is {slot['status']}, {holder}{retained}{loss_text}", style=style)
+    return Text(f"{slot['name']} is {slot['status']}, {holder}{retained_text}{loss_text}", style=style)
 
 
 def _lag_text(lag: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ def _flat(value: Any) -> Any:
     flat: dict[str, Any] = {}
     for name, inner in value.items():
         if isinstance(inner, dict):
-            flat |= {f"{name}.{rest}": text for rest, text in _flat(inner).items()}
+            flat |= {f"{name}.{inner_name}": text for inner_name, text in _flat(inner).items()}
         elif isinstance(inner, list):
             flat[name] = ",".join(map(str, inner))
         else:
@@ -59,10 +59,12 @@ class TopicsConfig(Section):
 
     A message in Avro has the id of its schema in `registry`; the id has `registry_id_bytes` bytes. Offsets are also
     committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
-    name of the changelog. `transactions` is the topic in which Debezium reports where transactions begin and end. If it
-    is set, the service publishes each transaction whole. The messages of one transaction then have at most `held_mib`
-    MiB. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to the client of the
-    schema registry.
+    name of the changelog. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to
+    the client of the schema registry.
+
+    Debezium can report the beginning and the end of each transaction in a topic. `transactions` names this topic. If it
+    is set, the service publishes each transaction whole, and the messages of one transaction may have at most
+    `held_mib` MiB.
     """
 
     bootstrap_servers: Text
@@ -86,8 +88,8 @@ class DebeziumConfig(Section):
     Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
 
     Events come from `topics`, or from a Debezium that the service runs. In the second case, `properties` are those of
-    the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `properties` have
-    Debezium's two settings above, `placeholder` and `binary_handling` are taken from there.
+    the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `placeholder` or
+    `binary_handling` is not set, the service takes it from Debezium's setting in `properties`, if that is there.
     """
 
     kind: Literal["debezium"]

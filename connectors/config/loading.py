@@ -152,7 +152,7 @@ def secret_of(reference: str, folder: Path, environ: Mapping[str, str]) -> str:
     """
     match = REFERENCE.fullmatch(reference)
     if match is None:
-        raise ChangelogError(Kind.USAGE, "a secret is given by reference", hint="write env:NAME or file:PATH")
+        raise ChangelogError(Kind.USAGE, "a secret must be given by reference", hint="write env:NAME or file:PATH")
     try:
         return _secret(match[1], match[2], folder, environ)
     except LookupError as error:

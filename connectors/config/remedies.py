@@ -37,8 +37,8 @@ def remedy(details: ErrorDetails) -> str:
         case "extra_forbidden":
             return _unknown(details["loc"])
         case "string_pattern_mismatch":
-            allowed = "a-z, 0-9 and _" if "{1,63}" in details["ctx"]["pattern"] else "a-z, 0-9, - and _"
-            return f"should be made of {allowed}"
+            characters = "a-z, 0-9 and _" if "{1,63}" in details["ctx"]["pattern"] else "a-z, 0-9, - and _"
+            return f"should be made of {characters}"
         case "string_too_short":
             return f"should have {details['ctx']['min_length']} characters or more"
         case "too_short":

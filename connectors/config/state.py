@@ -1,4 +1,4 @@
-"""Defines the section `[state]`, by which the service keeps a local store of the current row of every key."""
+"""Defines the section `[state]`. With it, the service keeps a local store of the current row of every key."""
 
 from pathlib import Path
 

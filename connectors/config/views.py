@@ -1,7 +1,7 @@
-"""Defines the sections `[views.X]`, each of which describes a view of an entity. The job `spark_jobs/rebuild_view.py`
-builds views, and `changelog views serve` serves them.
+"""Defines the sections `[views.X]`. Each section describes a view, which has a document for each row of one entity.
 
-Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
+Arrays in the documents can have rows of other entities. The job `spark_jobs/rebuild_view.py` builds views, and
+`changelog views serve` serves them.
 """
 
 import re
@@ -75,14 +75,15 @@ class NestedConfig(Section):
 class StreamsConfig(Section):
     """`[serve.streams]`: how Kafka Streams keeps the rows of a changelog on Kafka.
 
-    `application` is the id of the application, which is also its consumer group; by default, it is made from the name.
-    It keeps its rows in memory, or in RocksDB in the folder `path`. With `store = "lru:N"`, it keeps only the N keys of
-    each partition that were used last, in memory. `heap_mib` is the size of Java's heap, which has the rows that are in
-    memory. `jars` is the folder with the jars of Kafka Streams.
+    `application` is the id of the Kafka Streams application, and also its consumer group; by default, it is made from
+    the changelog's name. The application keeps its rows in memory, or in RocksDB in the folder `path`. With `store =
+    "lru:N"`, it keeps in memory only the N keys of each partition that were used last. `heap_mib` is the size of Java's
+    heap, which has the rows that are in memory. `jars` is the folder with the jars of Kafka Streams.
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
     of an application. They identify themselves with `instance_token`. If an instance does not come back within
-    `session_seconds`, the others take its partitions over. `standbys` further instances keep a copy of each partition.
+    `session_seconds`, the others take its partitions over. `standbys` is the number of further instances that keep a
+    copy of each partition.
     """
 
     application: Name | None = None
@@ -117,9 +118,9 @@ class ServeConfig(WebConfig):
 class ServedConfig(Section):
     """`[views.X.serve]`: `changelog views serve` serves this view.
 
-    `max_lag_seconds` is the largest staleness that a request accepts if it has no parameter `max_lag`. With
-    `keep_service`, only changes by these services count, and with `drop_service`, none by these: a row keeps the state
-    that it had before.
+    `max_lag_seconds` is the largest lag that a request accepts if it has no parameter `max_lag`. If `keep_service` is
+    set, only changes by its services count. Changes by the services in `drop_service` do not count. At a change that
+    does not count, a row keeps the state that it had before.
     """
 
     max_lag_seconds: float | None = Field(default=None, gt=0)

@@ -50,9 +50,9 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif name == _VERIFYING:
             yield name, "" if value == "none" else value
         elif name.startswith(("sasl.", "ssl.", "enable.ssl", "https.")) and name not in _LOGIN:
-            supported = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
+            supported_options = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] client: Kafka's Java client has no {name}", hint=f"it supports {supported}"
+                Kind.USAGE, f"[sink] client: Kafka's Java client has no {name}", hint=f"it supports {supported_options}"
             )
     if _LOGIN & options.keys():
         yield "sasl.jaas.config", _jaas(options)

@@ -51,7 +51,7 @@ def written_ends(admin: Admin, parts: Collection[Part], action: str = _ASKING) -
 
 
 def committed(admin: Admin, group: str) -> dict[Part, int]:
-    """Returns the offsets that a consumer group has committed: it has read all messages before them."""
+    """Returns the offsets that a consumer group has committed. The group has read all messages before these offsets."""
     try:
         [answer] = admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_S

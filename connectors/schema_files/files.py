@@ -129,11 +129,11 @@ def _with_additions(generated: dict[str, Any], old: Mapping[str, Any], names: It
 
     `names` are the names of the fields. An alias that is also the name of a field would be ambiguous.
     """
-    added = {name: value for name, value in old.items() if name not in OURS}
-    if isinstance(added.get("aliases"), list):
-        added["aliases"] = [alias for alias in added["aliases"] if alias not in names]
+    additions = {name: value for name, value in old.items() if name not in OURS}
+    if isinstance(additions.get("aliases"), list):
+        additions["aliases"] = [alias for alias in additions["aliases"] if alias not in names]
     fields = {"fields": generated.pop("fields")} if "fields" in generated else {}
-    return {**generated, **added, **fields}  # the fields come last, below the properties that describe the record
+    return {**generated, **additions, **fields}  # the fields come last, below the properties that describe the record
 
 
 def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:

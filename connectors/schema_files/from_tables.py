@@ -13,7 +13,7 @@ def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, 
     """Returns the entities `names`, or all entities, each with the columns that the service would publish for it now.
 
     The result is in the order of `names`; if there are no names, it is sorted by name. Raises ChangelogError (USAGE) if
-    there is no entity with one of these names.
+    one of the names is not that of an entity.
     """
     source = database(settings)
     entity_by_name = {entity.name: entity for entity in read_entities(settings, source)}

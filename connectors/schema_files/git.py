@@ -215,8 +215,8 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns a mapping of each file's path to the path of the earlier file that it continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. There is one
-    exception: if a file at that path continues the earlier file, the moved file continues no file.
+    Otherwise, the file may have been moved: it continues the earlier file with the same schema name at another path.
+    But if a file at that path still continues the earlier file, the file here is new, and continues no file.
     """
     same_paths = {
         path: path

@@ -24,13 +24,13 @@ from changelog.envelope.errors import RETRIED, ChangelogError, Kind
 
 READ_TIMEOUT_S = 0.2
 GATHER_S_MAX = 0.05
-"""The longest time for which one read may gather transactions, which are then decoded together.
+"""How long one read may wait for further transactions, in seconds, so that they are decoded together.
 
-This time is a part of the time for which a commit gathers rows.
+This wait counts as a part of the time in which a commit gathers rows.
 """
 
 DRAIN_S_MAX = 10.0
-"""The longest time for which a stopping service reads transactions that were committed before the stop."""
+"""How long a stopping service may read transactions that were committed before the stop, in seconds."""
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
@@ -42,7 +42,8 @@ _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
 class Cadence:
     """The rules for when a commit (rows and a checkpoint that are stored together) is stored.
 
-    A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes.
+    A commit with rows is stored after `seconds` (or later, with a backlog), or as soon as it has `rows` rows or
+    `nbytes` bytes.
 
     A checkpoint without rows is stored at once if it is urgent, and after `seconds` if table reads or repairs made
     progress. Any other checkpoint without rows is stored after `idle_seconds`, or earlier if the database's log has
@@ -161,8 +162,8 @@ def publish(
         except ChangelogError as error:
             if error.kind not in RETRIED:
                 raise
-            worked = run.progressed or run.streamed_s > wait_s
-            wait_s = BACKOFF_S_MIN if worked else min(2 * wait_s, BACKOFF_S_MAX)
+            made_progress = run.progressed or run.streamed_s > wait_s
+            wait_s = BACKOFF_S_MIN if made_progress else min(2 * wait_s, BACKOFF_S_MAX)
             watcher.interrupted(error, wait_s)
             run.abandon()
             stop.wait(wait_s)
@@ -253,9 +254,7 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
-        """Returns the place in the log (`Checkpoint.through`) up to which everything that has to be published is
-        durable.
-        """
+        """Returns a place in the log (`Checkpoint.through`): everything to publish from before it is durable."""
         newest = self._stored_checkpoint if self._next.rows else self._next.checkpoint or self._stored_checkpoint
         return "" if newest is None else newest.through
 

@@ -169,7 +169,7 @@ class Service:
         self._stop.set()
 
     def _sample(self) -> None:
-        """Updates, every `SAMPLE_S`, the metrics for which the server has to be queried."""
+        """Asks the server for its status every `SAMPLE_S`, and updates the metrics that depend on the answer."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             through = self._watch.through
@@ -189,9 +189,9 @@ class Service:
         """Writes a log line that says how much log the database retains for the stopped service. Writes nothing if the
         database cannot be reached.
         """
-        retained = None if self._state.phase == RECONNECTING else self._database.retained()
-        if retained is not None:
-            _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)
+        kept_log = None if self._state.phase == RECONNECTING else self._database.retained()
+        if kept_log is not None:
+            _log.info("service stopped", **kept_log.holder, retained=size(kept_log.nbytes), note=kept_log.note)
 
 
 class Lag:

@@ -1,4 +1,4 @@
-"""Reports in metrics and log lines how far tables have been read. On a terminal, `show.SnapshotBar` draws this."""
+"""Reports in metrics and log lines how far tables have been read. On a terminal, `show.SnapshotBar` draws bars."""
 
 import time
 from collections.abc import Callable, Mapping

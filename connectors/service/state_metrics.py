@@ -1,4 +1,4 @@
-"""Reports, in metrics and in the log, how large the state is, where it ends, and how far a restore has come.
+"""Reports, in metrics and in the log, how large the state is, at which position it ends, and how far a restore is.
 
 The state is a local store of the current row of every key.
 """

@@ -24,15 +24,16 @@ class Manager:
         """Returns the manager that the environment variables of this process name, None if they name none."""
         if not (address := environment.get("NOTIFY_SOCKET")):
             return None
-        watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        limit_us = int(environment.get("WATCHDOG_USEC", 0)) if watched else 0
+        is_watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        limit_us = int(environment.get("WATCHDOG_USEC", 0)) if is_watched else 0
         return cls(address=address, watchdog_s=limit_us / 1_000_000 or None)
 
     @contextlib.contextmanager
     def watching(self, live: Callable[[], bool]) -> Iterator[None]:
-        """Tells the manager that the service is ready, then repeatedly that it is alive, and at the end that it stops.
+        """Tells the manager that the service is ready, and at the end that it stops.
 
-        No message says that the service is alive while `live` returns False.
+        In between, a manager that watches the service is told again and again that the service is alive, but not while
+        `live` returns False.
         """
         self._notify("READY=1")
         ended = threading.Event()

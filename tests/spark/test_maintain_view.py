@@ -345,7 +345,7 @@ def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: Spa
         ("", ("--output", "mongo"), 2, "there is no target mongo; --output is one of: delta, postgres"),
         ("", ("--output", "delta"), 2, "--output delta needs no --dsn"),
         ("", ("--dsn", "env:UNREACHABLE"), 3, "cannot connect to PostgreSQL"),
-        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret is given by reference; write env:NAME"),
+        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret must be given by reference; write env:NAME"),
         ("", ("--to", "a.b.c"), 2, "'a.b.c' is not a table name"),
         ("", ("--keep-service", "a", "--drop-service", "a"), 2, "both kept and dropped"),
         ("CREATE TABLE orders (id int)", (), 2, "orders is a table that this job did not make"),

@@ -201,7 +201,7 @@ def test_documents_are_jsonb(folder: Path, run: Run, dsn: str) -> None:
         ("CREATE TABLE orders (id int) PARTITION BY LIST (id)", (), 2, "orders is a partitioned table"),
         ("", ("--to", "nowhere.orders"), 2, "has no schema nowhere"),
         ("", ("--to", "a.b.c"), 2, "'a.b.c' is not a table name"),
-        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret is given by reference; write env:NAME"),
+        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret must be given by reference; write env:NAME"),
         ("", ("--dsn", "env:NOT_THERE"), 2, "the environment has no NOT_THERE"),
         ("", ("--dsn", "env:UNREACHABLE"), 3, "cannot connect to PostgreSQL"),
         ("", ("--dsn", "env:NO_DSN"), 2, "--dsn is not a PostgreSQL connection string"),

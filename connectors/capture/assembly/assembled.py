@@ -1,8 +1,8 @@
 """Defines the types that a decoder, the assembly and its listener (the table reads) exchange.
 
 A block is a stretch of the database's log that is decoded at once. The assembly (`assembly`) turns the rows of a block
-into a part of the changelog. The *commit* of a transaction, or of its rows, is the place of the commit in the log: the
-second part of the rows' positions.
+into a part of the changelog. The *commit* of a transaction is the place in the log where the transaction commits. It is
+also called the commit of the transaction's rows, and it is the second part of their positions.
 """
 
 from collections import Counter
@@ -90,8 +90,8 @@ class Assembled:
       its signature must cover.
     - `fenced`: whether the block has a fence: a message whose sender waits until the checkpoint is stored.
     - `statements`: the statements that change tables, as text, and the commit of each.
-    - `described`: the commit of the last transaction in which the log described an entity's table; 0 if there is none.
-      The log describes a table when the table is used for the first time, or after it was altered.
+    - `described`: the log describes a table when the table is used for the first time, or after it was altered. This is
+      the commit of the last transaction with a description of an entity's table; 0 if there is none.
     - `first`: the first transaction that began in the block.
     - `last`: the transaction of the last row, or the one that ends at `through`, whichever is later.
     """

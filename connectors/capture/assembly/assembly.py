@@ -117,8 +117,8 @@ class AssemblyRun:
 
     Each transaction of the block must have a greater commit than the transaction before it.
 
-    `place_of` takes the number of a row in the block and returns the place of the row's record in the log. It is needed
-    only for logs that may deliver a row before a message that precedes the row in the log.
+    `place_of` takes the number of a row in the block and returns the place of the row's record in the log. Only some
+    logs need it: those that may deliver a row before a message although the message comes first in the log.
 
     `encode` and `place_of` must not refer to the run, directly or indirectly. Such a cycle would keep the block, of
     many MiB, in memory until Python's garbage collector finds it, which is many blocks later.
@@ -329,8 +329,8 @@ class AssemblyRun:
         """Stops the changelog at the position of `error`, or here if the error has no position. Returns that position.
 
         Keeps everything before the transaction at that position, and discards the rest of the block. The rows that are
-        not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of them,
-        the changelog stops there.
+        not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of these
+        rows, the changelog stops there.
         """
         position = error.position = error.position or self.here()
         try:
@@ -385,7 +385,7 @@ class AssemblyRun:
         """Applies a stamp to the next rows, and to the last rows that were taken if their record is at `place`.
 
         An invalid stamp is counted; then the previous stamp continues to apply. The stamp of a session applies only if
-        the application has written none before.
+        the application has not written a stamp earlier in the transaction.
         """
         parsed = parse(content)
         if parsed.problem is not None:

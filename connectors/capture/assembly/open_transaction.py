@@ -7,7 +7,10 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
 
 ORDINALS_MAX = 1 << 31
-"""The most rows and messages of one transaction: a position has 32 bits for twice the number of a row or message."""
+"""The most rows and messages of one transaction.
+
+They are numbered from 0, and a position stores twice the number in 32 bits.
+"""
 
 
 class OpenTransaction(msgspec.Struct, gc=False):

@@ -185,10 +185,10 @@ class Template:
         """
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
-        sliced = all(field.codec.shape in _SLICED and not field.json for field in fields)
-        if sliced and len(fields) == 1:
+        can_slice = all(field.codec.shape in _SLICED and not field.json for field in fields)
+        if can_slice and len(fields) == 1:
             return splice(buffer, starts.shape[1], [(starts[0], lengths[0])])
-        if sliced and not any(
+        if can_slice and not any(
             field.codec.shape is Shape.TEXT and len(_escaped(buffer, start, length))
             for field, start, length in zip(fields, starts, lengths, strict=True)
         ):
@@ -234,8 +234,8 @@ class Template:
                 label = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
                 plan.add(np.broadcast_to(label[..., 0] + base, count), np.broadcast_to(label[..., 1], count))
             plan.segments += value_segments
-            quoted = field.codec.shape in _QUOTED
-            closes = quoted if states is None else (states == _VALUE) & quoted
+            is_quoted = field.codec.shape in _QUOTED
+            closes = is_quoted if states is None else (states == _VALUE) & is_quoted
         if isinstance(closes, bool):
             plan.constant(base, self._ends[int(closes)])
         else:
@@ -316,9 +316,10 @@ class _Value:
         return [(np.where(truth, base + true, base + false), lengths)]
 
     def _timestamps(self, marks: _Marks, base: int, zone: int, fractions: Offsets) -> list[Segment]:
-        """Returns segments that write `2026-11-21 03:10:02.88[+00]` with a `T`, six digits and `Z`.
+        """Returns segments that write `2026-11-21 03:10:02.88+00` as `2026-11-21T03:10:02.880000Z`.
 
-        `zone` is the length of the zone: 0 if there is none. Other forms of timestamps are converted one by one.
+        `zone` is the length of the zone: 0 if there is none, and then no `Z` is written. Timestamps in other forms are
+        converted one by one.
         """
         starts, lengths, buffer = self._starts, self._lengths, self._buffer
         fraction = lengths - 19 - zone

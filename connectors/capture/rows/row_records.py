@@ -2,7 +2,7 @@
 
 This is the plain path, which defines what a record is. A faster path (`json_columns`, `render_rows`) encodes many rows
 at once; tests compare its records with those of the plain path. The faster path leaves unusual rows to the plain path:
-rows whose key or partition changes, rows with values that the database's log did not send, and rows for which a policy
+rows whose key or partition changes, rows with values that the database's log did not send, and rows at which a policy
 stops the service.
 """
 
@@ -88,7 +88,7 @@ Tuple = Sequence[Value]
 
 
 def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
-    """Returns the records of one row, usually one.
+    """Returns the records of one row: usually a single record.
 
     There are two records if the row moved to another key or partition, and none if a policy or an operator's decision
     leaves the row out. Raises ChangelogError: STOP if a policy refuses the row and there is no decision on it,
@@ -98,8 +98,8 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
     try:
         published = _published(origin, binding, row, change)
     except _NoPlaceError as missing:
-        unplaced = [_unplaced(origin, binding, row, change)]
-        return _decided(origin, change.position(), unplaced, missing.message, str(missing.hint))
+        unplaced_records = [_unplaced(origin, binding, row, change)]
+        return _decided(origin, change.position(), unplaced_records, missing.message, str(missing.hint))
     if binding.entity.immutable and not isinstance(row, Insert):
         return _immutable(origin, binding, published, change)
     if change.stamp is None and binding.entity.missing_stamp == "stop":
@@ -136,7 +136,8 @@ def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
 def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     """Returns the records of a truncate: one for each partition of the entity.
 
-    Raises ChangelogError (STOP) if the entity's policy is to stop and there is no decision on this truncate.
+    If the entity's policy is to stop, an operator may decide to skip the truncate, or to set a single record of it
+    aside. Raises ChangelogError (STOP) if there is no decision yet.
     """
     position = change.position()
     envelope = Envelope(
@@ -396,9 +397,9 @@ def _decided(
 ) -> list[Record]:
     """Applies an operator's decision on a row that stopped the service.
 
-    Returns no records if the decision is to skip the row; otherwise, the records `published`, set aside. Without a
-    decision, raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the service
-    continue, followed by `alternative`.
+    If the decision is to skip the row, returns no records. If it is to set the row aside, returns the records
+    `published` under the entity `dead`. Without a decision that is one of `choices`, raises ChangelogError (STOP) with
+    the message `what`. The error's hint names the command that lets the service continue, followed by `alternative`.
     """
     decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):

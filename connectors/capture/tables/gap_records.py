@@ -1,4 +1,4 @@
-"""Makes the records by which consumers learn of a gap in the changelog (see `changelog.envelope.gap`)."""
+"""Makes the records that tell consumers of a gap in the changelog (see `changelog.envelope.gap`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

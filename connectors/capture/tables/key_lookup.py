@@ -1,4 +1,4 @@
-"""Looks single keys up in a table. An operator's signal names them, or a sweep of the changelog finds them.
+"""Looks single keys up in a table. An operator's signal names these keys, or a sweep of the changelog finds them.
 
 A ghost is a key that the changelog has and its table may lack. A sweep searches the changelog for ghosts. The lookup
 then shows which ghosts the table really lacks.

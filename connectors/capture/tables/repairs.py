@@ -129,8 +129,8 @@ class Repairs:
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
         """Returns the repairs after these signals ended with `outcome`; only the last ENDED_MAX outcomes are kept."""
-        ended = {**self.ended, **dict.fromkeys(ids, outcome)}
-        return replace(self, ended=dict(list(ended.items())[-ENDED_MAX:]))
+        outcomes = {**self.ended, **dict.fromkeys(ids, outcome)}
+        return replace(self, ended=dict(list(outcomes.items())[-ENDED_MAX:]))
 
     def progressed(self, windows: Windows, reached: "Reached") -> "Repairs":
         """Returns the repairs that remain after the progress of one opening of the source.

@@ -140,9 +140,9 @@ def _halves(entities: Sequence[str]) -> list[_Part]:
 class _Fold:
     """Finds the last row of each key of a part.
 
-    `result` is a table with the columns `entity` (the index of the entity in `names`), `key` and `sort_key`. The sort
-    key of a row is the text `position|op|partition`. The last row of a key has the greatest sort key, because it has
-    the greatest position.
+    `result` returns a table with the columns `entity` (the index of the entity in `names`), `key` and `sort_key`. The
+    sort key of a row is the text `position|op|partition`. The last row of a key has the greatest sort key, because it
+    has the greatest position.
 
     While there are more keys than `folded_max`, the fold gives up its largest entity; when only one entity is left, the
     fold gives up half of that entity's keys. `rest` has the parts that were given up, to be folded later.

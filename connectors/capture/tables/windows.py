@@ -17,15 +17,15 @@ committed before the message was written. So its changes are delivered before th
 transaction can be delivered before the message although the snapshot does not see it. If such a transaction touched a
 key, the row of this key lacks a change, and is left out (`_untouched`).
 
-**Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
-the chunk was read. The rows are published at the first place after this end that lies between two transactions
-(`AssemblyRun.between`). The same guarantee holds for this place as for a message, because every transaction that the
-snapshot sees is in the log before this place.
+**Without messages.** The service may be unable to write into the log, or may not be allowed to. Then the source reads
+the chunk, and notes where the log ends after that. The rows are published at the first place after this end that lies
+between two transactions (`AssemblyRun.between`). The same guarantee holds for this place as for a message, because
+every transaction that the snapshot sees is in the log before this place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
-PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot. The row lacks the
-change, but would be published after it, and so overwrite it. (The idea of reading between marks is from DBLog,
-arXiv:2010.12597. But DBLog compares positions in the log, and that would lose updates here.)
+PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot. But the row was read
+without the change. It would be published after the change, and so undo it. (The idea of reading between marks is from
+DBLog, arXiv:2010.12597. But DBLog compares positions in the log, and that would lose updates here.)
 
 **Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
 looked up in the table, in chunks. For each ghost that the table lacks, a delete is published at the message of the
@@ -34,9 +34,9 @@ touched the key, the key's last row came from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the next unused transaction id at the moment when the recording of touched keys begins. A
 transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or the stream has only a
-part of it, because its table joined the publication while the transaction ran. So if the snapshot of a chunk does not
-see such a transaction, the chunk is read again later. In the second case, it would not help to wait for the commit of
-the transaction in the stream, because the stream lacks some of its changes.
+part of it, because a table joined the publication while the transaction ran. So if the snapshot of a chunk does not see
+such a transaction, the chunk is read again later. In the second case, it would not help to wait for the commit of the
+transaction in the stream, because the stream lacks some of its changes.
 
 **Memory.** Touched keys are forgotten when every snapshot in use sees their transactions, because then every later
 snapshot sees these transactions too. For entities that are swept, only the transactions are forgotten, and the keys are
@@ -271,7 +271,10 @@ class Windows:
             task.withdraw(part)
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
-        """Returns a mask that leaves out each key that was touched by a transaction which the snapshot does not see."""
+        """Returns a mask of the keys that may be published.
+
+        A key may not be published if a transaction that the snapshot does not see has touched it.
+        """
         return _others(
             keys,
             [
@@ -296,7 +299,10 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops touched keys whose transactions every snapshot in use sees. Later snapshots see them, too."""
+        """Drops the touched keys of transactions that every snapshot in use sees.
+
+        Every later snapshot sees these transactions, too.
+        """
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]

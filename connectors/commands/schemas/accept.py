@@ -56,7 +56,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
     if entity not in checkpoint.settings:
         names = ", ".join(sorted(checkpoint.settings))
         raise ChangelogError(Kind.USAGE, f"the changelog has no entity {entity}", hint=f"it has: {names}")
-    accepted = checkpoint
+    new_checkpoint = checkpoint
     if position is not None:
         stop = stop_ahead(checkpoint, position)
         if stop.altered != entity or position > stop.position:
@@ -66,9 +66,9 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
                 hint=f"it stopped at {stop.position}: {stop.message}",
                 position=position,
             )
-        accepted = replace(accepted, accepted={**accepted.accepted, entity: str(position)})
+        new_checkpoint = replace(new_checkpoint, accepted={**new_checkpoint.accepted, entity: str(position)})
     if read_again:
-        progress = accepted.windows.get(entity, {})
+        progress = new_checkpoint.windows.get(entity, {})
         if not is_complete(progress):
             raise ChangelogError(
                 Kind.USAGE,
@@ -76,7 +76,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
                 hint="wait: the service is still reading it",
             )
         columns = () if "stale" in progress else [ALL_COLUMNS]
-        accepted = replace(
-            accepted, windows={**accepted.windows, entity: restated(progress, columns, reads_table=True)}
+        new_checkpoint = replace(
+            new_checkpoint, windows={**new_checkpoint.windows, entity: restated(progress, columns, reads_table=True)}
         )
-    return accepted
+    return new_checkpoint

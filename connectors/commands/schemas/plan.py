@@ -70,16 +70,16 @@ def execute(arguments: argparse.Namespace) -> int:
         with stage.rehearse(
             script, lock_timeout_s=arguments.lock_timeout, statement_timeout_s=arguments.statement_timeout
         ) as rehearsal:
-            planned = plan(rehearsal, settings, contracts)
-    tried = Tried(
+            verdicts = plan(rehearsal, settings, contracts)
+    trial = Tried(
         file=str(arguments.file),
         statements=len(script.statements),
         where=stage.name,
         lost=stage.lost,
-        planned=planned,
+        planned=verdicts,
     )
-    say(FORMATS[arguments.format](tried))
-    return FOUND if any(entity.troubles for entity in planned) else 0
+    say(FORMATS[arguments.format](trial))
+    return FOUND if any(entity.troubles for entity in verdicts) else 0
 
 
 def _seconds(text: str) -> float:

@@ -99,11 +99,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str, avro.Schema]]:
-    """Returns the name, the subject and the schema of each of the entities `names`, or of all if there are no names.
+    """Returns the schemas of the entities `names`, or of all entities if there are no names.
 
-    The schema is that of the messages that the service publishes for the table as it is now. If messages have an
-    envelope other than our own, their keys have a schema, too. Raises ChangelogError (USAGE) if no entity has one of
-    the names.
+    Each entry has the name of an entity, a subject, and the subject's schema. The schema is that of the messages that
+    the service would publish for the table as it is now. If messages have an envelope other than our own, their keys
+    have a schema, too. Raises ChangelogError (USAGE) if one of the names is not that of an entity.
     """
     return [
         (entity.name, subject_, schema)

@@ -213,9 +213,9 @@ class Judge:
 
         The migration did not alter these columns themselves, but their values differ now.
         """
-        altered = {alteration.name for alteration in self.alterations}
+        altered_names = {alteration.name for alteration in self.alterations}
         for change in changes:
-            if change.kind is evolution.ChangeKind.RETYPED and change.column not in altered:
+            if change.kind is evolution.ChangeKind.RETYPED and change.column not in altered_names:
                 line = self.effects.last_line
                 yield Alteration(
                     kind=AlterationKind.RETYPED, line=line, name=change.column, before="its type", after="altered"
@@ -228,7 +228,7 @@ class Judge:
         """
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
-        published = {name for name, _ in self._new.fields}
+        column_names = {name for name, _ in self._new.fields}
         match alteration.kind:
             case AlterationKind.REWRITTEN:
                 return "a column may be computed again (USING)"
@@ -236,7 +236,9 @@ class Judge:
                 return f"the rows of partition {alteration.name} join the table"
             case AlterationKind.PARTITION_WENT:
                 return f"the rows of partition {alteration.name} leave the table"
-            case AlterationKind.RETYPED | AlterationKind.RENAMED | AlterationKind.ADDED if alteration.name in published:
+            case AlterationKind.RETYPED | AlterationKind.RENAMED | AlterationKind.ADDED if (
+                alteration.name in column_names
+            ):
                 return f"stored values of {alteration.name} may have another text"
         return None
 

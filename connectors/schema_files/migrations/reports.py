@@ -61,9 +61,9 @@ class Tried:
     @property
     def summary(self) -> str:
         """The last line of a report: the verdict, with the entities that stop the service or break readers."""
-        stopped = ", ".join(entity.entity for entity in self.planned if entity.stops)
+        stopping_entities = ", ".join(entity.entity for entity in self.planned if entity.stops)
         broken = ", ".join(entity.entity for entity in self.planned if entity.troubles and not entity.stops)
-        harms = [f"the service would stop ({stopped})"] if stopped else []
+        harms = [f"the service would stop ({stopping_entities})"] if stopping_entities else []
         harms += [f"readers would break ({broken})"] if broken else []
         return f"{self.tried_on}: {'; '.join(harms) or 'nothing breaks'}"
 

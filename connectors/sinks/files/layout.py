@@ -44,10 +44,10 @@ MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
 To read these two entities, a reader opens only the files in the list. A file that has such rows lists itself in its own
-footer. So a copy of the log that has the rows also has the list that names their file."""
+footer. So whoever copies the file also copies a list that names it."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
-_REMOVE_RESUME = "remove this file: the service then reads the changes after the newest log file again"
+_REMOVE_RESUME = "remove this file; the service then reads the changes after the newest log file once more"
 
 
 def log_folder(path: Path) -> Path:
@@ -195,8 +195,8 @@ def find_recovery(path: Path) -> Recovery:
             present = present[:-1]
     if damage and present:
         checkpoint = _second_newest(log_file(path, present[-1]))
-    archived = read_manifest(path)
-    refuse_holes(path, present, archived.log.last if archived else 0)
+    manifest = read_manifest(path)
+    refuse_holes(path, present, manifest.log.last if manifest else 0)
     sequence = present[-1] if present else 0
     resume = read_resume(path)
     if resume and resume.sequence == sequence:

@@ -199,7 +199,7 @@ class FileSink:
     def _find_marked(self) -> Sequence[int]:
         """Finds the files with rows of `schemas` or `gaps` by reading all files.
 
-        This is needed if an older version of this program wrote the checkpoint, which then does not list them.
+        An older version of this program may have written the checkpoint. Such a checkpoint does not list these files.
         """
         whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
         return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
@@ -244,7 +244,7 @@ class FileSink:
     def _check_turn(self) -> None:
         """Raises ChangelogError (IN_USE) if another process changed the log since `recover` or the last commit.
 
-        Another process did so if the newest file that the sink knows is gone, or if another file follows that file.
+        The sink knows the newest file. If this file is gone, or another file follows it, the log was changed.
         """
         newest = self._end.sequence
         is_gone = newest and not log_file(self._path, newest).exists()

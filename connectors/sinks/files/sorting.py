@@ -36,21 +36,21 @@ def in_order(
     Batches have at most `rows_max` rows. If the rows have more than `bytes_max` bytes, they are written to a temporary
     file, which is deleted at the end. Raises ChangelogError (STORAGE) if the file cannot be written.
     """
-    unsorted: list[pa.RecordBatch] = []
+    unsorted_batches: list[pa.RecordBatch] = []
     size = 0
     with _TemporaryRows(bytes_max) as parts:
         for rows in batches:
-            unsorted.append(rows)
+            unsorted_batches.append(rows)
             size += rows.nbytes
             if size >= bytes_max:
-                parts.write(_sorted(unsorted))
-                unsorted, size = [], 0
+                parts.write(_sorted(unsorted_batches))
+                unsorted_batches, size = [], 0
         if not parts.written:
-            yield from _sorted(unsorted).to_batches(max_chunksize=rows_max)
+            yield from _sorted(unsorted_batches).to_batches(max_chunksize=rows_max)
             return
-        parts.write(_sorted(unsorted))
-        for merged in _merged([_Part(parts, chunks) for chunks in parts.written if chunks]):
-            yield from merged.to_batches(max_chunksize=rows_max)
+        parts.write(_sorted(unsorted_batches))
+        for rows_in_order in _merged([_Part(parts, chunks) for chunks in parts.written if chunks]):
+            yield from rows_in_order.to_batches(max_chunksize=rows_max)
 
 
 def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -142,9 +142,9 @@ class _Part:
 def _merged(parts: list[_Part]) -> Iterator[pa.Table]:
     """Merges sorted parts.
 
-    Each part has a current chunk. Of these chunks, one ends first in the order. All rows up to its end are in the
-    current chunks, so they can be sorted and yielded. This uses up at least that chunk, and its part goes on to its
-    next chunk.
+    Each part has a current chunk. The last rows of these chunks are compared: all rows up to the earliest of them are
+    in the current chunks, so they can be sorted and yielded. This uses up at least one chunk, and its part then reads
+    its next chunk.
     """
     while parts := [part for part in parts if part.advance()]:
         last = min(part.places[-1] for part in parts)

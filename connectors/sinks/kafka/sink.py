@@ -44,7 +44,7 @@ STOP_PATIENCE_S = 5.0
 """The seconds for which a call is retried while the service is stopping. They are enough for one or two attempts."""
 
 _TOPICS = "topics"
-"""The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""
+"""The member of a checkpoint's `sink` that maps topics to their ids. A topic that is created again has another id."""
 
 _LAST_CALL_S = 2.0
 
@@ -99,9 +99,9 @@ class KafkaSink:
 
     Added rows travel to the broker at once, inside a transaction. Readers of committed messages see the rows only after
     the commit. If the outcome of a commit is unknown, the same commit is tried again. If the outcome stays unknown,
-    `recover` makes a new producer, which asks the broker to end the transaction (`init_transactions`). Then it reads
-    the checkpoint, which shows the outcome. After such a failure, the sink never aborts the transaction in order to
-    send its rows again, because the transaction may already be committed.
+    `recover` makes a new producer, which asks the broker to end the transaction (`init_transactions`). Then `recover`
+    reads the checkpoint, which shows the outcome. The sink never aborts such a transaction in order to send its rows
+    again, because the transaction may already be committed.
 
     With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
     which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
@@ -272,20 +272,20 @@ class KafkaSink:
         topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
 
     def _all_parts(self) -> list[Part]:
-        """Returns the partitions of the prepared entities: of their present topics, and of all others that exist."""
+        """Returns the partitions of the prepared entities: of their present topics, and of older topics that exist."""
         settings = self._settings
         existing = topics.entities(settings.client.admin(), settings.prefix) if self._parts else {}
-        others = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)
-        return [*self._parts, *sorted(others)]
+        other_parts = {part for entity in self._entities for part in existing.get(entity, ())}.difference(self._parts)
+        return [*self._parts, *sorted(other_parts)]
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Sends rows, and returns before the broker has them. Raises STOP if a message is too large for its topic."""
         decisions = NO_DECISIONS if self._checkpoint is None else self._checkpoint.decisions
-        prepared = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
+        calls_by_batch = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
         self._begin()
         producer = self._held()
         with self._translated("sending to Kafka"):
-            for calls in prepared:
+            for calls in calls_by_batch:
                 for call in calls:
                     try:
                         producer.produce(*call)

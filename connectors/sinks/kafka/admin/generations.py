@@ -18,7 +18,7 @@ class Generation:
     """One topic of an entity.
 
     `last` is the position of the changelog's last row when the generation ended. The entity's rows up to this position
-    are in this topic or in older ones, and all later rows are in newer ones. `last` is empty for the present
+    are in this topic or in older topics, and all later rows are in newer topics. `last` is empty for the present
     generation, and for a generation that ended before the changelog had rows.
     """
 

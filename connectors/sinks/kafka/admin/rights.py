@@ -18,13 +18,13 @@ def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
     If the user has all rights, yields one finding, which says so. The topics must exist.
     """
     try:
-        granted = _granted(client, names)
+        granted_operations = _granted(client, names)
     except ChangelogError as error:
         yield fail("rights", error.message, error.hint or "see docs/reference/kafka.md for the rights that are needed")
         return
     missing = {
         name: [operation.name for operation in NEEDED if operation not in operations]
-        for name, operations in granted.items()
+        for name, operations in granted_operations.items()
     }
     for name, operations in missing.items():
         if operations:

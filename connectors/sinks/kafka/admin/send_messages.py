@@ -29,8 +29,8 @@ def send_messages(client: Client, calls: Iterable[ProduceCall], action: str) -> 
         producer = Producer(client.config({"on_delivery": delivered}, enable_idempotence=True))
         for call in calls:
             producer.produce(*call)
-        undelivered = producer.flush(TIMEOUT_S)
+        undelivered_count = producer.flush(TIMEOUT_S)
     if errors:
         raise error_of(errors[0], action)
-    if undelivered:
+    if undelivered_count:
         raise ChangelogError(Kind.CONNECTION, f"{action}: Kafka has been silent for {TIMEOUT_S:.0f} s")

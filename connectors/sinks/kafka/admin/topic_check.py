@@ -54,9 +54,9 @@ def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> It
     parts = entities_of(admin, prefix)
     names = [name for entity in entities for name in dict(parts.get(entity, ()))]
     states = read(admin, [Topic(name=name, partitions=0, settings={}) for name in names])
-    configured = {topic.name: topic for topic in delta_topics_of(states)}
-    for name, state in read(admin, configured.values()).items():
-        yield from _compared(configured[name], state, create=True, lag_s=None)
+    configured_topics = {topic.name: topic for topic in delta_topics_of(states)}
+    for name, state in read(admin, configured_topics.values()).items():
+        yield from _compared(configured_topics[name], state, create=True, lag_s=None)
 
 
 def ended_findings(client: Client, prefix: str, entities: Collection[str]) -> Iterator[Finding]:

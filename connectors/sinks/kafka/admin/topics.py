@@ -97,7 +97,7 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
     },
 }
 CHECKPOINT_BYTES_MAX = 8 << 20
-"""The largest checkpoint, in bytes. A checkpoint grows with the number of tables: 3,000 of them make more than 1 MiB.
+"""The largest checkpoint, in bytes. A checkpoint grows with the number of tables: with 3,000, it exceeds 1 MiB.
 
 A higher limit would be refused by some managed clusters."""
 
@@ -210,7 +210,7 @@ def topics_of(
 def delta_topics_of(changelog: Mapping[str, TopicState]) -> list[Topic]:
     """Returns the topics of entities' deltas. `changelog` maps the names of the entities' topics to their states.
 
-    A topic of deltas has as many partitions as the topic from which its deltas are derived, and unlimited retention.
+    A topic of deltas has unlimited retention, and as many partitions as the topic of the entity's changelog.
     """
     return [
         Topic(
@@ -298,7 +298,7 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
 
 
 def _read_new(admin: Admin, created: Sequence[Topic]) -> dict[str, TopicState]:
-    """Returns the state of topics that were just created, which also has the broker's defaults.
+    """Returns the state of topics that were just created. The state also has the broker's defaults.
 
     A broker may show a new topic only after a moment. For a topic that stays invisible, this returns the state that was
     configured.

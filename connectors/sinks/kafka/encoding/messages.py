@@ -95,9 +95,9 @@ class JsonValues:
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """Returns the value of each row's message, in the rows' order."""
         current, original = batch.column("current"), batch.column("original")
-        truncated = pc.equal(batch.column("op"), _TRUNCATE)
-        if pc.any(truncated).as_py():
-            original = pc.if_else(truncated, _NULL, original)
+        is_truncate = pc.equal(batch.column("op"), _TRUNCATE)
+        if pc.any(is_truncate).as_py():
+            original = pc.if_else(is_truncate, _NULL, original)
         texts = pc.binary_join_element_wise(
             _PROVENANCE,
             batch.column("provenance"),
@@ -175,8 +175,8 @@ def is_row(message: Message) -> bool:
 
 def key_of(message: Message) -> bytes:
     """Returns the canonical text of the key of a row."""
-    quoted = _headers_of(message).get(KEY)
-    return message.key() or b"" if quoted is None else unquote_to_bytes(quoted[1:])
+    quoted_key = _headers_of(message).get(KEY)
+    return message.key() or b"" if quoted_key is None else unquote_to_bytes(quoted_key[1:])
 
 
 def source_of(message: Message) -> str | None:
@@ -188,8 +188,8 @@ def source_of(message: Message) -> str | None:
 def without_states(entity: str, message: Message) -> Record:
     """Returns the record of a row in another envelope, as far as its headers describe it.
 
-    Its `current` is an empty object in place of the row. Raises ChangelogError (MALFORMED) if a header is missing or
-    invalid.
+    Its `current` is an empty object in place of the row, and None after a delete or a truncate. Raises ChangelogError
+    (MALFORMED) if a header is missing or invalid.
     """
     headers_by_name = {name: value.decode() for name, value in _headers_of(message).items()}
     try:

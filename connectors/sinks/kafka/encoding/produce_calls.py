@@ -48,7 +48,8 @@ class ProduceCalls:
     def of_rows(self, batch: pa.RecordBatch, decisions: Decisions) -> list[ProduceCall]:
         """Returns the arguments of `Producer.produce` for each row's message, and for the tombstone after a delete.
 
-        Raises ChangelogError (STOP) if a message is too large and `decisions` has no decision on it.
+        Raises ChangelogError (STOP) if a message is too large, `decisions` has no decision on it, and the policy is to
+        stop.
         """
         messages = self._values.messages(batch)
         if not (batch := messages.rows).num_rows:
@@ -104,11 +105,14 @@ class ProduceCalls:
         return [(name, None, *rest, [header for header in row_headers if header[0] != KEY])]
 
     def _decision(self, message: oversized.ProducerRecord, op: str, position: str, decisions: Decisions) -> str:
-        """Returns the decision on an oversized message: `dead-letter` or `skip`. Raises STOP if there is none."""
+        """Returns what to do with an oversized message: `dead-letter` or `skip`.
+
+        A decision on the message overrides the policy. Raises STOP without a decision if the policy is to stop.
+        """
         at = Position.parse(position)
-        accepted = decisions.at(at)
-        if accepted in ("skip", "dead-letter"):
-            return accepted
+        decision = decisions.at(at)
+        if decision in ("skip", "dead-letter"):
+            return decision
         if self._on_too_large == "dead-letter":
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")

@@ -1,4 +1,4 @@
-"""Finds the offsets up to which a reader must read to have all rows up to the changelog's checkpoint.
+"""Finds how far a reader must read, in each partition, to have all rows up to the changelog's checkpoint.
 
 Kafka answers a commit as soon as the outcome is decided. After that, Kafka marks the end of the transaction in one
 partition after the other. Readers of committed messages see the rows of a partition only after the end is marked there.
@@ -36,8 +36,8 @@ def complete_ends(
 ) -> dict[Part, int]:
     """Waits until readers of committed messages see all rows up to the checkpoint; returns the end of each partition.
 
-    `read_checkpoint` reads the visible checkpoint of the source `name`. The ends are after the rows of every checkpoint
-    that was visible before the call. The function takes three steps:
+    `read_checkpoint` reads the visible checkpoint of the source `name`. A reader that reads up to the returned ends has
+    all rows of every checkpoint that was visible before the call. The function takes three steps:
 
     1. It asks for the ends that readers see, and for the ends of everything written. Usually they are the same.
     2. It searches between the two ends, also in open transactions, for rows of the source up to its checkpoint.

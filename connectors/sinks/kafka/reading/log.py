@@ -71,7 +71,8 @@ class KafkaLog:
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
     are stored at that moment; `follow` also sorts the `last` rows. In all other cases, messages are read in groups, and
-    only the rows inside each group are sorted. A row in an envelope other than our own is read without its states.
+    only the rows inside each group are sorted. A row in an envelope other than our own is read without its values
+    (`without_states`).
 
     If an entity was repartitioned, those of its topics that still exist are read one after another.
     """
@@ -186,7 +187,9 @@ class KafkaLog:
         return self._ends([part for entity in entities for part in self._parts_of(entity, existing)])
 
     def is_placed_by_key(self, entity: str, count: int) -> bool:
-        """Returns whether every row of the entity's present topic is in the partition that its key chooses.
+        """Returns whether every row of the entity's present topic is known to be in the partition that its key chooses.
+
+        `count` is the number of the topic's partitions. With one partition, returns False without a check.
 
         If the settings changed, stored rows stayed where they were. But each change of the settings begins a new
         version of the entity's columns, and a version has a hash of the settings. So the function checks that every
@@ -399,6 +402,6 @@ def _placed(envelope: Envelope, position: Position) -> Envelope:
 
 def _batches(records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
     """Yields the records as batches, in the order of their positions."""
-    ordered = sorted(records, key=position_of)
-    for begin in range(0, len(ordered), READ_ROWS):
-        yield batch.from_records(ordered[begin : begin + READ_ROWS])
+    sorted_records = sorted(records, key=position_of)
+    for begin in range(0, len(sorted_records), READ_ROWS):
+        yield batch.from_records(sorted_records[begin : begin + READ_ROWS])
