@@ -85,7 +85,7 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """A round is a fault. BLOCK rounds share their broker and producer."""
+    """Each round makes one fault. BLOCK rounds share their broker and producer."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 

@@ -84,7 +84,7 @@ ALTER TABLE odd REPLICA IDENTITY FULL;
 
 
 def campaign() -> Campaign:
-    """A piece is a new database, and some rounds with it. All pieces share one Spark session."""
+    """Each piece uses a new database for a few rounds. All pieces share one Spark session."""
     return Campaign(site=_site, rounds=ROUNDS)
 
 

@@ -77,7 +77,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign() -> Campaign:
-    """A round is a fault. BLOCK rounds share their servers and writers."""
+    """Each round makes one fault. BLOCK rounds share their servers and writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 

@@ -51,7 +51,7 @@ on_incompatible = "publish"
 
 
 def campaign() -> Campaign:
-    """A round is a new database, whose tables are read from the first row to the last."""
+    """Each round uses a new database, whose tables are read from the first row to the last."""
     return Campaign(site=_site, at_once=2)
 
 

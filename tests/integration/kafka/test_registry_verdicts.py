@@ -51,8 +51,8 @@ def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, vers
 
 
 def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
-    """Checks that the registry's verdict agrees with the problems that we find. Strict problems do not count, because
-    the registry applies Avro's own rules, and these allow them.
+    """Checks that the registry's verdict agrees with the problems that we find. The registry applies only Avro's own
+    rules. So problems that only our additional, stricter rules find do not count.
     """
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:
