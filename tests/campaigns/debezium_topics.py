@@ -294,10 +294,10 @@ class _Block:
         expected, published = self._producer.writer.expected, self._published()
         counts = Counter[str]()
         for part, events in expected.items():
-            got = published[part]
-            differing = next((n for n, pair in enumerate(zip(got, events, strict=False)) if pair[0] != pair[1]), None)
-            assert got == events, (
-                f"{part} has {len(got)} changes for {len(events)} events; the first that differs is number {differing}"
+            rows = published[part]
+            differing = next((n for n, pair in enumerate(zip(rows, events, strict=False)) if pair[0] != pair[1]), None)
+            assert rows == events, (
+                f"{part} has {len(rows)} changes for {len(events)} events; the first that differs is number {differing}"
             )
             counts["changes"] += len(events)
         return {
