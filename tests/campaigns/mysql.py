@@ -1,6 +1,6 @@
 """Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
-The service reads tables again all the time, because signals (rows in a table of their own) request this, and because
+The service reads tables again all the time: signals (rows that are inserted into a separate table) request this, and
 tables are altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their
 order (see `_mysql.judge`).
 """

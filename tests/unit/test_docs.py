@@ -150,8 +150,8 @@ def test_the_python_reference_names_existing_objects() -> None:
 
 
 def test_named_tests_exist() -> None:
-    """Pages about concepts name the tests that prove their claims. They also name classes that break a rule on purpose,
-    with which a test shows that it would notice the broken rule.
+    """Pages about concepts name the tests that prove their claims. They also name classes that break a rule on purpose.
+    Tests use these classes to show that they notice a broken rule.
     """
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))

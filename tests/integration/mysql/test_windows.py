@@ -1,4 +1,5 @@
-"""Tests that each chunk of a busy table (the rows of one query) has the rows as they were at one place in the log.
+"""Tests the chunks of a busy table. A chunk has the rows that one query returns. It must have them as they were at one
+place in the log.
 
 Runs a few rounds of the campaign `mysql_windows`.
 """

@@ -236,8 +236,8 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each deletion by a sweep if the changelog did not have the key then, or had it in a state that is not
-    the deletion's `original`.
+    """Describes each wrong deletion by a sweep. A deletion is right if the changelog had the key at that time, and if
+    the key's state was the deletion's `original`.
 
     A comparison with the tables does not find such errors, because the key is absent in the end in any case.
     """
