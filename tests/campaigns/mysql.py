@@ -59,8 +59,8 @@ on_incompatible = "publish"
 
 
 def campaign(seconds: float = 2.5, version: str = "mysql") -> Campaign:
-    """Each round causes one fault; the faults are about `seconds` apart. Twenty rounds share the servers, the tables
-    and their writers.
+    """Each round lets the service run, usually for less than `seconds`, and then causes one fault. Twenty rounds share
+    the servers, the tables and their writers.
     """
 
     def run_piece(piece: Piece) -> Figures:
