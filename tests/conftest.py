@@ -63,9 +63,9 @@ GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
 
 One worker of pytest-xdist runs all tests of a group, and starts the virtual machine once for all of them.
 
-The tests of Spark with Kafka are a group of their own, `spark-kafka`. The tests of Kafka with PostgreSQL are one, too,
-`kafka-postgres`. Otherwise, the groups `spark` and `kafka` would be so large that their workers would end long after
-all others.
+Tests that need both Spark and Kafka form their own group, `spark-kafka`. Tests that need both Kafka and PostgreSQL form
+the group `kafka-postgres`. Otherwise, the groups `spark` and `kafka` would be so large that their workers would end
+long after all others.
 """
 
 

@@ -167,11 +167,11 @@ def test_the_wheel_contains_our_part_of_debezium_but_no_jar_of_debezium(installe
 
 def test_the_wheel_contains_the_pages_of_the_console(installed: Path) -> None:
     (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith(".py")}
+    contents = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith(".py")}
     console = CHECKOUT / "connectors" / "console"
     files = [file for folder in ("templates", "static") for file in (console / folder).iterdir()]
     assert len(files) > 10
-    assert {f"changelog/{file.relative_to(CHECKOUT)}" for file in files} <= held
+    assert {f"changelog/{file.relative_to(CHECKOUT)}" for file in files} <= contents
 
 
 def test_the_source_distribution_contains_the_packages_and_no_tests(empty: Path) -> None:

@@ -101,9 +101,9 @@ class Service:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raises AssertionError if the process ended by itself.
+        """Raises AssertionError if the process ended, unless it was killed, for example at its fail point.
 
-        There is one exception: a session of a killed service may still read the server's log. The process then ends
+        There is another exception: a session of a killed service may still read the server's log. The process then ends
         with an error, and is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):

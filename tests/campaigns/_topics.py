@@ -66,7 +66,7 @@ class Read:
 
     @property
     def aborted(self) -> int:
-        """The messages of aborted transactions, which no consumer may see."""
+        """The number of messages of aborted transactions, which no reader of committed messages may see."""
         return self.stored - self.committed
 
 

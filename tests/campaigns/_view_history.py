@@ -1,4 +1,4 @@
-"""Records how the rows of views change, and judges whether an answer of served views agrees with this."""
+"""Records how the rows of views change, and judges whether an answer of served views fits these changes."""
 
 import threading
 from bisect import bisect_right

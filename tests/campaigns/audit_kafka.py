@@ -54,7 +54,7 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """A round is a fault. ROUNDS rounds share their servers and writers."""
+    """Each round makes one fault. ROUNDS rounds share their servers and writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 

@@ -9,5 +9,5 @@ from tests.campaigns._pieces import Campaign
 
 
 def campaign() -> Campaign:
-    """A round is a new database."""
+    """Each round uses a new database."""
     return debezium_judge.campaign(topics=True)

@@ -1,11 +1,11 @@
 """Publishes the same databases through our own sources and through Debezium, and compares the two changelogs.
 
-A round is a new database on PostgreSQL, MySQL or MariaDB, in turn. It has tables with columns of random types, and
-several thousand random changes. Among them are multi-row statements, changes of keys, savepoints, TRUNCATE and changes
-of tables' definitions. Transactions overlap, and some are rolled back. Two services read it: one with our own source
-for the database, and one that runs Debezium and publishes its events. Both must publish the same rows in the same
-order, with the same transactions, states and values. The exceptions are the known differences in `_debezium.listed`,
-which are counted.
+Each round uses a new database on PostgreSQL, MySQL or MariaDB, in turn. The database has tables with columns of random
+types, and gets several thousand random changes. Among them are multi-row statements, changes of keys, savepoints,
+TRUNCATE and changes of tables' definitions. Transactions overlap, and some are rolled back. Two services read the
+database: one with our own source, and one that runs Debezium and publishes its events. Both must publish the same rows
+in the same order, with the same transactions, states and values. The exceptions are the known differences in
+`_debezium.listed`, which are counted.
 """
 
 import contextlib
@@ -40,10 +40,10 @@ CATCH_UP_S = 300.0
 def campaign(
     changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0, *, topics: bool = False
 ) -> Campaign:
-    """A round is a new database with about `changes` changed rows, and `kills` faults of the service that runs
-    Debezium.
+    """Each round uses a new database, in which about `changes` rows are changed. The service that runs Debezium has
+    `kills` faults in a round.
 
-    With `topics`, Debezium runs in Kafka Connect, and that service reads its topics.
+    With `topics`, Debezium runs in Kafka Connect instead, and that service reads Debezium's topics.
     """
 
     @contextlib.contextmanager

@@ -11,5 +11,5 @@ KILLS = 10
 
 
 def campaign() -> Campaign:
-    """A round is a new database, and ten faults while it is written to."""
+    """Each round uses a new database, and makes ten faults while the database is written to."""
     return debezium_judge.campaign(CHANGES, kills=KILLS)

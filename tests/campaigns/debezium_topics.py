@@ -85,7 +85,7 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """A round is a fault. BLOCK rounds share their broker and producer."""
+    """Each round makes one fault. BLOCK rounds share their broker and producer."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 
@@ -294,10 +294,10 @@ class _Block:
         expected, published = self._producer.writer.expected, self._published()
         counts = Counter[str]()
         for part, events in expected.items():
-            got = published[part]
-            differing = next((n for n, pair in enumerate(zip(got, events, strict=False)) if pair[0] != pair[1]), None)
-            assert got == events, (
-                f"{part} has {len(got)} changes for {len(events)} events; the first that differs is number {differing}"
+            rows = published[part]
+            differing = next((n for n, pair in enumerate(zip(rows, events, strict=False)) if pair[0] != pair[1]), None)
+            assert rows == events, (
+                f"{part} has {len(rows)} changes for {len(events)} events; the first that differs is number {differing}"
             )
             counts["changes"] += len(events)
         return {

@@ -84,7 +84,7 @@ ALTER TABLE odd REPLICA IDENTITY FULL;
 
 
 def campaign() -> Campaign:
-    """A piece is a new database, and some rounds with it. All pieces share one Spark session."""
+    """Each piece uses a new database for a few rounds. All pieces share one Spark session."""
     return Campaign(site=_site, rounds=ROUNDS)
 
 
@@ -249,7 +249,9 @@ class _Block:
             connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
 
     def _until_published(self) -> None:
-        """Waits until the writes to the static rows are published. Later, they would undo planted drift."""
+        """Waits until the writes to the static rows are published. If the service published them later, they would
+        undo planted drift.
+        """
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
         assert row is not None

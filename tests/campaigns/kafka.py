@@ -77,7 +77,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign() -> Campaign:
-    """A round is a fault. BLOCK rounds share their servers and writers."""
+    """Each round makes one fault. BLOCK rounds share their servers and writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 
@@ -173,7 +173,7 @@ class _Block:
         }
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """One fault for each round, in random order. With few rounds, the fault that may take minutes is left out."""
+        """One fault for each round, in random order. With few rounds, `_take_over` is left out: it may take minutes."""
         deck = [
             *[self._kill] * 3,
             *[self._crash] * 4,

@@ -1,6 +1,6 @@
 """Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
-The service reads tables again all the time, because signals (rows in a table of their own) request this, and because
+The service reads tables again all the time: signals (rows that are inserted into a separate table) request this, and
 tables are altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their
 order (see `_mysql.judge`).
 """
@@ -59,8 +59,8 @@ on_incompatible = "publish"
 
 
 def campaign(seconds: float = 2.5, version: str = "mysql") -> Campaign:
-    """Each round causes one fault; the faults are about `seconds` apart. Twenty rounds share the servers, the tables
-    and their writers.
+    """Each round lets the service run, usually for less than `seconds`, and then causes one fault. Twenty rounds share
+    the servers, the tables and their writers.
     """
 
     def run_piece(piece: Piece) -> Figures:

@@ -1,7 +1,7 @@
 """Lets a source read a hot table in chunks while eight threads update it, and judges each row at its place in the log.
 
-Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in another
-order than that of the log. Some commits are delayed after they are logged and before they become visible.
+Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in an
+order that may differ from the log. Some commits are delayed after they are logged and before they become visible.
 
 At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
 `marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such

@@ -43,8 +43,8 @@ listen = "127.0.0.1:0"
 
 
 def campaign(seconds: float = 15.0) -> Campaign:
-    """A round lets the service run for about `seconds`, and then kills it, unless it has already crashed at a fail
-    point.
+    """A round lets the service run for a random time (about `seconds` on average), and then kills it, unless it has
+    already crashed at a fail point.
 
     Ten rounds share one server and its writers.
     """

@@ -71,9 +71,10 @@ CREATE SCHEMA twin;
 
 
 def campaign(seconds: float = 4.0) -> Campaign:
-    """A round lets the service run for about `seconds`, and then kills it, unless it crashed at a fail point before.
+    """A round lets the service run for a random time (about `seconds` on average), and then kills it, unless it has
+    already crashed at a fail point.
 
-    Ten rounds share one server and its writers. In half of the cases, the writers begin after the service has read the
+    Ten rounds share one server and its writers. In half of the pieces, the writers begin after the service has read the
     tables. Then the service knows every original.
     """
 

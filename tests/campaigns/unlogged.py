@@ -92,7 +92,7 @@ HIDING: dict[str, tuple[str, str]] = {
 
 
 def campaign() -> Campaign:
-    """A round is a new database with a few edits."""
+    """Each round makes a few edits in a new database."""
     return Campaign(site=_site, at_once=2)
 
 
@@ -233,7 +233,7 @@ class _Round:
         for records in read_log(self._log):
             for record in batch.records(records):
                 source = record.envelope.provenance.source
-                assert str(source.position) >= last, f"{source.position} comes after {last}"
+                assert str(source.position) >= last, f"{source.position} follows the higher position {last}"
                 last, rows, reads = str(source.position), rows + 1, reads + (source.op == "read")
                 if record.entity in states:
                     states[record.entity].pop(record.place.key, None)

@@ -51,7 +51,7 @@ on_incompatible = "publish"
 
 
 def campaign() -> Campaign:
-    """A round is a new database, whose tables are read from the first row to the last."""
+    """Each round uses a new database, whose tables are read from the first row to the last."""
     return Campaign(site=_site, at_once=2)
 
 
@@ -137,7 +137,7 @@ class _Round:
         return f"{self._rng.choice(FAIL_POINTS)}:{self._rng.randrange(1, 30)}"
 
     def _crash(self) -> None:
-        """Kills the service once or twice while the tables are read."""
+        """Kills the service two or three times while the tables are read."""
         for _ in range(self._rng.choice((1, 1, 2))):
             self._service.wait(self._rng.random() * DISTURBED_S)
             self._service.kill()

@@ -236,8 +236,8 @@ class Site:
 
 
 def caught_up(site: Site) -> Callable[[], bool]:
-    """Returns a function that returns true when the table is completely read, and everything is published that was
-    committed before this call.
+    """Returns a function that says whether the table is completely read, and whether all commits before this call are
+    published.
     """
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     [(end,)] = site.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")

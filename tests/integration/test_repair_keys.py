@@ -64,7 +64,9 @@ each key of each table.
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
 
 LOOKUPS = (HOSTILE, ("no_such", HUGE[0]), ("no_such", *HUGE[1:]))
-"""Keys that are looked up together. A long key is with few others, because each step of a bisection sends it again."""
+"""Groups of keys that are looked up together. A group with a long key is small, because the search for the invalid keys
+sends the long key again in each of its steps.
+"""
 
 
 @pytest.fixture

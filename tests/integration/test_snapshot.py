@@ -1,5 +1,5 @@
-"""Tests, on a real server, tables that are renamed or dropped before the service reads them. The service must then plan
-its reads again: an error of the kind ALTERED asks for a new plan.
+"""Tests, with a real server, tables that are renamed or dropped before the service has read them. An error of the kind
+ALTERED must then make the service plan its reads again.
 """
 
 import time

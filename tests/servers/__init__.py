@@ -68,7 +68,9 @@ SETTINGS = {"fsync": "off"}
 """Settings without fsync, to save time. No test cuts the machine's power, and a killed server loses nothing."""
 
 SERVICE_THREAD = "tested service"
-"""The name of the thread in which tests run a service. While it runs, the log of the process is that of the service."""
+"""The name of the thread in which tests run a service. While the thread runs, the process writes its log where the
+service configured it.
+"""
 
 KEEPING_MESSAGES = {"log.cleaner.backoff.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}
 """Settings with which a broker removes no messages. Many tests publish changes of a fixed day in the past, and read all

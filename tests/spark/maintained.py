@@ -111,7 +111,7 @@ def scattered(
 
 
 def maintained(target: ViewTarget, columns: Sequence[Column] = COLUMNS) -> MaintainedView:
-    """Creates an empty view of `order` in the target."""
+    """Opens the view of `order` in the target. Creates it if there is none."""
     return maintained_parts(target, [ViewPart(entity="order", columns=columns)])
 
 

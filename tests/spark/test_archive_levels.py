@@ -1,7 +1,7 @@
-"""Tests the compaction of an archive: which files are merged into levels, and which by minor compaction. Readers must
-get the same rows.
+"""Tests how the files of an archive are merged. Readers must get the same rows before and after.
 
-A *level* has the rows of one entity and many days, in files with disjoint ranges of keys.
+Files of many days are merged into *levels*. A level has the rows of one entity, in files with disjoint ranges of keys.
+*Minor* compaction merges only the newest files of each day.
 """
 
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""Tests that a batch of changes gives the same deltas as its changes give one by one. The deltas must become correct
-Kafka messages.
+"""Tests that changes give the same deltas in a batch as one by one. The deltas must become correct Kafka messages.
 
 A *delta* describes, as a patch, what one change did to its row.
 """

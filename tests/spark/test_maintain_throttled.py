@@ -1,7 +1,7 @@
-"""Tests views in which the changes of a throttled service wait, and those of other services do not.
+"""Tests views in which the changes of a throttled service wait. The changes of other services are applied at once.
 
-Each row of a view shows a position. Whatever waits, the row must be the state that it really had at this position. In
-the end, it must be the row's last state.
+Each row of a view shows a position. The row must always be the state that it really had at this position, even while
+changes wait. In the end, it must be the row's last state.
 """
 
 import itertools
@@ -223,7 +223,7 @@ def _check_history(dsn: str, records: Sequence[Record]) -> None:
 
 @dataclass(slots=True)
 class StampedGuests(Guests):
-    """Most transactions are those of the throttled service."""
+    """Generates the same changes. The throttled service makes most of the transactions."""
 
     def transactions(self, count: int) -> Iterator[list[Record]]:
         for records in Guests.transactions(self, count):
@@ -263,7 +263,7 @@ def test_documents_of_throttled_entities_are_those_of_their_rows(
 
 @dataclass(slots=True)
 class StampedWorkload(Workload):
-    """Some transactions are those of the throttled service."""
+    """Generates the same changes. The throttled service makes about half of the transactions."""
 
     def transactions(self, count: int) -> Iterator[list[Record]]:
         for records in Workload.transactions(self, count):

@@ -249,7 +249,7 @@ def test_a_late_task_of_an_earlier_batch_copies_nothing(dsn: str) -> None:
 def test_delta_lake_and_sqlite_follow_a_file_log(
     config: Path, run: Run, spark: SparkSession, workload: list[list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The module `sqlite_target` and its entry point are those of the documentation."""
+    """The module `sqlite_target` and its entry point are copied from the documentation."""
     fetched("jars")
     package = config.parent / "package"
     page = PAGE.read_text("utf-8")

@@ -81,9 +81,9 @@ def test_each_service_is_pinned_and_healthy_and_local(name: str) -> None:
 
 def test_the_ports_on_the_host_differ_and_can_be_changed() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
-    chosen = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z_]+_PORT):-(\d+)\}:\d+", port) for port in ports]
-    assert all(chosen), ports
-    assert len({match[1] for match in chosen if match}) == len({match[2] for match in chosen if match}) == len(ports)
+    matches = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z_]+_PORT):-(\d+)\}:\d+", port) for port in ports]
+    assert all(matches), ports
+    assert len({match[1] for match in matches if match}) == len({match[2] for match in matches if match}) == len(ports)
 
 
 def test_kafka_is_advertised_under_the_port_that_the_host_has() -> None:

@@ -150,7 +150,9 @@ def test_the_python_reference_names_existing_objects() -> None:
 
 
 def test_named_tests_exist() -> None:
-    """Pages of concepts name the tests of their claims, and classes that break a rule to make such a test fail."""
+    """Pages about concepts name the tests that prove their claims. They also name classes that break a rule on purpose.
+    Tests use these classes to show that they notice a broken rule.
+    """
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))
     source = "".join(file.read_text("utf-8") for file in (CHECKOUT / "tests").rglob("*.py"))

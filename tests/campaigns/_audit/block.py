@@ -62,7 +62,7 @@ class Block(Faults):
         return self._judge(loaded_s)
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """Chooses a fault for each round. Uses all faults once in random order, before it uses a fault again."""
+        """Chooses a fault for each round. Uses the whole list in random order, before it begins the list again."""
         choices: list[Callable[[], None]] = []
         while len(choices) < rounds:
             faults = self.faults()

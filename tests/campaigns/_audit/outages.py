@@ -27,8 +27,8 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns temporary faults for the list of `Faults.faults`. Some lists lack the fault that takes minutes
-        (`rng`).
+        """Returns temporary faults, which `Faults.faults` adds to its list. The fault that takes minutes is only in
+        some lists, at random.
         """
         return [
             *[self._fail_link] * 2,

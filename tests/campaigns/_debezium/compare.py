@@ -77,7 +77,7 @@ class Verdict:
     examples: list[str] = field(default_factory=list)
 
     def fault(self, kind: str, example: object) -> None:
-        """Counts a fault, with an example of each kind."""
+        """Counts a fault. Keeps at most two examples of each kind."""
         self.faults[kind] += 1
         if self.faults[kind] <= 2 and len(self.examples) < SHOWN:
             self.examples.append(f"{kind}: {str(example)[:600]}")

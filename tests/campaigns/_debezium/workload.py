@@ -133,7 +133,7 @@ class Workload:
             self._delete(session, table, self._random.sample(rows, min(many, len(rows) // 2)))
 
     def _number(self, session: _Session, table: Table | None = None) -> int:
-        """Returns a number that no row has. Half of the time, a deleted row had this number."""
+        """Returns a number that no row has. Often, it is used again: for example, a deleted row had it before."""
         if table is not None and self._next > 10 and self._random.random() < 0.5:
             number = self._random.randrange(self._next) * SESSIONS + session.number
             if number not in session.rows[table.name]:

@@ -107,9 +107,11 @@ class _State(msgspec.Struct):
 class HotJudge:
     """Judges the rows that a source returns, in their order. The source is opened only once.
 
-    An update must have the next number of its row. A row that was read from the table must have the number of the last
-    update that was published before it; `stale` counts the rows that have another number. `wrong` counts the rows whose
-    last published state is not that of the table. `marks` judges the chunks that `MarkedReader` read at the same time.
+    - An update must have the next number of its row. `lost` counts the updates that have another number.
+    - A row that was read from the table must have the number of the last update that was published before it. `stale`
+      counts the rows that have another number.
+    - `wrong` counts the rows whose last published state is not that of the table.
+    - `marks` judges the chunks that `MarkedReader` read at the same time.
     """
 
     updates: int = 0

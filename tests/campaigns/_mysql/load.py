@@ -117,8 +117,8 @@ class Load:
                 self._leave_prepared(cursor, name, txn)
 
     def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
-        """Prepares an XA transaction. Sometimes this session also commits it or rolls it back. Otherwise, another
-        session does so later.
+        """Makes an XA transaction, and sometimes commits it in one phase. Otherwise, prepares it. Then this session
+        commits it or rolls it back, or another session does so later.
         """
         name, xa = _new_name(rng), self._servers.xa
         with self._servers.gates.fragile.passing():

@@ -72,8 +72,9 @@ class Servers:
     def crash(self) -> None:
         """Kills the server and starts it again.
 
-        A commit just before the kill makes the earlier steps of XA transactions durable. Old versions of MySQL could
-        lose them: after the start, a transaction that had been committed or rolled back would be prepared again.
+        A commit just before the kill makes the earlier steps of XA transactions durable. Without this commit, old
+        versions of MySQL could lose the steps: after the start, a transaction that had been committed or rolled back
+        would be prepared again.
         """
         with self.gates.fragile.closed():
             with self.session() as cursor:

@@ -1,7 +1,7 @@
 """Compares the messages of our own readers with those of Debezium, for random changes on PostgreSQL and on MariaDB.
 
-A campaign is a long test with random changes. This is a short run of the campaign `debezium_judge`, which otherwise
-takes many rounds. A round is one new database.
+A campaign is a long test with random changes, and consists of rounds. Each round uses a new database. Here, the
+campaign `debezium_judge` runs for only a few rounds.
 """
 
 import pytest

@@ -77,7 +77,7 @@ class ServedViews:
 
     @property
     def exit_code(self) -> int | None:
-        """How the process ended; None while it runs."""
+        """The exit code of the process, or None while it runs."""
         assert self._process is not None
         return self._process.poll()
 

@@ -7,8 +7,9 @@ Java's `SchemaCompatibility`. It differs from our checks in four ways:
   schemas out.
 - Apicurio answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
 - Apicurio makes no new version of a schema that it already has. So a history contains each schema once.
-- If a client only asks whether a schema is compatible, the URL decides whether Apicurio compares the schema with all
-  versions or with the last one. The mode decides this only when a schema is registered.
+- A client can ask whether a schema is compatible, without registering it. Then the URL decides whether Apicurio
+  compares the schema with all versions or only with the last one. The mode decides this only when a schema is
+  registered.
 """
 
 import json
@@ -51,8 +52,8 @@ def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, vers
 
 
 def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
-    """Checks that the registry's verdict agrees with the problems that we find. Strict problems do not count, because
-    the registry applies Avro's own rules, and these allow them.
+    """Checks that the registry's verdict agrees with the problems that we find. The registry applies only Avro's own
+    rules. So problems that only our additional, stricter rules find do not count.
     """
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:

@@ -53,7 +53,7 @@ def _place_by_key(change: Record) -> Record:
 
 
 def _place(change: Record) -> Place:
-    """Returns the place of a change of a story: its key chooses the partition."""
+    """Returns the key of a change and the partition that the key chooses. Leaves the place of a truncate as it is."""
     if change.place.key == TRUNCATE_KEY:
         return change.place
     return Place(key=change.place.key, partition=key.partition(change.place.key.encode(), PARTITIONS))

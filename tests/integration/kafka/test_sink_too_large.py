@@ -1,5 +1,5 @@
-"""Tests a message that is too large for its topic. As the operator decides, the Kafka sink stops at the message's
-position, skips the message, or stores it in the dead-letter topic.
+"""Tests a message that is too large for its topic. The Kafka sink stops at the message's position. Or, if the operator
+decides so, it skips the message, or stores it in the dead-letter topic.
 """
 
 import json

@@ -132,7 +132,7 @@ def check(table: Table, definition: str) -> None:
 
 
 def expression(column: LogColumn, text: bytes) -> str:
-    """Returns an SQL expression that has the value which is published for this text."""
+    """Converts a text to the JSON that is published for it. Returns an SQL expression with the value of that JSON."""
     codec = codec_for(column)
     token = codec.to_json(text).decode()
     value = json.loads(token)

@@ -1,4 +1,5 @@
-"""Tests that each chunk of a busy table (the rows of one query) has the rows as they were at one place in the log.
+"""Tests the chunks of a busy table. A chunk has the rows that one query returns. It must have them as they were at one
+place in the log.
 
 Runs a few rounds of the campaign `mysql_windows`.
 """
@@ -35,7 +36,7 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     mysql_server: MysqlServer, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this test, the reader claims that its snapshots see all changes. So it does not leave out the rows that
-    changed after their snapshot.
+    changed after the snapshot was taken.
     """
 
     def see_everything(reader: Connection, _control: Connection, _deliveries: Deliveries) -> PlaceSnapshot:
@@ -54,7 +55,8 @@ def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
     """A snapshot of MariaDB ends at the last commit, but the log may be longer, for example after a checkpoint of the
     server. In this test, the stream begins 40 bytes after the snapshot's end.
 
-    The snapshot nevertheless sees all transactions before the stream, unless its GTIDs show that it lacks one.
+    A snapshot with the GTIDs of all transactions before the stream sees these transactions nevertheless. The second
+    snapshot lacks one of the GTIDs, so it does not see all of them.
     """
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
     with Connection(address) as reader, Connection(address) as control:

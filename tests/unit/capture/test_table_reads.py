@@ -28,7 +28,7 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Returns the table reads of an opened source. The table of orders was read completely, that of guests was not.
+    """Returns the table reads of an opened source. The table of orders was read completely, but not that of guests.
 
     The names of the fail points that are reached are added to `passed`.
     """

@@ -279,14 +279,14 @@ def test_transactions(name: str) -> None:
     its first event, and lacks the last one.
     """
     event_counts = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
-    begun = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]
+    begin_ids = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]
     assert len(event_counts) > 5
     counted = Counter(
         of.facts.transaction
         for of in events(name)
         if isinstance(of, Changed | Emitted) and getattr(of, "op", "") != "r" and of.facts.transaction
     )
-    assert event_counts.keys() <= set(begun)
+    assert event_counts.keys() <= set(begin_ids)
     assert event_counts.keys() >= counted.keys()
     assert counted.items() <= event_counts.items()
 

@@ -11,7 +11,7 @@ from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
 
 ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557
 DRIFT_BY_NIGHT = {4: 3, 5: 3, 11: 41, 12: 41, 19: 2}
-"""How many orders drifted in each earlier night, by the number of the night. In nights without an entry, none did."""
+"""How many orders drifted in each earlier night, by the number of the night. Nights without an entry had no drift."""
 
 HARD = "<script>alert(\"x\")</script> & 'quotes'"
 """A text that must never be interpreted as markup or as a script."""

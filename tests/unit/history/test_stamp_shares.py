@@ -23,10 +23,10 @@ OWN_CONTEXT = '{"user": "u-17"}'
 def change(
     number: int, service: str = "shop", context: str | None = None, *, entity: str = "order", op: Op = Op.CREATE
 ) -> Record:
-    made = record(op, '{"id":42}', commit=number, entity=entity, service=service)
-    provenance = made.envelope.provenance
+    plain = record(op, '{"id":42}', commit=number, entity=entity, service=service)
+    provenance = plain.envelope.provenance
     stamped = replace(provenance, stamp=replace(provenance.stamp, context=context))
-    return replace(made, envelope=replace(made.envelope, provenance=stamped))
+    return replace(plain, envelope=replace(plain.envelope, provenance=stamped))
 
 
 changes = st.tuples(

@@ -149,7 +149,7 @@ class LogBlocks:
 
 
 def _transaction_of(logged: Logged) -> Transaction:
-    """Returns the transaction in the form that rows of the changelog have."""
+    """Returns the transaction in the form that the code for rows of the changelog takes."""
     committed_at = 1_795_000_000_000_000 + logged.commit
     return Transaction(
         xid=logged.commit, name=str(logged.commit), epoch=EPOCH, commit=logged.commit, committed_at=committed_at

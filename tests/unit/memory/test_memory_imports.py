@@ -1,4 +1,6 @@
-"""Tests what the database in memory imports: nothing of other databases, and nothing that Spark's executors lack."""
+"""Tests what the database in memory imports. It must import no code of other databases, and no package that Spark's
+executors lack.
+"""
 
 import subprocess
 import sys

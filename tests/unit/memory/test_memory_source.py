@@ -210,8 +210,8 @@ def _json(edit: RowEdit) -> str | None:
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
     """Describes each row that a table read or a sweep published, and that contradicts the log.
 
-    Such a row must have the state that the last edit of its key before the row's position left. If that edit was not
-    logged, only the table knew the state, so the row is not checked.
+    At the row's position, the row's key has the state that the last earlier edit of the key gave it. The row must have
+    this state. If that edit was not logged, only the table had the state, so the row is not checked.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
     for logged in world.transactions():
@@ -236,8 +236,8 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each deletion by a sweep if the changelog did not have the key then, or had it in a state that is not
-    the deletion's `original`.
+    """Describes each wrong deletion by a sweep. A deletion is right if the changelog had the key at that time, and if
+    the key's state was the deletion's `original`.
 
     A comparison with the tables does not find such errors, because the key is absent in the end in any case.
     """

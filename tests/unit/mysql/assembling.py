@@ -233,8 +233,8 @@ def read(
     """Reads the log until a failure, a crash or its end. Adds the rows to `rows`."""
     packets = list(server.sent(stored.resume))
     while (packets or reader.busy) and reader.stop is None:
-        taken, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
-        assembled = reader.feed(EventBlock.of(taken))
+        block, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
+        assembled = reader.feed(EventBlock.of(block))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
         assert not reader.state.unlogged  # the rows of every prepared transaction must be known

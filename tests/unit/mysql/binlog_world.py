@@ -100,7 +100,7 @@ class World:
         return coordinate(self._file, self._offset)
 
     def step(self) -> None:
-        """Appends a random transaction, or begins another file."""
+        """Appends a random transaction, sometimes in another file."""
         random = self._random
         if random.random() < 0.1:
             self.rotate()

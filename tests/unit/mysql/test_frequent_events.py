@@ -53,11 +53,11 @@ def test_recorded_events_are_decoded_alike(recording: str) -> None:
 def test_most_recorded_events_have_the_frequent_form(kind: EventType, recording: str) -> None:
     recorded = [content for content in captured_events(recording) if content[4] == kind]
     decode = frequent_events.DECODERS[kind]
-    taken = [
+    decoded = [
         decode(content, Header._make(unpack_header(content)), len(content) - CHECKSUM_BYTES, Dialect.of(recording))
         for content in recorded
     ]
-    assert len(taken) - taken.count(None) > len(taken) / 2
+    assert len(decoded) - decoded.count(None) > len(decoded) / 2
 
 
 @given(event=events, kind=kinds, has_checksums=st.booleans())

@@ -24,20 +24,20 @@ def keys(range_: ChunkRange) -> set[int]:
     return {key for key in range(KEYS) if first < key <= end}
 
 
-def narrowed(task: KeyProgress, taken: ChunkRange) -> ChunkRange:
+def narrowed(task: KeyProgress, key_range: ChunkRange) -> ChunkRange:
     """Reads only the first rows of a range, as a reader of chunks does, and leaves the rest."""
-    inside = sorted(keys(taken))
+    inside = sorted(keys(key_range))
     if len(inside) < task.chunk_rows:
-        return taken
-    part = taken.upto((str(inside[task.chunk_rows - 1]),))
-    task.narrow(taken, part)
+        return key_range
+    part = key_range.upto((str(inside[task.chunk_rows - 1]),))
+    task.narrow(key_range, part)
     return part
 
 
 def test_a_table_is_read_in_chunks() -> None:
     task, chunks = progress(), []
-    while (taken := task.next_range()) is not None:
-        part = narrowed(task, taken)
+    while (key_range := task.next_range()) is not None:
+        part = narrowed(task, key_range)
         chunks.append(sorted(keys(part)))
         task.publish(part)
     assert chunks == [*([key, key + 1, key + 2, key + 3] for key in range(0, KEYS, 4)), []]
@@ -52,9 +52,9 @@ def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None
     published: set[int] = set()
     for _ in range(200):
         step = data.draw(st.sampled_from(["take", "take", "publish", "publish", "give back", "divide", "store"]))
-        if step == "take" and (taken := task.next_range()) is not None:
-            assert all(keys(taken).isdisjoint(keys(other)) for other in out)
-            out.append(narrowed(task, taken))
+        if step == "take" and (key_range := task.next_range()) is not None:
+            assert all(keys(key_range).isdisjoint(keys(other)) for other in out)
+            out.append(narrowed(task, key_range))
         elif step == "store":
             stored = json.loads(json.dumps(task.to_json()))
             out.clear()
@@ -74,19 +74,19 @@ def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None
 
 def test_a_range_that_was_read_but_not_published_is_read_again() -> None:
     task = progress()
-    taken = task.next_range()
-    assert taken is not None
-    task.publish(taken)
+    key_range = task.next_range()
+    assert key_range is not None
+    task.publish(key_range)
     assert task.complete
-    task.withdraw(taken)
-    assert task.next_range() == taken
+    task.withdraw(key_range)
+    assert task.next_range() == key_range
 
 
 def test_another_signature_starts_the_table_over() -> None:
     task = progress()
-    taken = task.next_range()
-    assert taken is not None
-    task.publish(narrowed(task, taken))
+    key_range = task.next_range()
+    assert key_range is not None
+    task.publish(narrowed(task, key_range))
     rest = task.next_range()
     assert rest is not None
     assert not task.admit(rest, "b")
@@ -96,9 +96,9 @@ def test_another_signature_starts_the_table_over() -> None:
 
 def test_progress_of_another_signature_is_not_resumed() -> None:
     task = progress()
-    taken = task.next_range()
-    assert taken is not None
-    task.publish(narrowed(task, taken))
+    key_range = task.next_range()
+    assert key_range is not None
+    task.publish(narrowed(task, key_range))
     stored = {**task.to_json(), "again": ["*"]}
     resumed = KeyProgress.resume("t", "b", chunks=10, chunk_rows=4, document=stored)
     assert (keys(resumed.ranges_left[0]), resumed.again) == (set(range(KEYS)), ("*",))

@@ -1,4 +1,4 @@
-"""Tests compressed transactions. They are read as the events in them, and refused if their size is a wrong one."""
+"""Tests that reading a compressed transaction returns the events in it, and that a malformed one is refused."""
 
 from collections.abc import Sequence
 from dataclasses import replace

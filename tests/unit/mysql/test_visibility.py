@@ -108,7 +108,7 @@ class Place:
 
 @pytest.mark.parametrize("covered", [None, coordinate(1, 500)])
 def test_mariadb_waits_until_snapshots_see_what_another_server_delivered(covered: int | None) -> None:
-    """If `covered` is None, the end of the delivered transactions is unknown. Otherwise, a snapshot ends before it."""
+    """`covered` is where the delivered transactions end, or None if this is unknown. All snapshots end before that."""
     transactions = Deliveries(GtidPosition.parse("0-1-8"), covered)
 
     def snapshot(offset: int, gtids: str) -> Visibility:

@@ -56,7 +56,7 @@ class Database:
         self.stream.append(Transaction(self.xid, self._next(), self._next(lasts), rows=True))
 
     def alter(self) -> None:
-        """Does the next step of an alteration. The three steps are its begin, its commit, and that others see it."""
+        """Does the next step of an alteration. It has three steps: it begins, it commits, and others see it."""
         last = self.alterations[-1] if self.alterations else None
         if last is None or last.visible:
             self.xid += 1

@@ -1,7 +1,7 @@
 """Tests the plan of repairs. A repair makes the changelog of an entity equal to its table again.
 
 A signal (a message to the service) requests a repair. The service then reads the whole table, or looks up the keys that
-the signal names. At last, a *sweep* deletes keys that the table lacks.
+the signal names. Finally, a *sweep* deletes keys that the table lacks.
 """
 
 from typing import Any

@@ -42,10 +42,10 @@ def _pages(first: int, end: int | None) -> Range:
 
 
 def _take(windows: Windows) -> tuple[str, Range]:
-    taken = windows.take({ENTITY: TABLE})
-    assert taken is not None
-    assert isinstance(taken[1].part, Range)
-    return taken[0], taken[1].part
+    nonce_and_chunk = windows.take({ENTITY: TABLE})
+    assert nonce_and_chunk is not None
+    assert isinstance(nonce_and_chunk[1].part, Range)
+    return nonce_and_chunk[0], nonce_and_chunk[1].part
 
 
 def _snapshot(*running: int, xmax: int = 200) -> Snapshot:
@@ -64,8 +64,8 @@ def _signalled(windows: Windows, nonce: str) -> list[str] | None:
 
 def test_a_table_is_handed_out_to_its_end_and_published_chunk_by_chunk() -> None:
     windows, progress = _windows()
-    taken = [_take(windows) for _ in range(3)]
-    assert [chunk for _, chunk in taken] == [_pages(0, 4), _pages(4, 8), _pages(8, None)]
+    chunks = [_take(windows) for _ in range(3)]
+    assert [chunk for _, chunk in chunks] == [_pages(0, 4), _pages(4, 8), _pages(8, None)]
     assert progress.next_range() is None
     assert windows.open == 3
     _read(windows, "1", 5, 6)

@@ -146,9 +146,9 @@ class _Sweep:
 
     def take(self) -> None:
         if copy.deepcopy(self.lookup).next_range() is not None:
-            taken = self.windows.take({ENTITY: TABLE})
-            assert taken is not None
-            self.taken.append(taken)
+            next_chunk = self.windows.take({ENTITY: TABLE})
+            assert next_chunk is not None
+            self.taken.append(next_chunk)
 
     def read_chunk(self) -> None:
         """Takes a snapshot and reads the chunk at once. `test_windows` tests rewrites of tables."""
@@ -215,8 +215,8 @@ def _ghost(key: int) -> Ghost:
     return Ghost(key=str(key), partition=0, position="", current=Raw(b"{}"), unavailable=(), json_null=(), mask=None)
 
 
-def _rows_of_keys(database: Database, snapshot: Snapshot, taken: LookupKeys) -> pa.RecordBatch:
-    keys = {int(key) for key in taken.keys}
+def _rows_of_keys(database: Database, snapshot: Snapshot, lookup_keys: LookupKeys) -> pa.RecordBatch:
+    keys = {int(key) for key in lookup_keys.keys}
     rows = [row for row in database.heap if row.key in keys and database._sees(snapshot, row)]
     return rows_of([row.key for row in rows], [row.version for row in rows])
 

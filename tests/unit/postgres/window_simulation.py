@@ -194,8 +194,8 @@ class Database:
             xmin=min([*running, self.next_xid]), xmax=self.next_xid, running=np.array(sorted(running), np.int64)
         )
 
-    def read(self, snapshot: Snapshot, taken: Range) -> pa.RecordBatch:
-        rows = [row for row in self.heap if self._sees(snapshot, row) and _within(row.place, taken)]
+    def read(self, snapshot: Snapshot, pages: Range) -> pa.RecordBatch:
+        rows = [row for row in self.heap if self._sees(snapshot, row) and _within(row.place, pages)]
         return rows_of([row.key for row in rows], [row.version for row in rows])
 
     def _sees(self, snapshot: Snapshot, row: _Tuple) -> bool:
@@ -217,8 +217,8 @@ class Database:
         }
 
 
-def _within(place: int, taken: Range) -> bool:
-    return taken.first <= place and (taken.end is None or place < taken.end)
+def _within(place: int, pages: Range) -> bool:
+    return pages.first <= place and (pages.end is None or place < pages.end)
 
 
 # The simulated service
@@ -259,9 +259,9 @@ class _Service:
 
     def take(self) -> None:
         if not self.windows.complete and copy.deepcopy(self.progress).next_range() is not None:
-            taken = self.windows.take({ENTITY: TABLE})
-            assert taken is not None
-            self.taken.append(taken)
+            next_chunk = self.windows.take({ENTITY: TABLE})
+            assert next_chunk is not None
+            self.taken.append(next_chunk)
 
     def lock(self) -> None:
         if not self.taken:

@@ -1,4 +1,4 @@
-"""The server keeps connections open, and refuses heads of requests that are malformed or too long."""
+"""Tests that the server keeps connections open, and that it refuses requests whose heads are malformed or too long."""
 
 import asyncio
 import socket

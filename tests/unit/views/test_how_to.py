@@ -1,4 +1,4 @@
-"""Tests that the answers on the page about served views are those of the API, and that the page's code runs."""
+"""Tests that the API gives the answers that the page about served views shows, and that the page's code runs."""
 
 import contextlib
 import io

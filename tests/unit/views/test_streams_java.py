@@ -50,9 +50,14 @@ print("niceness afterwards:", niceness() - own)
 def test_requests_do_not_wait_for_collections_or_for_threads_that_apply_changes(
     tmp_path: Path, rows: str, collectors: str
 ) -> None:
-    """Python's collections do not go through the objects that exist before the start, and start none of Java's. G1, as
-    its documentation says, stops all threads only for short times. Threads of Kafka Streams are started by a thread of
-    lower priority, and the thread that reads keeps its priority.
+    """Python's garbage collections skip all objects that existed before Java was started. They do not cause garbage
+    collections in Java.
+
+    If rows are in Java's heap, Java uses the collector G1. According to its documentation, G1 stops all threads only
+    for short times.
+
+    A thread of lower priority starts Kafka Streams, so the threads of Kafka Streams have this priority as well. The
+    thread that reads rows keeps its own priority.
     """
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), rows]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()

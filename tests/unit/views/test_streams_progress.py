@@ -74,7 +74,7 @@ class Cluster:
         return stored.to_json(), float(self.commit)
 
     def readable_end(self, part: Part) -> int:
-        """Returns where readers of committed messages stop: at the begin of the open transaction, if there is one."""
+        """Returns where readers of committed messages stop: at the start of the open transaction, if there is one."""
         return self.open_transactions.get(part, 10**9)
 
     def in_spans(self, _: object, spans: Mapping[Part, range]) -> Iterator[list[int]]:
@@ -146,7 +146,7 @@ def test_an_entity_that_lags_does_not_delay_others(cluster: Cluster, tables: Tab
     assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 100, GUEST: 5}
     until(lambda: reached(tables, "order") == 3, "order is not complete")
-    until(lambda: cluster.complete_times == [1.0], "the time was not noted once")
+    until(lambda: cluster.complete_times == [1.0], "the time was not noted exactly once")
 
 
 def test_the_least_complete_table_determines_the_time_of_all(cluster: Cluster, tables: TablesProgress) -> None:
@@ -168,7 +168,7 @@ def test_offsets_without_messages_are_not_awaited(cluster: Cluster, tables: Tabl
     cluster.ends, cluster.messages = {ORDER: 60, GUEST: 5}, {ORDER: [9]}
     cluster.commit = 1
     cluster.offsets = {ORDER: 10}
-    until(lambda: reached(tables, "order") == reached(tables, "guest") == 1, "the ends hold messages")
+    until(lambda: reached(tables, "order") == reached(tables, "guest") == 1, "offsets without messages are awaited")
 
 
 def test_offsets_after_the_last_message_are_not_awaited(cluster: Cluster, tables: TablesProgress) -> None:
@@ -177,7 +177,7 @@ def test_offsets_after_the_last_message_are_not_awaited(cluster: Cluster, tables
     time.sleep(0.1)  # time in which the last message is found
     assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 10}
-    until(lambda: reached(tables, "order") == 1, "the rest has no message")
+    until(lambda: reached(tables, "order") == 1, "offsets after the last message are awaited")
 
 
 def test_an_open_transaction_holds_up_only_its_partition(cluster: Cluster, tables: TablesProgress) -> None:

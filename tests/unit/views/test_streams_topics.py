@@ -62,9 +62,9 @@ def test_a_view_by_service_needs_rows_that_stay_in_their_partition(
     moving = ServedTopic(name="booking.guest", key=("id",), partitions=3, is_placed_by_key=False)
     settings: dict[str, str] = {}
 
-    def ensured(_: object, made: Sequence[Topic], **__: object) -> dict[str, TopicState]:
-        settings.update(made[0].settings)
-        return {made[0].name: TopicState(partitions=made[0].partitions, settings=settings)}
+    def ensured(_: object, new_topics: Sequence[Topic], **__: object) -> dict[str, TopicState]:
+        settings.update(new_topics[0].settings)
+        return {new_topics[0].name: TopicState(partitions=new_topics[0].partitions, settings=settings)}
 
     def changelog(served: ServedTopic) -> tuple[str, float]:
         client = cast(Any, SimpleNamespace(admin=lambda: None))

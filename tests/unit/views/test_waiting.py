@@ -1,4 +1,7 @@
-"""Tests which thread reads the rows that a request asks for: that of the event loop, or another one."""
+"""Tests which thread reads the rows that a request asks for: the thread of the event loop, or another thread.
+
+A row is *at hand* if it can be read without waiting, because it is already in the memory of this process.
+"""
 
 import asyncio
 import threading
@@ -29,7 +32,10 @@ class Clock:
 
 
 class Rows:
-    """A view with one key at hand. Stands for its own rows. A reading takes `reading_s`. Keeps the thread that read."""
+    """Stands for a served view, and for the rows that a reading of the view returns.
+
+    Only the row of `KEY` is at hand. A reading takes `reading_s`. `reader` is the name of the thread that read last.
+    """
 
     reached = Completeness(position=None, at_s=None)
 
