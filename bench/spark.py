@@ -8,8 +8,8 @@ once to warm up. Because jsonpatch is slow, it gets a fifth of the rows.
 views: Spark computes the last state of each key of the same changes, in typed columns, and discards these states. The
 time is compared with that of a scan of the changes.
 
-blame: for each attribute of each row, Spark finds which of the same changes set it, and discards the result. The time
-is compared with that of the view.
+blame: among the changes that *deltas* and *views* read, Spark finds the one that set each attribute of each row, and
+discards the result. The time is compared with that of the view.
 
 compaction: a file log with commits of 1,000 rows each is archived. The size of the archive on disk is compared with the
 size of the log.
@@ -187,7 +187,7 @@ def views(site: Site) -> Part:
 
 
 def blame(site: Site) -> Part:
-    """Compares the time to find the change that set each attribute with the time to compute all last states."""
+    """Compares two times: to find the change that set each attribute, and to compute the last state of each key."""
     changes = _changes(site.spark, site.folder / "blame", site.rows)
     nobody = Stamp(api_version="unknown", service_name="unknown", identifier="")
     defaults = DefaultStamps(general=nobody, by_entity={})

@@ -41,9 +41,9 @@ _NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")
 class Signal:
     """One request. The sender chooses `id`; two signals with the same id count as one.
 
-    `entity` is None for all entities, which is allowed for pause, resume and cancel. `keys` are canonical key texts,
-    None for the whole table; only republish accepts keys. `service` names the service that has to act on the signal;
-    None means every service that reads this database.
+    `entity` names one entity. In pause, resume and cancel, it may be None, which means all entities. `keys` are
+    canonical key texts, None for the whole table; only republish accepts keys. `service` names the service that has to
+    act on the signal; None means every service that reads this database.
     """
 
     do: Do

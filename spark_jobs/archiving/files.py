@@ -1,7 +1,7 @@
 """Adds files to an archive and compacts them (docs/how-to/archive.md).
 
-A run's files become visible all at once, when the manifest lists them. A run that is killed before that leaves files
-that no manifest lists. `changelog.spark_jobs.archiving.clear` deletes such files later, together with replaced files.
+A run's files become visible all at once, when the manifest lists them. If a run is killed earlier, its files stay, but
+no manifest lists them. `changelog.spark_jobs.archiving.clear` deletes such files later, together with replaced files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,7 +57,8 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
 
 
 def record_complete(run: ArchiveRun, goal: Goal | None) -> None:
-    """Records the position of `goal` if some entity has reached the goal but has no position in the manifest yet.
+    """Records the position of `goal` for each entity that has reached it. Writes a manifest only if one of these
+    entities has no position in the manifest yet.
 
     This is for a run that finds no new messages. The manifest may lack positions, for example because an older version
     of this job wrote it: that version recorded none.
@@ -86,7 +87,9 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
 
 
 def _label(topic: str, number: int) -> str:
-    """Returns the name of a partition in the entry of a file: `5`, or `G2/5` in the second topic of an entity."""
+    """Returns the key of a partition in `ArchiveFile.offsets`: its number, such as `5`. For a later topic of an entity,
+    the generation comes first: `G2/5` is partition 5 of the second topic.
+    """
     generation = generation_of(topic)
     return str(number) if generation == 1 else f"G{generation}/{number}"
 
@@ -192,7 +195,8 @@ def _offsets(old: Iterable[ArchiveFile], new: ArchiveFile) -> dict[str, tuple[in
 
 
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
-    """Archives the days of the file log at `path` before a date, by default the closed days.
+    """Archives the oldest files of the file log at `path`: those that only have changes of days before the date
+    `before`. If that is None, these are the closed days.
 
     The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """

@@ -1,5 +1,5 @@
 """Sessions with the PostgreSQL server that a view is written to. It need not be the server that the service reads, so
-its errors have other hints.
+its errors have hints of their own (`_REMEDIES`).
 """
 
 import contextlib

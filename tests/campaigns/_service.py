@@ -103,8 +103,8 @@ class Service:
     def check(self) -> None:
         """Raises AssertionError if the process ended, unless it was killed, for example at its fail point.
 
-        There is another exception: a session of a killed service may still read the server's log. The process then ends
-        with an error, and is started again with the same arguments.
+        The process may also have ended because a session of an earlier, killed process still reads the server's log.
+        Then the process is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return

@@ -1,9 +1,10 @@
 """`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
-It runs a database, a Kafka broker, and Debezium in Kafka Connect. There is one connector for each form of events.
-`FORMS` has the forms, such as `plain` for JSON without schemas. NAME is `postgres`, `mysql` or `mariadb`. Without a
-FORM, the program captures all forms. The messages of each connector are stored in FOLDER/NAME.FORM.jsonl. The values
-that our own reader of the database publishes for the same rows are stored in FOLDER/NAME.published.json.
+It runs a database, a Kafka broker, and Debezium in Kafka Connect. There is one connector for each form of events. The
+forms, such as `plain` for JSON without schemas, are in `FORMS` of `debezium_postgres` and of `debezium_mysql`. NAME is
+`postgres`, `mysql` or `mariadb`. Without a FORM, the program captures all forms. The messages of each connector are
+stored in FOLDER/NAME.FORM.jsonl. The values that our own reader of the database publishes for the same rows are stored
+in FOLDER/NAME.published.json.
 
 Each line of a file is a schema or a message. A message refers to a schema by its number in the file. The schema of a
 message, its payload, and all other texts are stored as they arrived, byte by byte.
@@ -31,7 +32,9 @@ LAST = "done"
 """The table whose row is the last change."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
-"""For some forms, the number of bytes that a message in Avro has for the id of its schema. All others have four."""
+"""By form, how many bytes of an Avro message hold the id of its schema; with 0, the id is in the headers. In forms that
+are not listed, it is four bytes.
+"""
 
 CONTEXT = "__debezium.context."
 """The prefix of headers that say which run of a connector sent the message."""
@@ -117,7 +120,7 @@ def _messages(broker: Broker) -> Iterator[dict[str, Any]]:
 
 
 def _registered(messages: Sequence[Mapping[str, Any]], url: str, id_bytes: int) -> Iterator[str]:
-    """Yields a line for each schema in the registry that a message in Avro names."""
+    """Yields a line for each registered schema to which one of the Avro messages refers."""
     numbers = {number for message in messages for number in _schema_ids(message, id_bytes)}
     for number in sorted(numbers):
         with urllib.request.urlopen(f"{url}/ids/globalIds/{number}", timeout=30) as answer:
@@ -147,8 +150,8 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     schemas: dict[str, int] = {}
 
     def parts(content: bytes | None) -> tuple[list[str], Any]:
-        """Returns lines for new schemas, and the content in the form in which it is stored: null, a text, base64, or
-        the number of a schema with a payload.
+        """Returns lines for new schemas, and the content as it is stored: null, a text, base64, or a pair of the number
+        of a schema and the payload.
         """
         if content is None:
             return [], None

@@ -30,8 +30,8 @@ _NONE = pa.array([], pa.utf8())
 class ChunkRows:
     """The rows of a chunk: a part of a table that was read at once.
 
-    `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` does not encode (its
-    `other_places`), as the values that the server printed. `read_at` is when the rows were read, in microseconds
+    `texts` has the keys and JSON of most rows. `unusual` has the values, as the server printed them, of the few rows
+    that `Template.texts` did not encode (`texts.other_places`). `read_at` is when the rows were read, in microseconds
     since 1970.
     """
 
@@ -141,8 +141,8 @@ class KeyedRows:
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
         """See `windows.WindowRows`. For a key that is in neither the table nor `ghosts`, no row is returned.
 
-        A key in `ghosts` yields at most a delete. If the table has the key after all, nothing is returned for it,
-        because the changelog already has the row.
+        For a key in `ghosts`, the only row that can be returned is a delete. If the table has the key after all, no row
+        is returned, because the changelog already has the row.
         """
         ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
         ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""`/tail`: shows new changes as they are published, of all entities or of one, by all services or by one."""
+"""`/tail`: shows new changes as they are published: those of all entities or of one, by all services or by one."""
 
 import asyncio
 import threading
@@ -65,9 +65,10 @@ def tail(site: Site, request: Request) -> Page:
 def events(site: Site, request: Request) -> Response:
     """Returns the stream of new changes, as server-sent events.
 
-    The stream begins after the position in the header `Last-Event-ID`, which a browser sends if it connects again, or
-    else after the position in `after`. An event `change` has the change as HTML, or as JSON if the request accepts it.
-    An event `skipped` has the number of changes that were left out. An event `problem` has an error, and is the last.
+    The stream begins after the position in the header `Last-Event-ID`, which a browser sends when it connects again.
+    Without this header, it begins after the position in the parameter `after`. An event `change` has the change as
+    HTML, or as JSON if the request accepts it. An event `skipped` has the number of changes that were left out. An
+    event `problem` has an error, and is the last.
     """
     choice = LiveChoice.of(site, request)
     after = _position(request.headers.get("last-event-id") or request.query_params.get("after", ""))
@@ -150,7 +151,8 @@ class _Stream:
 
 
 def _event(name: str, data: str, *, id: str | None = None) -> str:  # noqa: A002 - the field has this name
-    # A carriage return ends a line of the stream, too. In HTML and between the tokens of JSON, it is a mere blank.
+    # A carriage return would end a line of the stream, too, so it is replaced. In HTML and between the tokens of JSON,
+    # it is only a blank.
     lines = "".join(f"data: {line}\n" for line in data.replace("\r", "\n").split("\n"))
     return f"event: {name}\n{'' if id is None else f'id: {id}{chr(10)}'}{lines}\n"
 

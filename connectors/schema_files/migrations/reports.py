@@ -69,7 +69,9 @@ class Tried:
 
 
 def text(trial: Tried) -> str:
-    """Returns the changes, troubles and notes of each entity, with the lines of their statements; then the verdict."""
+    """Returns the changes, troubles and notes of each entity, and then the verdict. Each change and each trouble begins
+    with the file and the line of the statement that causes it.
+    """
     return "\n".join(map(safe, _lines(trial)))
 
 

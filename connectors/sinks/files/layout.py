@@ -43,8 +43,8 @@ Parquet has checksums of its own only for pages of rows."""
 MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
-To read these two entities, a reader opens only the files in the list. A file that has such rows lists itself in its own
-footer. So whoever copies the file also copies a list that names it."""
+To read these two entities, a reader opens only the files in the list. A file that has such rows is itself in
+the list of its footer. So in a copy of the log that ends at this file, the newest list is complete, too."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove this file; the service then reads the changes after the newest log file once more"

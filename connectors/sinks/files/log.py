@@ -47,7 +47,7 @@ _DAMAGED = "restore the file from a copy; if it is the newest one, the next comm
 
 
 def is_changelog(path: Path) -> bool:
-    """Returns whether a folder has a file log, or an archive, such as that of a changelog on Kafka."""
+    """Returns whether a folder has a file log or an archive. A changelog on Kafka can have an archive, too."""
     return log_folder(path).is_dir() or resume_file(path).exists() or read_manifest(path) is not None
 
 
@@ -79,8 +79,8 @@ def read_together(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of several entities (None means all), like `read_log`, but in any order.
 
-    Holds only one row group of the archive in memory, because the rows need not be sorted. `key` restricts the rows,
-    but no file is skipped because of its key range in the manifest.
+    Holds only one row group of the archive in memory, because the rows need not be sorted. `key` restricts the rows.
+    But a file is read even if `key` is outside the file's range of keys in the manifest.
     """
     names = None if entities is None else sorted(entities)
     selection = Selection(
@@ -112,10 +112,10 @@ def follow(
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Returns the last checkpoint of the changelog at `path`, None if there is none. Takes no lock.
+    """Returns the last checkpoint of the changelog at `path`, None if there is none.
 
-    So a service that starts can move a damaged file away just before this function reads it. Then the function begins
-    again.
+    Takes no lock, so a service can set a damaged file aside after this function has listed it and before it opens it.
+    Then the function tries once more.
     """
     try:
         return find_recovery(path).checkpoint
@@ -264,7 +264,8 @@ def recent(path: Path, count: int) -> Iterator[pa.RecordBatch]:
 
 
 def _named(path: Path) -> set[str]:
-    """Returns the entities that the archive's manifest and the newest file's checkpoint name, without reading rows.
+    """Returns the names of the entities in the archive's manifest and in the checkpoint of the newest file. Reads no
+    rows.
 
     Leaves out the checkpoint if the newest file is not whole.
     """

@@ -27,8 +27,8 @@ _Content = TypeVar("_Content")
 
 
 class RecentlyUsed(Generic[_Name, _Content]):
-    """Keeps the contents of files that were used last. The sum of their sizes is at most `most`. `size` returns the
-    size of a content; by default, it is 1.
+    """Keeps the contents of files that were used last, up to a total size of `most`. `size` returns the size of one of
+    them; by default, each counts as 1.
 
     Any thread may use it. Two threads that need the same content at once may both make it.
     """

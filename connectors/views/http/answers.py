@@ -16,7 +16,9 @@ STALENESS = "x-staleness"
 
 
 class RefusalError(Exception):
-    """Raised to refuse a request: the status, what is wrong, what to do (`hint`), and headers for the answer."""
+    """Raised to refuse a request. It has the `status` of the answer, what is wrong (`message`), what to do about it
+    (`hint`), and further `headers` for the answer.
+    """
 
     def __init__(
         self, status: HTTPStatus, message: str, hint: str | None, headers: Mapping[str, str] | None = None

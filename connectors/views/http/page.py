@@ -26,7 +26,7 @@ _PAGE: Final = """<!DOCTYPE html>
 and <code>X-Staleness</code> how many seconds ago the changelog was last written. <a href="/openapi.json">The OpenAPI
 document</a> has all parameters.</p>
 <table>
-<tr><th>rows</th><th>one row</th><th>of the entity</th></tr>
+<tr><th>all rows</th><th>one row</th><th>entity</th></tr>
 {views}
 </table>
 <p>Parameters: <code>?min_position=…</code> and <code>?max_lag=2s</code> wait until the state is new enough;

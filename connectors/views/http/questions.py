@@ -34,9 +34,10 @@ Parameters = Mapping[str, Sequence[str]]
 class Freshness:
     """How new states have to be. A field that is None requires nothing.
 
-    `commit` is a place in the database's log, such as an LSN. It has no epoch, so it is compared only with the commit
-    of the position that the changelog has reached. With `allows_stale`, the rows may come from a standby, whose copy
-    can be older, if the instance that has the rows does not answer. The other fields apply to this copy, too.
+    `commit` is a place in the database's log, such as an LSN. Unlike a position, it does not say in which epoch of the
+    database it is. So it is compared with the `commit` of the position reached, whatever the epoch of that position.
+    With `allows_stale`, a standby may answer if the instance that has the rows does not. The standby's copy can be
+    older, and the other fields apply to it, too.
     """
 
     position: Position | None = None
@@ -63,8 +64,8 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedKeys:
-    """The range of keys that a request asks for. A key is in the range if it is not before `begin`, is before `to`,
-    begins with `prefix`, and is not the key `after`. A page has at most `limit` rows.
+    """The range of keys that a request asks for. A key is in the range if it is `begin` or later, is before `to`, and
+    begins with `prefix`. The key `after` itself is left out. A page has at most `limit` rows.
     """
 
     begin: str = ""
@@ -131,8 +132,8 @@ def key_range(parameters: Parameters, columns: Sequence[str]) -> AskedKeys:
 def _beginning(values: Sequence[str], columns: Sequence[str], *, is_open: bool = False) -> str:
     """Returns the text with which a key begins if its first columns have these values.
 
-    If `is_open`, the last value is only the beginning of a value. A key of several columns is a JSON array of strings,
-    so the text is the beginning of such an array.
+    If `is_open`, the last of these columns may also have a longer value that begins with the given one. A key of
+    several columns is a JSON array of strings, so the text is the beginning of such an array.
     """
     _refuse_count(values, columns, exact=False)
     if len(values) == 1 and len(columns) < 2:

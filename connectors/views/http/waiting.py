@@ -20,13 +20,13 @@ WAIT_S: Final = 5.0
 """How many seconds a request waits at most until states are new enough."""
 
 QUICK_S: Final = 0.002
-"""If a reading takes longer than this on average, in seconds, threads read for `THREADS_S`."""
+"""If readings in the event loop take longer than this on average, in seconds, threads read instead for `THREADS_S`."""
 
 THREADS_S: Final = 5.0
-"""How long threads read after readings were slow, in seconds."""
+"""How long threads read after readings in the event loop were slow, in seconds."""
 
 _READINGS = 64
-"""The average is mainly that of this many readings."""
+"""The average is a moving one: each new reading has a weight of one in this many."""
 
 POLL_S: Final = 0.02
 """How many seconds a waiting request pauses before it reads the changelog again."""
@@ -37,8 +37,8 @@ Answer = Callable[[ShownMoment], Response]
 
 
 class Question(NamedTuple):
-    """What a request asks of a view: for the row of a `key`, or, if that is None, for several rows. `freshness` says
-    how new the rows have to be. `answer` makes the answer from them.
+    """What a request asks a view for: the row of `key`, or several rows if `key` is None. `freshness` says how new the
+    rows have to be. `answer` makes the answer from them.
     """
 
     view: ShownView
@@ -61,9 +61,10 @@ class Reading:
 class ReadingPace:
     """Decides whether the event loop reads rows itself, or threads do. All calls come from the event loop.
 
-    Finding a row that is at hand takes less time than passing the request to a thread and back. On busy cores, it also
-    saves the request two more waits for a core. But all other requests wait meanwhile. So if readings are slow, because
-    rows come from a slow disk, threads read for a while. `clock` returns seconds.
+    Finding a row that is at hand takes less time than passing the request to a thread and back. If the cores are busy,
+    the request also waits for a core only once, and not three times. But while the event loop reads, all other requests
+    wait. So if readings are slow, because rows come from a slow disk, threads read for a while. `clock` returns
+    seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -75,7 +76,7 @@ class ReadingPace:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Takes the time of a reading, which is the block, into account."""
+        """Measures the block, which is one reading, and adds its time to the average."""
         began_s = self._clock()
         yield
         self._mean_s += (self._clock() - began_s - self._mean_s) / _READINGS
@@ -97,12 +98,12 @@ class Waiting:
     wait_s: float = WAIT_S
 
     async def answer(self, ask: Callable[[], Question]) -> tuple[Response, Completeness]:
-        """Returns the answer to the question that `ask` returns, once the states are new enough, and how far the states
-        are complete.
+        """Waits until the states are new enough. Then returns the answer to the question that `ask` returns, and how
+        far these states are complete.
 
-        `ask` is called before each reading, by the same thread. A thread does everything in one call, because it is
-        expensive to pass work to it. Raises RefusalError (503) if the states do not become new enough in time, and the
-        errors of `ask` and of `read_once`.
+        `ask` is called before each reading, in the thread that reads. Asking and reading are one call in that thread,
+        because it is expensive to pass work to a thread. Raises RefusalError (503) if the states do not become new
+        enough in time, and the errors of `ask` and of `read_once`.
         """
         deadline = time.monotonic() + self.wait_s
         while True:

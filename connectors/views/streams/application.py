@@ -38,7 +38,7 @@ class Application:
 
 
 def name_of(entity: str, topic: ServedTopic, id_: str, services: ServiceChoice) -> str:
-    """Returns the name of the application for the changes of an entity that `services` includes.
+    """Returns the name of the application for an entity that ignores the changes that `services` leaves out.
 
     The name changes if the services change, and if the topic is another one or was created again. Then the rows are
     made anew from the topic.

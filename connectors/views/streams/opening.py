@@ -27,7 +27,7 @@ from changelog.connectors.wiring.sinks import read_versions, refuse_other_envelo
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 BY_SERVICE: Final = "by-service"
-"""A folder inside [serve.streams] path. It has a folder for each application that counts only the changes of some
+"""A folder inside the `path` of [serve.streams]. It has a folder for each application that ignores the changes of some
 services.
 """
 
@@ -82,7 +82,9 @@ def open_engine(
 
 
 class _Opening:
-    """Opens applications, which end when `opened` is closed. `others` asks other instances."""
+    """Opens applications, which end when `opened` is closed. `others` reads partitions of other
+    instances; it is None if there are none.
+    """
 
     def __init__(self, config: Config, sink: KafkaConfig, others: OtherInstances | None, opened: ExitStack) -> None:
         self._config, self._sink, self._opened = config, sink, opened
@@ -94,7 +96,9 @@ class _Opening:
         self._cluster = read_cluster_id(self._client.admin()) if self._settings.store == "rocksdb" else ""
 
     def open_main(self, topics: ServedTopics, java_program: str, jars_folder: Path) -> Application:
-        """Starts Java, and the application that has the checkpoints and all changes of the entities in `topics`."""
+        """Starts Java and the main application. This has the table of checkpoints, and a table for each entity in
+        `topics`, in which the changes of all services count.
+        """
         ids = {name: topics.ids[name] for name in sorted(topics.names().values())}
         claim = self._claim(self._settings.path, self._application, ids, topics.tombstones_s)
         libraries = None if claim is None else claim.libraries
@@ -115,7 +119,7 @@ class _Opening:
     def open_by_service(
         self, name: str, entity: str, services: ServiceChoice, served: ServedTopic, checkpoints: KafkaTables
     ) -> Application:
-        """Starts the application for the changes of an entity that `services` includes."""
+        """Starts the application for one entity that ignores the changes that `services` leaves out."""
         application = f"{self._application}.{name}"
         changelog = changelog_of(application, entity)
         sink, folder = self._sink, self._settings.path / BY_SERVICE
@@ -202,7 +206,8 @@ def other_instances(settings: ServeConfig) -> OtherInstances | None:
     if certificate is None:
         return OtherInstances(token)
     tls = ssl.create_default_context()
-    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusts our own certificate even if an authority has signed it
+    # Our own certificate is trusted although its authority is unknown here.
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         tls.load_verify_locations(certificate)
         if settings.tls_client_ca is not None:
@@ -219,7 +224,7 @@ def _no_bytes() -> int:
 
 
 def _nothing(_complete_s: float) -> None:
-    """Does nothing: stores in memory have no folder that keeps the time."""
+    """Does nothing. Stores in memory have no folder, so `Claim.running` has nowhere to write the time."""
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:

@@ -15,7 +15,8 @@ PAUSE_S = 0.01
 
 BLOCK = 40
 """Each writer has a block of this many keys. The server locks not only rows, but also the gaps between them. The first
-row of a block is never changed, so that each gap is locked by one writer only.
+row of a block is never changed or deleted, so it separates the gaps of this block from those of the block before it.
+Therefore, no two writers lock the same gap.
 """
 
 TABLE = (

@@ -1,7 +1,8 @@
 """Tests a service with a `[state]`: a store of its own, from which it takes each row as it was before
 a change.
 
-The service publishes to Kafka. It finds these rows also after restarts, and after the folder of the store was lost.
+The service publishes to Kafka. It still has these rows after a restart. If the folder of the store was lost, the
+service fills the store again from the topics.
 """
 
 import shutil

@@ -35,8 +35,8 @@ def test_chunks_of_a_busy_table_have_the_rows_of_their_place(seed: int) -> None:
 def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     mysql_server: MysqlServer, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this test, the reader claims that its snapshots see all changes. So it does not leave out the rows that
-    changed after the snapshot was taken.
+    """In this test, the reader claims that its snapshots see all changes. So rows that were changed after the snapshot
+    was taken are published as they were before, and the judge must find them.
     """
 
     def see_everything(reader: Connection, _control: Connection, _deliveries: Deliveries) -> PlaceSnapshot:
@@ -55,8 +55,8 @@ def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
     """A snapshot of MariaDB ends at the last commit, but the log may be longer, for example after a checkpoint of the
     server. In this test, the stream begins 40 bytes after the snapshot's end.
 
-    A snapshot with the GTIDs of all transactions before the stream sees these transactions nevertheless. The second
-    snapshot lacks one of the GTIDs, so it does not see all of them.
+    Even so, the snapshot sees all transactions before the beginning of the stream, because it has all their GTIDs. The
+    second snapshot lacks the GTID of one of these transactions, so it does not see all of them.
     """
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
     with Connection(address) as reader, Connection(address) as control:

@@ -77,8 +77,8 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """With an open transaction, the position would not advance while the database is idle, and the slot would keep more
-    and more log.
+    """If such a message left a transaction open, the position would not advance while the database is idle, and the
+    slot would keep more and more log.
     """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
@@ -196,10 +196,10 @@ def test_transactions_that_are_published_are_skipped() -> None:
 @given(cases(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_lost_connection_to_the_catalogue_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
-    """After the error, the stream is resumed as by a source: from the end of the last whole transaction.
+    """After the error, the stream is resumed where a source would resume it.
 
-    A policy may stop the stream. The pieces determine how much of that transaction is published, so only rows before it
-    are compared.
+    A policy may stop the stream inside a transaction. How much of this transaction is published depends on the pieces,
+    so only the rows of earlier transactions are compared.
     """
     sent, rows_max = frames(*_described_late(case)), data.draw(st.sampled_from([1, 3, 100]))
     cut, lost_at, lookups = data.draw(st.integers(0, len(sent))), data.draw(st.integers(0, 40)), count()

@@ -1,7 +1,8 @@
 """Reads packets of the client/server protocol from a socket, many at once, and limits how long it waits for them.
 
-A packet is a header of 4 bytes (length, sequence number) and a payload. A payload of 16 MiB - 1 bytes continues in the
-next packet. Source: the page *MySQL Packets* of MySQL's Source Code Documentation.
+A packet is a header of 4 bytes (length, sequence number) and a payload. If the payload has the greatest possible
+length, 0xFFFFFF bytes, it continues in the next packet. Source: the page *MySQL Packets* of MySQL's Source Code
+Documentation.
 """
 
 import socket
@@ -71,7 +72,8 @@ class Packets:
 class PacketReader:
     """A buffered reader over a connected socket, whose timeout must be `POLL_S`.
 
-    PyMySQL also reads its packets here, with `read` and `close`, as from a file. Only one thread may read.
+    PyMySQL also reads its packets through this object, which it takes for a file (`read` and `close`). Only one thread
+    may read.
     """
 
     def __init__(self, connection: socket.socket, patience: PacketPatience) -> None:
@@ -149,7 +151,9 @@ class PacketReader:
 
 
 def _end_of(buffer: bytearray, at: int, size: int) -> int | None:
-    """Returns where the payload that begins at `at` ends, with its continuations; None if it is not complete."""
+    """Returns the end of the payload whose header is at `at`, with its continuations in further packets. Returns None
+    if a part of it has not arrived yet.
+    """
     while at + HEADER_BYTES <= size:
         length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
         at += HEADER_BYTES + length

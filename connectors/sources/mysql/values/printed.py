@@ -88,6 +88,6 @@ DECLARED_PRINTERS: Mapping[str, Printer] = {
     "inet6": strings.inet6,
     "vector": spatial.vector,
 }
-"""The printers of MariaDB's types that look like other types in the log; only the catalogue tells them apart. A `json`
-is printed unchanged, because it is a text.
+"""The printers of MariaDB's types that look like other types in the log; only the catalogue tells them apart.
+MariaDB's `json` is not among them: it is a text in the log, and is printed like any other text.
 """

@@ -33,16 +33,16 @@ def claim_slot(
 ) -> None:
     """Makes `replication` the only session that may read the slot `name`, whether or not the slot exists yet.
 
-    Two services that start at the same time would both find that nobody reads the slot. The service that then fails to
-    get the slot might already have shut the other one out of the changelog. So each service announces itself before it
-    looks for others: of any two services, at least one sees the other. The announcement is an advisory lock on a random
-    number. The server releases the lock when the session ends. Any role can take any advisory lock, so only the locks
-    of replication sessions count: the server opens such sessions only for roles with the right to replicate.
+    Two services that start at the same time would both find that nobody reads the slot. One of them might then shut the
+    other out of the changelog, but not get the slot. Then neither could publish. So each service announces itself
+    before it looks for others: of any two services, at least one sees the other. The announcement is an advisory lock
+    on a random number. The server releases the lock when the session ends. Any role can take any advisory lock, so only
+    the locks of replication sessions count: the server opens such sessions only for roles with the right to replicate.
 
     If another session holds the slot, the function tries again for `patience_s` seconds, because the server needs a
     moment to notice that one of our sessions was killed. If a connection breaks silently, the server keeps its session
-    for `wal_sender_timeout`. `sessions` holds the process ids, on the server, of the replication sessions that this
-    service has opened; the id of `replication` is added to them.
+    for `wal_sender_timeout`, which can be longer than `patience_s`. `sessions` holds the process ids, on the server, of
+    the replication sessions that this service has opened; the id of `replication` is added to them.
 
     Raises ChangelogError: IN_USE if a foreign session holds the slot, CONNECTION if one of `sessions` holds it,
     PRECONDITION if the slot is not one of ours.

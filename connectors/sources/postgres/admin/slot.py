@@ -32,8 +32,8 @@ class SlotState:
     """The present state of a replication slot.
 
     `reader` is the session that reads it. `wal_status` is reserved, extended, unreserved or lost, and `retained_bytes`
-    is how much log the slot keeps on the server; they are None while unknown. `xids` is the number of transaction ids
-    by which the slot holds back VACUUM of the server's catalogue.
+    is how much log the slot keeps on the server; they are None while unknown. `xids` is the age of the slot's
+    `catalog_xmin`, in transaction ids: VACUUM cannot remove rows of the server's catalogue that were deleted since.
     """
 
     name: str
@@ -130,11 +130,11 @@ def ensure_slot(
     answer_s: float = ANSWER_S,
     alive: Callable[[], None] = lambda: None,
 ) -> SlotState:
-    """Returns the state of the slot `name`. Creates the slot if it is missing and there is no changelog (`checkpoint`)
-    yet.
+    """Returns the state of the slot `name`. Creates the slot if it is missing, but only if there is no changelog yet
+    (`checkpoint` is None).
 
-    Creating a slot waits until all running transactions have ended. `alive` is called now and then during that wait. If
-    the server does not answer and waits for no transaction either, it counts as hung after `answer_s` seconds.
+    Creating a slot waits until all running transactions have ended. `alive` is called now and then during that wait.
+    The server counts as hung if it has neither answered nor waited for a transaction for `answer_s` seconds.
 
     Raises ChangelogError. GAP: the changelog exists, but its slot is missing or lost its log. IN_USE: another session
     reads the slot. PRECONDITION: the slot is not one of ours, or the server cannot create one.

@@ -1,4 +1,4 @@
-"""Translates the Avro schemas that Kafka Connect's Avro converters register back to schemas of Kafka Connect.
+"""Translates Avro schemas back into schemas of Kafka Connect, whose Avro converters have made and registered them.
 
 The properties `connect.*` hold what Avro has no place for.
 """
@@ -83,7 +83,9 @@ class _Reader:
         return record
 
     def _array(self, schema: Mapping[str, Any], namespace: str, depth: int) -> ConnectSchema:
-        """Reads an array, or a map whose keys are not strings, which is an array of entries."""
+        """Reads an array. It stands for an array of Kafka Connect, or for a map whose keys are not strings: converters
+        write such a map as an array of entries.
+        """
         items = self.read(schema["items"], namespace, depth + 1)
         members = dict(items.fields)
         if schema.get("connect.type") == "map" or (items.name or "").endswith("MapEntry"):

@@ -168,7 +168,7 @@ class Query:
 
     @property
     def ansi_quotes(self) -> bool:
-        """Whether double quotes are around names, and not around texts."""
+        """Whether double quotes enclose names instead of texts (the SQL mode `ANSI_QUOTES`)."""
         return bool((self.sql_mode or 0) & 1 << 2)
 
     @property
@@ -306,7 +306,7 @@ class ServerStop:
 class StatementContext:
     """A value that the next statement uses (`INTVAR`, `RAND`, `USER_VAR`).
 
-    It shows that the server has logged a statement that changes rows, instead of the changed rows.
+    It shows that the server logged a change as a statement, and not as the changed rows.
     """
 
     header: Header
