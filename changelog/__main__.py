@@ -2,6 +2,6 @@
 
 import sys
 
-from changelog.connectors.cli import main
+from changelog.connectors.cli import entry_point
 
-sys.exit(main())
+sys.exit(entry_point())

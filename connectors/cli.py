@@ -77,10 +77,14 @@ class _Parser(argparse.ArgumentParser):
         return f"; did you mean {close[0]}?" if close else ""
 
 
+def entry_point() -> int:
+    """Runs the command line of this process, which is ours alone, and returns the exit code."""
+    sys.meta_path.insert(0, _WithoutPandas())
+    return main()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, by default that of this process, and returns the exit code."""
-    if argv is None:
-        sys.meta_path.insert(0, _WithoutPandas())
     words = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in words if word in COMMANDS), None)
     try:
@@ -103,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Makes imports of pandas fail in this process, which does not use pandas.
+    """Makes imports of pandas fail. Commands do not use pandas.
 
     If pandas is installed, Arrow imports it to find out whether a value is an object of pandas. This takes 0.2 s of CPU
     and 37 MiB.

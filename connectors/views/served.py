@@ -92,9 +92,11 @@ class ServedView(Protocol):
         does not answer. Raises ChangelogError (PRECONDITION) if there is no changelog yet.
         """
 
-    def is_at_hand(self, key: str, /) -> bool:
-        """Returns whether the row of a key can be read now without waiting for another process or thread, and without
-        decoding files. Only then may the event loop read it.
+    def at_hand(self, key: str, /) -> ViewMoment | None:
+        """Returns the rows as they are now, if the row of a key is in this process. The caller reads only this row.
+
+        Reading it opens no file of the changelog, asks no other process, and waits at most for a thread that writes to
+        the same store. So the event loop may read it. Returns None if the row is elsewhere or not new enough.
         """
 
     def columns(self) -> Struct | None:

@@ -59,6 +59,11 @@ class ShownView:
         """
         return ShownMoment(view=self, moment=self.served.now(key, allows_stale=allows_stale), judge=self._judge())
 
+    def at_hand(self, key: str) -> "ShownMoment | None":
+        """Returns the rows that the view shows now, if the row of a key is in this process (`ServedView.at_hand`)."""
+        moment = self.served.at_hand(key)
+        return None if moment is None else ShownMoment(view=self, moment=moment, judge=self._judge())
+
     def _judge(self) -> Judge | None:
         if self.condition is None:
             return None

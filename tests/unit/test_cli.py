@@ -262,7 +262,7 @@ except SystemExit:
     pyarrow.array([1])
 print("imported:", "pandas.core.frame" in sys.modules)
 """
-    for call, expected in (("cli.main()", False), ("sys.exit()", True)):
+    for call, expected in (("cli.entry_point()", False), ("sys.exit()", True)):
         words = [sys.executable, "-c", script.format(call), "run", "--help"]
         process = subprocess.run(words, capture_output=True, text=True, check=True)
         assert process.stdout.endswith(f"imported: {expected}\n")

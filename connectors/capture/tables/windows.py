@@ -271,10 +271,7 @@ class Windows:
             task.withdraw(part)
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
-        """Returns a mask of the keys that may be published.
-
-        A key may not be published if a transaction that the snapshot does not see has touched it.
-        """
+        """Returns a mask of the keys that were touched only by transactions that the snapshot sees, or by none."""
         return _others(
             keys,
             [
@@ -299,10 +296,7 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops the touched keys of transactions that every snapshot in use sees.
-
-        Every later snapshot sees these transactions, too.
-        """
+        """Drops the touched keys of transactions that every snapshot in use sees, and so every later one, too."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]

@@ -76,8 +76,8 @@ class FileView:
     def now(self, _key: str | None = None, /, *, allows_stale: bool = False) -> "FileMoment":  # noqa: ARG002
         return self._engine.moment(self._entity, self._services)
 
-    def is_at_hand(self, _key: str, /) -> bool:
-        return False
+    def at_hand(self, _key: str, /) -> None:
+        return None
 
     def columns(self) -> Struct | None:
         version = self._engine.moment(SCHEMAS).get(self._entity)

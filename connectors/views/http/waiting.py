@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from changelog.connectors.views.http.answers import RefusalError, headers_of, st
 from changelog.connectors.views.http.questions import Freshness
 from changelog.connectors.views.served import Completeness
 from changelog.connectors.views.shown import ShownMoment, ShownView
+from changelog.envelope.errors import ChangelogError
 
 WAIT_S: Final = 5.0
 """How many seconds a request waits at most until states are new enough."""
@@ -78,10 +79,12 @@ class ReadingPace:
     def measured(self) -> Iterator[None]:
         """Measures the block, which is one reading, and adds its time to the average."""
         began_s = self._clock()
-        yield
-        self._mean_s += (self._clock() - began_s - self._mean_s) / _READINGS
-        if self._mean_s > QUICK_S:
-            self._mean_s, self._threads_until_s = 0.0, self._clock() + THREADS_S
+        try:
+            yield
+        finally:
+            self._mean_s += (self._clock() - began_s - self._mean_s) / _READINGS
+            if self._mean_s > QUICK_S:
+                self._mean_s, self._threads_until_s = 0.0, self._clock() + THREADS_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +106,13 @@ class Waiting:
 
         `ask` is called before each reading, in the thread that reads. Asking and reading are one call in that thread,
         because it is expensive to pass work to a thread. Raises RefusalError (503) if the states do not become new
-        enough in time, and the errors of `ask` and of `read_once`.
+        enough in time, and the errors of `ask` and of `read_now`.
         """
         deadline = time.monotonic() + self.wait_s
+        reading = self._read_at_hand(ask)
         while True:
-            reading = self._read_at_hand(ask)
             if reading is None:
-                reading = await asyncio.get_running_loop().run_in_executor(self.readers, lambda: read_once(ask()))
+                reading = await asyncio.get_running_loop().run_in_executor(self.readers, lambda: read_now(ask()))
             if reading.answer is not None:
                 return reading.answer, reading.reached
             if self.stopping():
@@ -122,29 +125,38 @@ class Waiting:
                     headers_of(reading.reached, time.time()),
                 )
             await asyncio.sleep(POLL_S)
+            reading = None
 
     def _read_at_hand(self, ask: Callable[[], Question]) -> Reading | None:
         """Reads the row of a key in the event loop. Returns None if a thread should read it."""
         if self.pace is None or not self.pace.is_quick():
             return None
-        with self.pace.measured():
-            question = ask()
-            is_at_hand = question.key is not None and question.view.served.is_at_hand(question.key)
-            return read_once(question) if is_at_hand else None
+        question = ask()
+        if question.key is None or question.freshness.allows_stale:
+            return None
+        with suppress(ChangelogError):  # a thread meets the error again, or waits until it is gone
+            moment = question.view.at_hand(question.key)
+            if moment is not None:
+                with self.pace.measured():
+                    return read_moment(question, moment)
+        return None
 
 
-def read_once(question: Question) -> Reading:
-    """Reads the rows of a question as they are now.
+def read_now(question: Question) -> Reading:
+    """Reads the rows of a question as they are now. Raises the errors of `ShownView.now` and `read_moment`."""
+    return read_moment(question, question.view.now(question.key, allows_stale=question.freshness.allows_stale))
 
-    Raises RefusalError (503) if rows come from a copy that is not new enough, and the errors of `ShownView.now`.
+
+def read_moment(question: Question, moment: ShownMoment) -> Reading:
+    """Reads the rows of a question.
+
+    Raises RefusalError (503) if rows come from a copy that is not new enough, and the errors of `moment`.
     """
-    view, key, freshness, answer = question
-    moment = view.now(key, allows_stale=freshness.allows_stale)
-    shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
+    shortfall = question.freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
     if shortfall is not None:
         return Reading(reached=moment.reached, shortfall=shortfall)
-    response = answer(moment)
-    refuse_stale(moment, freshness)
+    response = question.answer(moment)
+    refuse_stale(moment, question.freshness)
     return Reading(reached=moment.reached, answer=response)
 
 

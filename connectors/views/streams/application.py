@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from changelog.connectors.views.streams.partitions import Partitions
+from changelog.connectors.views.streams.partitions import OwnPartitions, Partitions
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables
 from changelog.connectors.views.streams.topics import ServedTopic
@@ -35,6 +35,11 @@ class Application:
     topics: Mapping[str, ServedTopic]
     store_bytes: Callable[[], int]
     keys_max: int | None = None
+
+    @property
+    def own_partitions(self) -> OwnPartitions:
+        """The reader of the partitions that this process has."""
+        return OwnPartitions(self.tables)
 
 
 def name_of(entity: str, topic: ServedTopic, id_: str, services: ServiceChoice) -> str:

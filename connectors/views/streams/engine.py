@@ -13,7 +13,7 @@ from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec
 from changelog.connectors.views.served import Completeness, Figures, ForgottenError, NoRangesError, StateRow
 from changelog.connectors.views.streams.application import MAIN, Application
-from changelog.connectors.views.streams.partitions import OnStale, Partitions, read_question
+from changelog.connectors.views.streams.partitions import OnStale, OwnPartitions, Partitions, read_question
 from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.progress import least
 from changelog.connectors.views.streams.tables import restoring
@@ -83,13 +83,17 @@ class StreamsEngine:
         )
         return StreamsMoment(table, horizon)
 
-    def is_at_hand(self, application: Application, entity: str, key: str) -> bool:
-        """Returns whether this process has the rows of a key, and they are as new as they have to be."""
-        topic, partitions, need = application.topics[entity], application.partitions, application.progress.need
-        return all(
-            partitions.is_at_hand(entity, number, need((topic.name, number)))
-            for number in topic.partitions_of(key.encode())
-        )
+    def at_hand(self, application: Application, entity: str, key: str) -> "StreamsMoment | None":
+        """Returns the rows that the table of an entity has now, for reading the row of a key. Returns None if this
+        process does not have the row, or not one that is new enough.
+        """
+        topic, progress, own = application.topics[entity], application.progress, application.own_partitions
+        parts = [(topic.name, number) for number in topic.partitions_of(key.encode())]
+        reached = progress.reached(parts)
+        if reached is None or not all(own.has(entity, part[1], progress.need(part)) for part in parts):
+            return None
+        table = EntityTable(own, self._codec, entity, topic, progress.need, None, application.keys_max)
+        return StreamsMoment(table, Horizon(reached))
 
     def columns(self, application: Application, entity: str) -> Struct | None:
         """Returns the columns of an entity with their types; None if the changelog does not have them."""
@@ -138,8 +142,8 @@ class StreamsView:
     def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> "StreamsMoment":
         return self._engine.moment(self._application, self._entity, key, allows_stale=allows_stale)
 
-    def is_at_hand(self, key: str, /) -> bool:
-        return self._engine.is_at_hand(self._application, self._entity, key)
+    def at_hand(self, key: str, /) -> "StreamsMoment | None":
+        return self._engine.at_hand(self._application, self._entity, key)
 
     def columns(self) -> Struct | None:
         return self._engine.columns(self._application, self._entity)
@@ -213,7 +217,7 @@ class EntityTable:
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: Partitions | OwnPartitions,
         codec: ValueCodec,
         entity: str,
         topic: ServedTopic,

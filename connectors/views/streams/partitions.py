@@ -43,6 +43,39 @@ _CLOSED_ERRORS = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPi
 """Errors of a connection that the other side closed while it was idle."""
 
 
+OnStale = Callable[[Completeness], None]
+"""Called after a standby has answered. The argument says how far the standby is complete."""
+
+
+class OwnPartitions:
+    """Reads the partitions that this process has, and never waits for a commit or for another instance. Its methods are
+    those of `Partitions`. They raise RestoringError if this process does not have what is needed.
+    """
+
+    def __init__(self, tables: KafkaTables) -> None:
+        self._tables = tables
+
+    def has(self, table: str, partition: int, need: Need) -> bool:
+        """Returns whether this process is known to have a partition with all messages that are needed."""
+        return self._tables.has_at_hand(table, partition, need)
+
+    def get_batch(
+        self, table: str, partition: int, keys: Sequence[bytes], need: Need, _on_stale: OnStale | None = None
+    ) -> Sequence[bytes | None]:
+        self._refuse_missing(table, partition, need)
+        return self._tables.get_batch(table, partition, keys, need)
+
+    def scan(
+        self, table: str, partition: int, begin: bytes, need: Need, _on_stale: OnStale | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self._refuse_missing(table, partition, need)
+        return self._tables.scan(table, partition, begin, need)
+
+    def _refuse_missing(self, table: str, partition: int, need: Need) -> None:
+        if not self._tables.has_at_hand(table, partition, need):
+            raise restoring(table)
+
+
 class PartitionQuestion(msgspec.Struct, kw_only=True):
     """Asks for messages in a partition of a table: for the last message of each of the `keys`, or, if `begin` is given,
     for the last message of each key from `begin` on.
@@ -81,10 +114,6 @@ class PartitionAnswer(msgspec.Struct, kw_only=True):
     next: bytes | None = None
     stale_position: str | None = None
     stale_at_s: float | None = None
-
-
-OnStale = Callable[[Completeness], None]
-"""Called after a standby has answered. The argument says how far the standby is complete."""
 
 
 class Partitions:
@@ -127,11 +156,6 @@ class Partitions:
             answer = self._answer(question, on_stale)
             yield from answer.pairs
             next_begin = answer.next
-
-    def is_at_hand(self, table: str, partition: int, need: Need) -> bool:
-        """Returns whether this process has a partition with all messages that are needed."""
-        is_elsewhere = self._others is not None and self._tables.other_owner(table, partition) is not None
-        return not is_elsewhere and self._tables.has(table, partition, need)
 
     def answer(self, question: PartitionQuestion) -> bytes:
         """Answers the question of another instance. Raises the errors of `KafkaTables`."""

@@ -90,17 +90,20 @@ class Placement:
         Does not wait for a restoration, which takes longer, and could block all threads that read.
         """
         deadline_s = time.monotonic() + WAIT_S
-        while not self.has(part, need):
+        while not self._has(part, need):
             self._ask(part, need, deadline_s)
-            if self.has(part, need):
+            if self._has(part, need):
                 return True
             if part in self._restored_ends or time.monotonic() >= deadline_s:
                 return False
             time.sleep(_POLL_S)
         return True
 
-    def has(self, part: Part, need: Need) -> bool:
-        """Returns whether this process is known to have what is needed of a partition, without asking Java."""
+    def has_at_hand(self, part: Part, need: Need) -> bool:
+        """Returns whether this process is known to have a partition with what is needed, without asking Java."""
+        return (self._own is None or self._owners.get(part) == self._own) and self._has(part, need)
+
+    def _has(self, part: Part, need: Need) -> bool:
         return self._restored.get(part, 0) >= need.store_offset or self._committed.get(part, 0) >= need.offset
 
     def learn(self) -> None:
@@ -113,7 +116,7 @@ class Placement:
         if not self._asking.acquire(timeout=max(deadline_s - time.monotonic(), 0.0)):
             return
         try:
-            if not self.has(part, need) and time.monotonic() >= self._asked_until_s:
+            if not self._has(part, need) and time.monotonic() >= self._asked_until_s:
                 self._committed = dict(_committed(self._streams))
                 self._asked_until_s = time.monotonic() + _POLL_S
         finally:

@@ -184,9 +184,7 @@ class TablesProgress:
 
     def _advance(self) -> None:
         if self._served.goals:
-            offsets = committed(self._admin, self._application)  # 3
-            self._tables.learn()
-            self._served.advance(offsets, self._stored_ends)
+            self._served.advance(committed(self._admin, self._application), self._announced_ends)  # 3
         standbys = self._tables.standbys()
         self._standbys.keep(standbys)
         self._standbys.advance(standbys, dict)
@@ -205,6 +203,14 @@ class TablesProgress:
         for part in standbys:
             if part[0] not in refused_topics and (goal := self._standby_goal(part, self._newest)) is not None:
                 self._standbys.aim([part], goal)
+
+    def _announced_ends(self, offsets: Mapping[Part, int]) -> Mapping[Part, int]:
+        """Returns `_stored_ends`. But first, Kafka Streams is asked which offsets this process has committed: readers
+        need this as soon as `reached` names the new offsets.
+        """
+        if offsets:
+            self._tables.learn()
+        return self._stored_ends(offsets)
 
     def _stored_ends(self, offsets: Mapping[Part, int]) -> Mapping[Part, int]:
         """Takes offsets of topics, and returns the offsets of changelogs that correspond to them: a store that was

@@ -234,9 +234,9 @@ class KafkaTables:
         """Returns a partition with the name of its topic."""
         return self._settings.topics[table], partition
 
-    def has(self, table: str, partition: int, need: Need) -> bool:
-        """Returns whether a partition of a table is known to have what `need` describes, without waiting for it."""
-        return self._placement.has(self.part(table, partition), need)
+    def has_at_hand(self, table: str, partition: int, need: Need) -> bool:
+        """Returns whether no partition moves, and a partition here is known to have what `need` describes."""
+        return self._state == "RUNNING" and self._placement.has_at_hand(self.part(table, partition), need)
 
     def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
         """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or

@@ -17,6 +17,7 @@ from changelog.connectors.views.served import Completeness, ForgottenError, NoRa
 from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.engine import StreamsEngine
 from changelog.connectors.views.streams.placement import Need
+from changelog.connectors.views.streams.tables import RestoringError
 from changelog.connectors.views.streams.topics import ServedTopic
 from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import TRUNCATE_KEY
@@ -52,7 +53,7 @@ class Memory:
     def refuse_unready(self, table: str) -> None:
         pass
 
-    def is_at_hand(self, _table: str, number: int, _need: Need) -> bool:
+    def has_at_hand(self, _table: str, number: int, _need: Need) -> bool:
         return number in self.at_hand
 
     def get_batch(self, table: str, number: int, keys: Sequence[bytes], *_: object) -> Sequence[bytes | None]:
@@ -122,10 +123,23 @@ def test_rows_are_those_of_the_last_messages(randoms: random.Random, placed: boo
 
 def test_a_row_is_at_hand_if_all_partitions_are_that_can_have_it() -> None:
     memory, number = Memory(), partition(b"1", PARTITIONS)
+    memory.take(record(Op.CREATE, '{"id":1}', None, commit=5, key="1"), number)
     views = [engine(memory, placed=placed).view("order") for placed in (True, False)]
     for at_hand, expected in (((), [False, False]), ({number}, [True, False]), (range(PARTITIONS), [True, True])):
         memory.at_hand = set(at_hand)
-        assert [view.is_at_hand("1") for view in views] == expected
+        moments = [view.at_hand("1") for view in views]
+        assert [moment is not None for moment in moments] == expected
+        assert all(moment.get("1") == views[0].now().get("1") for moment in moments if moment is not None)
+
+
+def test_a_row_that_is_no_longer_at_hand_is_not_waited_for() -> None:
+    memory, number = Memory(), partition(b"1", PARTITIONS)
+    memory.at_hand = {number}
+    moment = engine(memory).view("order").at_hand("1")
+    assert moment is not None
+    memory.at_hand = set()
+    with pytest.raises(RestoringError):
+        moment.get("1")
 
 
 def test_if_two_partitions_have_a_key_the_newer_row_counts() -> None:

@@ -26,7 +26,8 @@ of_all = [collector for collector in collectors if collector.getName() in ("Mark
 before = [int(collector.getCollectionCount()) for collector in of_all]
 jpype.java.lang.System.gc()
 print("full collections:", [int(collector.getCollectionCount()) - before[0] for collector in of_all])
-print("collectors:", ", ".join(sorted(str(collector.getName()) for collector in collectors)))
+names = {str(collector.getName()) for collector in collectors} - {"G1 Concurrent GC"}  # only newer versions have it
+print("collectors:", ", ".join(sorted(names)))
 
 def niceness():
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -39,6 +40,7 @@ def start():
 own = niceness()
 java.start_yielding(start)
 print("niceness afterwards:", niceness() - own)
+print("lowest priority:", 19 - own)
 """
 
 
@@ -61,10 +63,11 @@ def test_requests_do_not_wait_for_collections_or_for_threads_that_apply_changes(
     """
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), rows]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    lowest = int(lines.pop().removeprefix("lowest priority: "))
     assert lines == [
         "left out: True",
         "full collections: [0]",
         f"collectors: {collectors}",
-        f"niceness: {java.NICENESS}",
+        f"niceness: {min(java.NICENESS, lowest)}",
         "niceness afterwards: 0",
     ]

@@ -20,9 +20,15 @@ from changelog.connectors.views.http.app import SURFACE
 from changelog.connectors.views.http.instances import QUESTION_BYTES_MAX, InstanceApi
 from changelog.connectors.views.served import INSTANCES, Completeness
 from changelog.connectors.views.streams import opening, partitions
-from changelog.connectors.views.streams.partitions import SCAN_BYTES, OtherInstances, Partitions, read_question
+from changelog.connectors.views.streams.partitions import (
+    SCAN_BYTES,
+    OtherInstances,
+    OwnPartitions,
+    Partitions,
+    read_question,
+)
 from changelog.connectors.views.streams.placement import Need
-from changelog.connectors.views.streams.tables import restoring
+from changelog.connectors.views.streams.tables import RestoringError, restoring
 from changelog.connectors.web.serving import Serving, served
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -52,8 +58,8 @@ class Tables:
     def part(self, table: str, number: int) -> Part:
         return f"booking.{table}", number
 
-    def has(self, _table: str, _: int, need: Need) -> bool:
-        return need.offset <= self.offset
+    def has_at_hand(self, _table: str, _: int, need: Need) -> bool:
+        return self.owner is None and need.offset <= self.offset
 
     def get_batch(self, table: str, _: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
         if need is not None and need.offset > self.offset:
@@ -130,12 +136,16 @@ def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
     return caught.value
 
 
-def test_a_partition_is_at_hand_if_it_is_here_and_new_enough(instance: Instance, reader: Partitions) -> None:
-    own = instance.partitions()
-    assert (own.is_at_hand("order", 0, at(10)), own.is_at_hand("order", 0, at(11))) == (True, False)
-    assert not reader.is_at_hand("order", 0, at(10)), "it is at another instance"
-    with closing(seen_by(Tables({}))) as shared:
-        assert (shared.is_at_hand("order", 0, at(10)), shared.is_at_hand("order", 0, at(11))) == (True, False)
+def test_own_partitions_are_read_only_if_they_are_here_and_new_enough(instance: Instance) -> None:
+    own = OwnPartitions(cast(Any, instance.tables))
+    assert own.get_batch("order", 0, [b"0001"], at(10)) == [b"x"]
+    assert next(iter(own.scan("order", 0, b"", at(10)))) == (b"0000", b"x")
+    elsewhere = OwnPartitions(cast(Any, Tables({}, instance.address)))
+    for partitions_without, need in ((own, at(11)), (elsewhere, at(10))):
+        with pytest.raises(RestoringError):
+            partitions_without.get_batch("order", 0, [b"0001"], need)
+        with pytest.raises(RestoringError):
+            partitions_without.scan("order", 0, b"", need)
 
 
 def test_messages_of_another_instance_are_read(instance: Instance, reader: Partitions) -> None:

@@ -80,9 +80,9 @@ def test_a_process_has_what_it_has_restored_or_committed() -> None:
     assert here.await_offset(ORDER, Need(5, 5))
     assert not here.await_offset(ORDER, Need(6, 6))
     streams.committed = {ORDER: 7, GUEST: 3}
-    assert not here.has(ORDER, Need(7, 7)), "Kafka Streams was not asked yet"
+    assert not here.has_at_hand(ORDER, Need(7, 7)), "Kafka Streams was not asked yet"
     here.learn()
-    assert here.has(ORDER, Need(7, 7))
+    assert here.has_at_hand(ORDER, Need(7, 7))
     assert here.await_offset(ORDER, Need(7, 7))
     assert here.await_offset(GUEST, Need(3, 3))
     assert not here.await_offset(GUEST, Need(4, 4))
@@ -138,7 +138,9 @@ def test_the_instance_that_has_a_partition_is_named() -> None:
     here = Placement(streams, "a:1")
     assert here.other_owner(ORDER) is None
     streams.owners = {("a", 1): [ORDER], ("::1", 2): [GUEST]}
+    assert not here.has_at_hand(ORDER, Need(0, 0)), "the owner is not known yet"
     assert (here.other_owner(ORDER), here.other_owner(GUEST)) == (None, "[::1]:2")
+    assert [here.has_at_hand(part, Need(0, 0)) for part in (ORDER, GUEST)] == [True, False]
     streams.owners = {("a", 1): [], ("b", 2): [ORDER, GUEST]}
     assert (here.other_owner(ORDER), here.other_owner(GUEST)) == ("b:2", "b:2")
     assert Placement(streams, None).other_owner(ORDER) is None

@@ -37,6 +37,7 @@ class Cluster:
         self.commit: int | None = None
         self.ends: dict[Part, int] = {ORDER: 0, GUEST: 0}
         self.offsets: dict[Part, int] = {}
+        self.learned_offsets: dict[Part, int] = {}
         self.standby_offsets: dict[Part, int] = {}
         self.messages: dict[Part, list[int]] = {}
         self.error: Exception | None = None
@@ -56,7 +57,7 @@ class Cluster:
         yield
 
     def learn(self) -> None:
-        pass
+        self.learned_offsets = dict(self.offsets)
 
     def standbys(self) -> Mapping[Part, int]:
         return dict(self.standby_offsets)
@@ -133,6 +134,7 @@ def test_rows_are_complete_once_the_offsets_are_committed(cluster: Cluster, tabl
     assert reached(tables, "order") is None
     cluster.offsets = {ORDER: 7, GUEST: 5}
     until(lambda: reached(tables, "order") == 1, "order is not complete")
+    assert cluster.learned_offsets == cluster.offsets, "readers would have to ask for the committed offsets"
     assert tables.reached([ORDER]) == tables.reached([GUEST]) == tables.reached([ORDER, GUEST])
     assert tables.need(ORDER) == Need(7, 7)
 

@@ -14,9 +14,11 @@ from starlette.responses import Response
 from changelog.connectors.views.http.questions import Freshness
 from changelog.connectors.views.http.waiting import QUICK_S, THREADS_S, Question, ReadingPace, Waiting
 from changelog.connectors.views.served import Completeness
-from changelog.connectors.views.shown import ShownView
+from changelog.connectors.views.shown import ShownMoment, ShownView
+from changelog.envelope.errors import ChangelogError, Kind
 
 KEY, OTHER_KEY = "1", "2"
+NOW, STALE_TOO = Freshness(), Freshness(allows_stale=True)
 SLOW_S = 50 * QUICK_S
 """A single reading may take this long."""
 
@@ -32,9 +34,8 @@ class Clock:
 
 
 class Rows:
-    """Stands for a served view, and for the rows that a reading of the view returns.
-
-    Only the row of `KEY` is at hand. A reading takes `reading_s`. `reader` is the name of the thread that read last.
+    """A view with one key at hand, and its rows. A reading takes `reading_s`, and raises `error` in the event loop.
+    `reader` is the thread that read last.
     """
 
     reached = Completeness(position=None, at_s=None)
@@ -42,24 +43,33 @@ class Rows:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.reading_s = 0.0
+        self.error: ChangelogError | None = None
         self.reader = ""
-
-    def is_at_hand(self, key: str, /) -> bool:
-        return key == KEY
 
     def columns(self) -> None:
         return None
 
+    def at_hand(self, key: str, /) -> Any:
+        return self if key == KEY else None
+
     def now(self, _key: str | None = None, /, *, allows_stale: bool = False) -> Any:
-        self.reader = threading.current_thread().name
-        self._clock.now_s += self.reading_s
         return self
 
+    def get(self, _key: str, /) -> None:
+        self.reader = threading.current_thread().name
+        self._clock.now_s += self.reading_s
+        if self.error is not None and threading.current_thread() is threading.main_thread():
+            raise self.error
 
-def reader_of(key: str | None, rows: Rows, pace: ReadingPace | None) -> str:
+
+def reader_of(key: str | None, rows: Rows, pace: ReadingPace | None, freshness: Freshness = NOW) -> str:
     """Returns which thread reads the row of a key: "event loop" or "thread"."""
-    view = ShownView(name="order", entity="order", served=cast(Any, rows))
-    question = Question(view, key, Freshness(), lambda _: Response())
+
+    def answer(moment: ShownMoment) -> Response:
+        moment.get(KEY)
+        return Response()
+
+    question = Question(ShownView(name="order", entity="order", served=cast(Any, rows)), key, freshness, answer)
     with ThreadPoolExecutor(1, "thread") as readers:
         waiting = Waiting(readers=readers, stopping=lambda: False, pace=pace)
         asyncio.run(waiting.answer(lambda: question))
@@ -67,18 +77,32 @@ def reader_of(key: str | None, rows: Rows, pace: ReadingPace | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("key", "paced", "reader"),
+    ("key", "paced", "freshness", "reader"),
     [
-        (KEY, True, "event loop"),
-        (OTHER_KEY, True, "thread"),
-        (None, True, "thread"),
-        (KEY, False, "thread"),
+        (KEY, True, NOW, "event loop"),
+        (OTHER_KEY, True, NOW, "thread"),
+        (None, True, NOW, "thread"),
+        (KEY, True, STALE_TOO, "thread"),
+        (KEY, False, NOW, "thread"),
     ],
-    ids=["at hand", "not at hand", "many rows", "in files"],
+    ids=["at hand", "not at hand", "many rows", "standbys may be asked", "in files"],
 )
-def test_the_event_loop_reads_only_a_row_that_is_at_hand(key: str | None, paced: bool, reader: str) -> None:
+def test_the_event_loop_reads_only_a_row_that_is_at_hand(
+    key: str | None, paced: bool, freshness: Freshness, reader: str
+) -> None:
     clock = Clock()
-    assert reader_of(key, Rows(clock), ReadingPace(clock) if paced else None) == reader
+    assert reader_of(key, Rows(clock), ReadingPace(clock) if paced else None, freshness) == reader
+
+
+def test_a_thread_reads_a_row_that_the_event_loop_cannot_read() -> None:
+    clock = Clock()
+    rows, pace = Rows(clock), ReadingPace(clock)
+    rows.error = ChangelogError(Kind.PRECONDITION, "the rows are being restored")
+    assert reader_of(KEY, rows, pace) == "thread"
+    rows.reading_s = 2 * SLOW_S
+    assert reader_of(KEY, rows, pace) == "thread"
+    rows.error = None
+    assert reader_of(KEY, rows, pace) == "thread", "a slow reading counts although it failed"
 
 
 def test_threads_read_for_a_while_if_readings_are_slow() -> None:
