@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from changelog.connectors.views.streams.opening import BY_SERVICE
@@ -80,6 +80,17 @@ class ServedViews:
         """The exit code of the process, or None while it runs."""
         assert self._process is not None
         return self._process.poll()
+
+    def niceness(self) -> Iterator[tuple[str, int]]:
+        """Yields the first 15 characters of each thread's name, and how much lower its priority is than that of the
+        thread that answers requests. Works only on Linux.
+        """
+        assert self._process is not None
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        own = os.getpriority(os.PRIO_PROCESS, self._process.pid)
+        for task in tasks.iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                yield (task / "comm").read_text().strip(), os.getpriority(os.PRIO_PROCESS, int(task.name)) - own
 
     @property
     def by_service(self) -> str:

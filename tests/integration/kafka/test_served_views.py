@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
+from changelog.connectors.views.streams.java import NICENESS
 from changelog.envelope import key
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
@@ -217,6 +219,13 @@ def test_rows_are_those_of_the_messages(views: ServedViews, changelog: Changelog
     assert_equal(views.api, changelog)
     changelog.more(20)
     assert_equal(views.api, changelog)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own only on Linux")
+def test_the_threads_of_kafka_streams_have_a_lower_priority(views: ServedViews) -> None:
+    """Their consumers have threads of the same priority, which can be told by their name."""
+    assert {niceness for name, niceness in views.niceness() if name == "kafka-coordinat"} == {NICENESS}
+    assert {niceness for name, niceness in views.niceness() if name == "VM Thread"} == {0}
 
 
 def test_a_key_that_moves_between_partitions_has_its_newest_row(views: ServedViews, changelog: Changelog) -> None:
