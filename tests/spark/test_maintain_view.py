@@ -369,7 +369,7 @@ def test_a_refused_run_changes_nothing(
     before = query(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid")
     (line,) = run(JOB, config, *POSTGRES, *arguments, code=code).lines
     assert re.search(message, line), line
-    assert "secret" not in line.replace("a secret is", "")
+    assert "secret" not in line.replace("a secret must", "")
     assert query(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid") == before
 
 
