@@ -24,7 +24,7 @@ from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.servers.unprivileged import SHARE_VARIABLE
 from tests.campaigns._forked import Nursery
-from tests.campaigns._service import LEAN, Service
+from tests.campaigns._service import Service
 from tests.servers import (
     KEEPING_MESSAGES,
     SERVICE_THREAD,
@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = folder_in_memory()
     if folder is not None:
         config.add_cleanup(lambda: remove(folder))
-    Service.nursery = Nursery({**LEAN, "PYTHONUNBUFFERED": "1"})
+    Service.nursery = Nursery({"PYTHONUNBUFFERED": "1"})
 
 
 def pytest_unconfigure() -> None:

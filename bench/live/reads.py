@@ -8,9 +8,9 @@ and the other groups are Java's. For *python*, the CPU time of one request is pr
 With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With `--reads
 0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
 
-After 10,000 changes of a partition, Kafka Streams makes RocksDB write them to disk, and requests for this partition
-wait meanwhile. With only a few connections, all of them would soon have a waiting request, so other requests would
-wait, too. With `--store in-memory`, nothing is written.
+After 10,000 changes of a partition, Kafka Streams makes RocksDB write them to disk. A request for this partition waits
+meanwhile, and all other requests wait with it, because one thread reads their rows. With `--store in-memory`, nothing
+is written.
 """
 
 import argparse

@@ -19,10 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from changelog.connectors import cli
+
 ROOT = Path(__file__).parents[2]
 
 MODULES = (
-    "changelog.connectors.cli",
     "changelog.connectors.commands.run",
     "changelog.connectors.wiring.kafka",
     "changelog.connectors.wiring.mysql",
@@ -129,6 +130,7 @@ def serve(requests: socket.socket) -> list[str] | None:
     """Forks a process for each request. In a forked process, returns the arguments of `changelog`. In the calling
     process, returns None after the last request.
     """
+    cli.leave_pandas_out()
     for name in MODULES:
         importlib.import_module(name)
     gc.freeze()
@@ -175,8 +177,6 @@ def main() -> Any:
         arguments = serve(requests)
     if arguments is None:
         return 0
-    from changelog.connectors import cli  # noqa: PLC0415 - `serve` has imported it already
-
     sys.argv = ["changelog", *arguments]
     return cli.main(arguments)
 

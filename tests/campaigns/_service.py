@@ -21,9 +21,6 @@ from tests.patience import rest
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
-LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
-"""Hides pandas from pyarrow. Otherwise, pyarrow imports pandas, which takes a quarter of the time of a start."""
-
 IN_USE = ("is read by process", "reads the binary log for changelog", "is active for PID")
 
 LOOP_FAIL_POINTS = ("loop:read", "loop:published", "loop:confirmed")
@@ -70,8 +67,6 @@ class Service:
         If `fail_at` is `NAME:N`, the process crashes when it reaches the fail point NAME for the N-th time.
         """
         environment = {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
-        paths = (LEAN["PYTHONPATH"], self.environment.get("PYTHONPATH"))
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at

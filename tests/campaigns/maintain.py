@@ -8,7 +8,6 @@ must be those of the view's rows. At the end of a block, one run of the job is n
 documents of the view must equal the results of SQL on the source.
 """
 
-import os
 import random
 import shutil
 import signal
@@ -29,7 +28,7 @@ from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from changelog.spark_jobs.maintaining.target import FAIL_POINTS
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
-from tests.campaigns._service import LEAN, ROOT, Service, is_read
+from tests.campaigns._service import ROOT, Service, is_read
 from tests.campaigns._spark_job import ENDS_S, SparkJob
 from tests.servers import fresh_database, java_needed
 
@@ -171,7 +170,7 @@ class _Block:
             command = [sys.executable, "-m", "changelog", "rebuild", "--config", str(self._config)]
             command.append(self._rng.choice(("account", "line")))
             subprocess.run(
-                [*command, "--no-wait"], cwd=ROOT, env={**os.environ, **LEAN}, timeout=COMMAND_S, check=True,
+                [*command, "--no-wait"], cwd=ROOT, timeout=COMMAND_S, check=True,
                 stdout=subprocess.DEVNULL,
             )  # fmt: skip
             self._figures["repairs"] += 1

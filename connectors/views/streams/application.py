@@ -23,7 +23,7 @@ MAIN: Final = ""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
     """An application that runs: its tables, how far they are complete, and the reader of their partitions, also at
-    other instances.
+    other instances. `own_partitions` reads only those of this process.
 
     `topics` are the topics of its entities. With `keys_max`, each partition keeps only this many keys: those that were
     used last. `store_bytes` returns how many bytes the stores have on disk.
@@ -31,15 +31,11 @@ class Application:
 
     tables: KafkaTables
     partitions: Partitions
+    own_partitions: OwnPartitions
     progress: TablesProgress
     topics: Mapping[str, ServedTopic]
     store_bytes: Callable[[], int]
     keys_max: int | None = None
-
-    @property
-    def own_partitions(self) -> OwnPartitions:
-        """The reader of the partitions that this process has."""
-        return OwnPartitions(self.tables)
 
 
 def name_of(entity: str, topic: ServedTopic, id_: str, services: ServiceChoice) -> str:

@@ -17,7 +17,7 @@ from changelog.connectors.views.streams import jars, java
 from changelog.connectors.views.streams.application import Application, name_of
 from changelog.connectors.views.streams.engine import StreamsEngine
 from changelog.connectors.views.streams.folder import Claim, Owner, claimed
-from changelog.connectors.views.streams.partitions import OtherInstances, Partitions
+from changelog.connectors.views.streams.partitions import OtherInstances, OwnPartitions, Partitions
 from changelog.connectors.views.streams.progress import TablesProgress
 from changelog.connectors.views.streams.tables import KafkaTables, TablesSettings, changelog_of
 from changelog.connectors.views.streams.topics import ServedTopic, ServedTopics, ensure_changelog, served_topics
@@ -82,8 +82,8 @@ def open_engine(
 
 
 class _Opening:
-    """Opens applications, which end when `opened` is closed. `others` reads partitions of other
-    instances; it is None if there are none.
+    """Opens applications, which end when `opened` is closed. `others` reads partitions of other instances; it is None
+    if there are none.
     """
 
     def __init__(self, config: Config, sink: KafkaConfig, others: OtherInstances | None, opened: ExitStack) -> None:
@@ -180,6 +180,7 @@ class _Opening:
         return Application(
             tables=tables,
             partitions=partitions,
+            own_partitions=OwnPartitions(tables),
             progress=progress,
             topics=topics,
             keys_max=settings.keys_max,

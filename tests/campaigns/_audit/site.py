@@ -1,7 +1,6 @@
 """Runs the service on one database, and offers the steps that make up the faults, such as `let_run`."""
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from tests.campaigns._audit.history import Restored, place
 from tests.campaigns._audit.judge import Since
 from tests.campaigns._audit.rows import Gap, Row
 from tests.campaigns._audit.tables import ENTITIES, configuration, entity_of, table_of
-from tests.campaigns._service import LEAN, ROOT, Service
+from tests.campaigns._service import ROOT, Service
 from tests.proxy import Proxy
 from tests.servers import clock_of, clock_off
 
@@ -188,10 +187,7 @@ class Site:
     def command(self, *arguments: str, code: int = 0) -> str:
         """Runs `changelog` with these arguments, checks the exit code, and returns the output."""
         command = [sys.executable, "-m", "changelog", arguments[0], "--config", str(self._config), *arguments[1:]]
-        environment = {**os.environ, **LEAN}
-        process = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, timeout=COMMAND_S, check=False, text=True
-        )
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=COMMAND_S, check=False, text=True)
         assert process.returncode == code, f"{arguments} ended with {process.returncode}: {process.stderr[-2000:]}"
         return process.stdout
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from changelog.connectors.views.streams.opening import BY_SERVICE
-from tests.campaigns._service import LEAN
 from tests.patience import PATIENCE_S, PROGRAM_S, until
 from tests.servers import fetched
 from tests.unit.views.running import Api
@@ -61,7 +60,7 @@ class ServedViews:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **LEAN, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1"},
             )
 
     def ready(self) -> Api:

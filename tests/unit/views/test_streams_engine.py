@@ -16,6 +16,7 @@ from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.views.served import Completeness, ForgottenError, NoRangesError
 from changelog.connectors.views.streams.application import Application
 from changelog.connectors.views.streams.engine import StreamsEngine
+from changelog.connectors.views.streams.partitions import OwnPartitions
 from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.tables import RestoringError
 from changelog.connectors.views.streams.topics import ServedTopic
@@ -84,6 +85,7 @@ def engine(memory: Memory, *, placed: bool = True, keys_max: int | None = None) 
     main = Application(
         tables=tables,
         partitions=tables,
+        own_partitions=OwnPartitions(tables),
         progress=cast(Any, AtEnd()),
         topics=topics,
         store_bytes=lambda: 7,

@@ -1,20 +1,26 @@
 """Tests which thread reads the rows that a request asks for: the thread of the event loop, or another thread.
 
-A row is *at hand* if it can be read without waiting, because it is already in the memory of this process.
+A row is *at hand* if this process has it and it is as new as the reader needs it, so nothing has to be waited for.
 """
 
 import asyncio
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 from starlette.responses import Response
+from starlette.types import Message
 
+from changelog.connectors.views.catalogue import Catalogue
+from changelog.connectors.views.http.app import views_app
 from changelog.connectors.views.http.questions import Freshness
 from changelog.connectors.views.http.waiting import QUICK_S, THREADS_S, Question, ReadingPace, Waiting
 from changelog.connectors.views.served import Completeness
 from changelog.connectors.views.shown import ShownMoment, ShownView
+from changelog.connectors.web.access import Access
 from changelog.envelope.errors import ChangelogError, Kind
 
 KEY, OTHER_KEY = "1", "2"
@@ -74,6 +80,58 @@ def reader_of(key: str | None, rows: Rows, pace: ReadingPace | None, freshness: 
         waiting = Waiting(readers=readers, stopping=lambda: False, pace=pace)
         asyncio.run(waiting.answer(lambda: question))
     return "event loop" if rows.reader == threading.current_thread().name else rows.reader.rpartition("_")[0]
+
+
+class FileEngine:
+    """An engine with the view `order`, which has `rows`."""
+
+    where = "here"
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def entities(self) -> dict[str, Sequence[str]]:
+        return {"order": ("id",)}
+
+    def view(self, _entity: str, _services: object = None, /) -> Any:
+        return self._rows
+
+    def close(self) -> None:
+        pass
+
+
+class KafkaEngine(FileEngine):
+    """Such an engine with the further methods of engines over Kafka."""
+
+    def figures(self) -> None:
+        pass
+
+    def answer(self, _question: bytes, /) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize(("engine", "reader"), [(FileEngine, "views-reader"), (KafkaEngine, "MainThread")])
+def test_the_event_loop_reads_rows_over_kafka_and_never_files(engine: type[FileEngine], reader: str) -> None:
+    rows, statuses = Rows(Clock()), list[int]()
+    access = Access(None, secret=b"", clock=time.time, cookie="session")
+    catalogue = Catalogue(cast(Any, engine(rows)))
+    app = views_app("app", catalogue, access, names=(), is_loopback=True, stopping=lambda: False)
+    scope = {
+        "type": "http", "method": "GET", "path": f"/order/{KEY}", "raw_path": f"/order/{KEY}".encode(),
+        "query_string": b"", "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": None,
+    }  # fmt: skip
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        statuses.extend(message[name] for name in ("status",) if name in message)
+
+    async def request() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(request())
+    assert (statuses, rows.reader.partition("_")[0]) == ([404], reader), "there is no row, but it was looked for"
 
 
 @pytest.mark.parametrize(
