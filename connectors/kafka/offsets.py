@@ -3,10 +3,10 @@
 import time
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from changelog.connectors.kafka.client import TIMEOUT_S, Admin, error_of
+from changelog.connectors.kafka.client import TIMEOUT_S, Admin, error_of, translated
 from changelog.envelope.errors import Kind
 
 Part = tuple[str, int]
@@ -50,16 +50,17 @@ def written_ends(admin: Admin, parts: Collection[Part], action: str = _ASKING) -
     return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, action)
 
 
-def committed(admin: Admin, group: str) -> dict[Part, int]:
-    """Returns the offsets that a consumer group has committed. The group has read all messages before these offsets."""
-    try:
-        [answer] = admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_S
-        ).values()
-        parts = answer.result().topic_partitions or []
-    except KafkaException as error:
-        raise error_of(error.args[0], _ASKING) from error
-    return {(part.topic, part.partition): part.offset for part in parts if part.offset >= 0}
+def committed(consumer: Consumer, parts: Collection[Part]) -> dict[Part, int]:
+    """Returns the offsets that the consumer's group has committed for `parts`. The group has read all messages before
+    these offsets. Partitions without an offset are left out. The consumer needs no subscription and no partitions.
+
+    An admin client could ask for these offsets, too. But it ends the process with a segmentation fault if another
+    broker has become the coordinator of the group (confluentinc/librdkafka#5040).
+    """
+    consumer.poll(0)  # takes errors of connections, which would collect otherwise
+    with translated(_ASKING):
+        answers = consumer.committed([TopicPartition(*part) for part in parts], timeout=TIMEOUT_S)
+    return {(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
 
 
 def _list_offsets(

@@ -185,6 +185,7 @@ class _Soak:
                 self._round(self._rng.choice(faults))
         except BaseException as error:
             error.add_note(f"exit codes of the instances: {[view.exit_code for view in self._views]}")
+            error.add_note(f"faults: {dict(self._faults)}")
             raise
         finally:
             self._writer.stopping.set()
@@ -250,7 +251,11 @@ class _Soak:
             answers.append(view.api.get(f"/{name}?min_position={self._history.last}&limit=1000"))
             return answers[-1].status == 200
 
-        until(is_read, f"{name} is not complete")
+        try:
+            until(is_read, f"{name} is not complete")
+        except AssertionError as error:
+            error.add_note(f"the last answer of instance {self._views.index(view)}: {answers[-1].body!r}")
+            raise
         return {row["key"]: row["position"] for row in answers[-1].json["rows"]}
 
     def _await_stale(self, victim: ServedViews) -> None:

@@ -108,7 +108,8 @@ class TablesProgress:
     ) -> None:
         self._tables, self._client, self._codec, self._name, self._topics = tables, client, codec, name, topics
         self._checkpoints = checkpoints
-        self._application, self._admin, self._prefix = application, client.admin(), prefix
+        self._admin, self._prefix = client.admin(), prefix
+        self._group = client.reader(open_too=True, group=application)  # without `open_too`, transactions delay answers
         self._on_complete, self._note_again_s = on_complete, 0.0
         self._newest: _Goal | None = None
         self.parts = tuple(all_parts(topics))
@@ -162,20 +163,21 @@ class TablesProgress:
 
     def _follow(self) -> None:
         wait_s = 0.0
-        while not self._stopping.wait(wait_s):
-            try:
-                self._advance()
-                self._note()
-                self.error, wait_s = None, POLL_S
-            except RestoringError:
-                wait_s = AGAIN_S
-            except ChangelogError as error:
-                wait_s = AGAIN_S
-                self._fail(error)
-            except Exception as error:  # noqa: BLE001 - without this thread, nothing would be served any more
-                wait_s = AGAIN_S  # its text is not shown, because it could have values of rows
-                text = f"finding out how far rows are complete: {type(error).__name__}"
-                self._fail(ChangelogError(Kind.PRECONDITION, text))
+        with closing(self._group):
+            while not self._stopping.wait(wait_s):
+                try:
+                    self._advance()
+                    self._note()
+                    self.error, wait_s = None, POLL_S
+                except RestoringError:
+                    wait_s = AGAIN_S
+                except ChangelogError as error:
+                    wait_s = AGAIN_S
+                    self._fail(error)
+                except Exception as error:  # noqa: BLE001 - without this thread, nothing would be served any more
+                    wait_s = AGAIN_S  # its text is not shown, because it could have values of rows
+                    text = f"finding out how far rows are complete: {type(error).__name__}"
+                    self._fail(ChangelogError(Kind.PRECONDITION, text))
 
     def _fail(self, error: ChangelogError) -> None:
         if self.error is None:
@@ -184,7 +186,7 @@ class TablesProgress:
 
     def _advance(self) -> None:
         if self._served.goals:
-            self._served.advance(committed(self._admin, self._application), self._announced_ends)  # 3
+            self._served.advance(committed(self._group, self.parts), self._announced_ends)  # 3
         standbys = self._tables.standbys()
         self._standbys.keep(standbys)
         self._standbys.advance(standbys, dict)

@@ -105,14 +105,15 @@ def write(changelog: Changelog, number: int) -> None:
 
 def stop_amid_changes(instance: ServedViews, changelog: Changelog) -> None:
     """Stops an instance while it processes changes of orders by all services, in each partition."""
-    admin, application = changelog.settings.client.admin(), f"{changelog.settings.prefix}.{instance.by_service}"
-    before = committed(admin, application)
-    assert len(before) == PARTITIONS
+    topic, group = f"{changelog.settings.prefix}.order", f"{changelog.settings.prefix}.{instance.by_service}"
+    parts = [(topic, number) for number in range(PARTITIONS)]
     place = {key: partition(key.encode(), PARTITIONS) for key in KEYS}
     changes = [record(Op.UPDATE, '{"n":0}', key=key, partition=place[key]) for key in KEYS]
-    with ThreadPoolExecutor(1) as pool:
+    with closing(changelog.settings.client.reader(open_too=True, group=group)) as reader, ThreadPoolExecutor(1) as pool:
+        before = committed(reader, parts)
+        assert len(before) == PARTITIONS
         adding = pool.submit(changelog.add, *[changes for _ in range(300)])
-        until(lambda: _all_advanced(before, committed(admin, application)), "no change is processed")
+        until(lambda: _all_advanced(before, committed(reader, parts)), "no change is processed")
         instance.send(signal.SIGSTOP)
         adding.result()
 

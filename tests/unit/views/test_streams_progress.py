@@ -53,7 +53,7 @@ class Cluster:
         pass
 
     @contextmanager
-    def reader(self) -> Iterator[None]:
+    def reader(self, **_: object) -> Iterator[None]:
         yield
 
     def learn(self) -> None:
