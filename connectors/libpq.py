@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from changelog.envelope.errors import ChangelogError, Kind
 
 QUOTES_VALUES: Final = ("22", "23")
-"""The classes of SQLSTATEs whose messages may quote a row's values (PostgreSQL, appendix A)."""
+"""The first two characters of an SQLSTATE whose error's message may quote values of a row (PostgreSQL, appendix A)."""
 
 # Values for parameters that the connection string does not set. With them, a server that has vanished is noticed within
 # half a minute.
@@ -52,11 +52,11 @@ _PORT: Final = re.compile(r"\s*[0-9]*\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Two tables that give each error a kind and a hint for a person. In each table, the first entry that fits decides.
+    """Two lists that say which kind and which hint an error gets. In each list, the first entry that fits decides.
 
-    An entry of `rejections` begins with a pattern of the server's English text, because libpq shows no error code for a
-    refused connection. An entry of `states` begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). `dsn` is the
-    name that messages use for the connection string.
+    `rejections` is for refused connections. libpq shows no error code for these, so an entry begins with a pattern that
+    is searched in the error's English text. `states` is for all other errors. An entry begins with the first characters
+    of an SQLSTATE (PostgreSQL, appendix A). `dsn` is what error texts call the connection string.
     """
 
     dsn: str

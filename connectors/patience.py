@@ -31,9 +31,9 @@ def _never() -> bool:
 class Patience:
     """How long a connection waits for its server.
 
-    `silence_s` is the longest wait without a byte, in seconds; None means no limit. After such a wait, `excused` is
-    called, which returns whether the server has a good reason to be silent. If it has one, the wait starts again. Once
-    `stopping` returns true, the limit is `stopping_s`.
+    `silence_s` is how many seconds the server may send no byte; None means no limit. After that time, the connection
+    calls `excused`, which returns whether the server has a good reason to be silent. If the server has one, the time
+    starts again. Once `stopping` returns true, the limit is `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S

@@ -103,8 +103,8 @@ class KafkaSink:
     reads the checkpoint, which shows the outcome. The sink never aborts such a transaction in order to send its rows
     again, because the transaction may already be committed.
 
-    With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
-    which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
+    With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again.
+    This is safe, because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
     for Kafka; the next start finds out whether the last commit succeeded. `reach` is called at each of `FAIL_POINTS`,
     so that tests can make the process crash there.
     """
@@ -189,7 +189,7 @@ class KafkaSink:
             raise topics.lost(name)
 
     def recover(self) -> Checkpoint | None:
-        """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
+        """Fences every older producer that has our `transactional.id`, and then reads the checkpoint.
 
         Fencing also ends the last transaction of the older producer. The checkpoint is read only after that, because
         until then a commit of the older producer can still store a newer checkpoint. Raises ChangelogError:
@@ -243,7 +243,8 @@ class KafkaSink:
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are those of the checkpoint. Returns the checkpoint without the topics' ids.
 
-        With `over_gap`, it only finds out which topics were created again, and returns the checkpoint as it is.
+        With `over_gap`, it does not compare ids and rows. Instead, it finds out which topics were created again, and
+        returns the checkpoint as it is.
         """
         settings = self._settings
         known_ids = {} if checkpoint is None else checkpoint.sink.get(_TOPICS, {})
@@ -266,7 +267,7 @@ class KafkaSink:
         return replace(checkpoint, sink={name: value for name, value in checkpoint.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, checkpoint: Checkpoint | None) -> None:
-        """Raises ChangelogError (SETTINGS) if the topics were begun with other partitions or another envelope."""
+        """Raises ChangelogError (SETTINGS) if the number of partitions or the envelope differs from that of a topic."""
         started_with = {} if checkpoint is None else checkpoint.settings
         topics.refuse_other_envelope(self.topic, self._settings.envelope, started_with, self._recreated)
         topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
