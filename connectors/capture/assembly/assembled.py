@@ -83,7 +83,7 @@ class Assembled:
       (`changelog.envelope.columnar.batch.shapes`), which are the same for all rows of a batch.
     - `through`: the end of the last transaction that ended in the block, None if none ended.
     - `partial`: whether the last row belongs to a transaction that does not end in the block.
-    - `altered`: the changes that tables made to their columns. `announced`: the new versions of columns.
+    - `altered`: the changes of the tables' columns. `announced`: the new versions of columns.
     - `unstamped`: as in `EncodedRows`.
     - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
     - `signals`: the messages that may be signals (requests to the service). With each, its place and the number that

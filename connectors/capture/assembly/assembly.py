@@ -279,7 +279,7 @@ class AssemblyRun:
         self._assembled.statements.append((content, change.transaction.commit))
 
     def describe(self, entity: Entity, table: TableColumns) -> None:
-        """Records that the log describes an entity's table, and that its next rows have these columns."""
+        """Records that the log describes an entity's table, and that the table's next rows have these columns."""
         self._assembled.described = self._opened().transaction.commit
         self.set_columns(entity, table)  # even if these are not new: a table read may have set others
 
@@ -288,12 +288,12 @@ class AssemblyRun:
         self._assembly.announcer.set_columns(entity, table)
 
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
-        """Records that the columns of a table changed here. Discards rows read from it that are not published yet."""
+        """Records that the columns of a table changed here. Discards rows that were read from it but not published."""
         self._assembled.altered.append(changes)
         self.discard(table)
 
     def discard(self, table: tuple[str, str]) -> None:
-        """Discards rows read from the table that are not published yet, because a statement may have changed it."""
+        """Discards rows that were read from the table but not published: a statement may have changed the table."""
         if self._assembly.listener is not None:
             self._assembly.listener.discard(table)
 
@@ -438,7 +438,7 @@ class AssemblyRun:
             self._publish(encoded.rows.slice(0, count), encoded.commits[:count])
 
     def _publish(self, rows: pa.RecordBatch, commits: Ints) -> None:
-        """Adds the rows to the result. If the columns of an entity are new, adds their version before its first row."""
+        """Adds the rows to the result. If an entity needs a new version, adds the version before its first row."""
         begin = 0
         for first in self._assembly.announcer.firsts(rows):
             if first.row > begin:

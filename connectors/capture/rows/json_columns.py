@@ -32,7 +32,7 @@ _VALUE, _NULL, _TOKEN = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonRows:
-    """The keys and JSON objects of rows of one table that have the same op, without their provenance.
+    """The keys and JSON objects of rows. The rows are of one table and have the same op. Their provenance is not here.
 
     `Template.texts` takes rows and numbers them from 0. `places` has the numbers of the rows that it encoded.
     `other_places` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,
@@ -75,7 +75,7 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """The constants of a template that become part of values, such as `true`: the start and length of each.
+    """The constants that become part of values, such as `true`: the start and length of each in a template's constants.
 
     If the fraction of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction
     up to six digits. `fractions_z[n]` is the same with a Z at its end.
@@ -360,7 +360,7 @@ class _Value:
 
 
 def _incomplete_dates(buffer: Bytes, starts: Offsets) -> Mask:
-    """Returns a mask of the values that begin with a date with the year, month or day 0."""
+    """Returns a mask of the values that begin with a date in which the year, the month or the day is 0."""
     pairs: npt.NDArray[np.uint16] = np.ndarray((len(buffer) - 1,), "u2", buffer=buffer, strides=(1,))
     zeros = pairs[np.minimum(starts + np.array([[0], [2], [5], [8]]), len(pairs) - 1)] == int.from_bytes(b"00")
     mask: Mask = (zeros[0] & zeros[1]) | zeros[2] | zeros[3]
