@@ -36,7 +36,7 @@ COMMANDS = {
     "views": "serve the present state of each row over HTTP (extra `console`)",
     "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
-    "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
+    "rebuild": "publish an entity again from its table, and publish a delete for each key that the table no longer has",
     "repartition": "give an entity another number of partitions, in a new topic on Kafka",
     "signal": "pause or resume the reading of tables, or cancel repairs",
     "accept": "let the service continue past a change at which it stopped",
@@ -47,7 +47,7 @@ COMMANDS = {
 The module is imported only if the command line names the command."""
 
 SERVICE = "run"
-"""The command that runs the service, which writes a log to standard error."""
+"""The command that runs the service. The service writes a log to standard error."""
 
 FAILED = 3
 INTERRUPTED = 130

@@ -28,8 +28,8 @@ def nowhere(_: str) -> None:
 class CrashAt:
     """Kills the process when the fail point `name` is reached for the `count`-th time.
 
-    Before the kill, it waits for `linger_s` seconds. During this wait other threads continue: for example, a Kafka
-    client still sends messages from its queue.
+    Before the kill, the calling thread waits for `linger_s` seconds. During this wait, other threads continue: for
+    example, a Kafka client still sends messages from its queue.
     """
 
     name: str

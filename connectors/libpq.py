@@ -1,6 +1,6 @@
 """Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ChangelogError.
 
-The module is used for the source's database and for databases that views are written to. The advice on what to do
+The module is used for the source's database, and for databases to which views are written. The advice on what to do
 about an error differs between these two uses, so each caller passes its own `Remedies`.
 """
 
@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from changelog.envelope.errors import ChangelogError, Kind
 
 QUOTES_VALUES: Final = ("22", "23")
-"""The first two characters of an SQLSTATE whose error's message may quote values of a row (PostgreSQL, appendix A)."""
+"""If an SQLSTATE begins with one of these, the error's message may quote values of a row (PostgreSQL, appendix A)."""
 
 # Values for parameters that the connection string does not set. With them, a server that has vanished is noticed within
 # half a minute.
@@ -72,7 +72,7 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
         raise malformed(remedies) from error
     if _is_misread(dsn, from_dsn):
         raise malformed(remedies)
-    # With this threshold, psycopg prepares no statements: the replication protocol has no prepared statements.
+    # The threshold None means that psycopg prepares no statements: the replication protocol has no prepared statements.
     return {**_DEFAULTS, **from_dsn, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
 
 

@@ -43,7 +43,7 @@ class Patience:
 
 
 NO_LIMIT = Patience(silence_s=None)
-"""No limit, for statements that may take hours, and that a person runs and can interrupt."""
+"""For statements that may take hours. A person runs these statements and can interrupt them, so there is no limit."""
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):

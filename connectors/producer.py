@@ -71,11 +71,11 @@ class Event:
     """One thing that happened, and that will not change.
 
     `id` is unique forever, for example a ULID or a UUID: readers drop an event whose id they have seen. `key` has the
-    canonical texts of the key's columns. `partition_by` has the canonical texts of the columns that choose the
-    partition; by default, the key chooses it. `state` is a JSON object. docs/reference/types.md defines the canonical
-    texts and the JSON values. `at` (with a zone) is when the event happened. `identifier` names the request or the run
-    in which it happened. `context` has further details, as a JSON object within the limits of a stamp's context
-    (docs/how-to/stamps.md).
+    canonical text of the value in each column of the key. `partition_by` has such texts for the columns that choose the
+    partition; by default, the key chooses the partition. `state` is a JSON object. docs/reference/types.md defines the
+    canonical texts and the JSON values. `at` (with a zone) is when the event happened. `identifier` names the request
+    or the run in which it happened. `context` has further details, as a JSON object within the limits of a stamp's
+    context (docs/how-to/stamps.md).
     """
 
     entity: str

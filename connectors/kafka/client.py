@@ -1,4 +1,4 @@
-"""Makes all Kafka clients of this program, with the same options and log, and translates their errors."""
+"""Makes all Kafka clients of this program, and translates their errors. All clients get the same options and log."""
 
 import logging
 from collections import deque
@@ -76,7 +76,8 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
         ),
     ),
     **dict.fromkeys(
-        UNKNOWN_TOPIC, (Kind.PRECONDITION, "the topic was deleted, or our user cannot see it; see `changelog check`")
+        UNKNOWN_TOPIC,
+        (Kind.PRECONDITION, "the topic was deleted, or the service's user cannot see it; see `changelog check`"),
     ),
     KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see the key `client`, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),

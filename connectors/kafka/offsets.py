@@ -33,7 +33,8 @@ def ends(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
 
 
 def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
-    """Returns, for each partition, the offset of the first message that is not older than the time in `at_ms`.
+    """Returns, for each partition, the offset of the first message that is not older than the partition's time in
+    `at_ms`.
 
     The offset is None if there is no such message. Times are in milliseconds since 1970.
     """

@@ -30,7 +30,7 @@ This wait counts as a part of the time in which a commit gathers rows.
 """
 
 DRAIN_S_MAX = 10.0
-"""How many seconds a service that was told to stop may still read transactions that were committed before that."""
+"""How many seconds a stopping service may read transactions that were committed before it was told to stop."""
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
@@ -80,12 +80,12 @@ class Observer:
         """
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
-        """Called when the source or the sink is lost. The source is opened again after `wait_s` seconds."""
+        """Called after an error that is retried (`RETRIED`). The source is opened again after `wait_s` seconds."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """The content of the next commit. The sink has its rows already; `rows` has only the columns of `summary_of`.
+    """The content of the next commit. The sink already has the rows; here, `rows` has only the columns of `summary_of`.
 
     `opened_at` is the time on the loop's clock at which the loop began to gather the rows. `count` is the number of
     rows. `nbytes` and `log_bytes` are sums over the pieces of the commit. `urgent` says that a piece is urgent.
@@ -137,7 +137,7 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Publishes from the end of the sink's changelog until `stop` is set, by repeating these steps:
+    """Publishes until `stop` is set. Begins where the sink's changelog ends, and repeats these steps:
 
     1. Read the next committed transactions from the source.
     2. Fill in values that the database's log lacks, from `state`, which knows the current row of every key.
@@ -149,11 +149,12 @@ def publish(
     After a crash between steps 3 and 4, `state` catches up from the changelog. When `stop` is set, the function stores
     the transactions that were committed before the stop, as far as it can read them within DRAIN_S_MAX, and returns.
 
-    If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
-    checkpoint. Each wait is twice as long as the previous one, up to BACKOFF_S_MAX. The waits start again at
-    BACKOFF_S_MIN after something was committed, or after the source has streamed for longer than the last wait. Each
-    opening of the source recovers the sink again, because another instance may have published in between. On any other
-    ChangelogError, the function stores all rows before the error, and then raises the error.
+    If the connection to the source or to the sink is lost, or if the source has to be opened again (ALTERED), the
+    function waits, and then continues with both from the last checkpoint. Each wait is twice as long as the previous
+    one, up to BACKOFF_S_MAX. The waits start again at BACKOFF_S_MIN after something was committed, or after the source
+    has streamed for longer than the last wait. Each opening of the source recovers the sink again, because another
+    instance may have published in between. On any other ChangelogError, the function stores all rows before the error,
+    and then raises the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, state, cadence or Cadence(), watcher, reach, clock)

@@ -114,7 +114,7 @@ class Pending:
         return self._fetched[key]
 
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the values that the store has."""
+        """Returns the values that the store has for these keys."""
         values = self._recent.get(keys)
         absent = [number for number, value in enumerate(values) if value is ABSENT]
         if absent:

@@ -63,7 +63,7 @@ def open_folder(path: Path) -> Log:
 
 
 def refuse_other_envelope(config: Config, reader: str) -> None:
-    """Raises ChangelogError (USAGE) if the changelog is not in our own envelope, which `reader` needs."""
+    """Raises ChangelogError (USAGE) if the changelog is not in our own envelope, because `reader` reads no other."""
     if config.envelope != OWN_ENVELOPE:
         raise ChangelogError(
             Kind.USAGE,

@@ -46,8 +46,8 @@ def read_status(settings: Config, *, counted: bool = True) -> dict[str, Any]:
 
     If the source or the sink does not answer, `problems` has a sentence about that, and the members that the answer
     would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it; and
-    `stamps` says by whom the newest changes were stamped, with the members of `StampShare`. Both are empty unless
-    `counted`, because they take long to read in a large changelog.
+    `stamps` says by whom the newest changes were stamped; its elements have the members of `StampShare`. `entities` and
+    `stamps` are empty unless `counted`, because they take long to read in a large changelog.
     `state` is there only if the configuration has a [state].
     `generations` is there only if an entity was repartitioned. It has the topics of each such entity, as the checkpoint
     lists them.

@@ -41,7 +41,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRows:
-    """Rows of the changelog in the log's order, and the commit and the transaction id of each.
+    """Rows of the changelog in the log's order, and the commit and the transaction id of each row.
 
     The metadata of `rows` has the columns of their entities. `unstamped` counts, by entity, the changes without a stamp
     (which says who made a change). It covers only entities whose policy is to warn about such changes. If a policy

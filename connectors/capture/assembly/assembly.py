@@ -303,8 +303,8 @@ class AssemblyRun:
         return Change(transaction=open_transaction.transaction, ordinal=open_transaction.ordinal, stamp=None).position()
 
     def flush(self, *, but_last: int = 0) -> None:
-        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`. Reports them to the
-        listener.
+        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`. Reports the encoded
+        rows to the listener.
 
         Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, the
         rows before that row's transaction are recorded, and ChangelogError (STOP) is raised; then call `fail`.

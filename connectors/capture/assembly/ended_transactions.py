@@ -40,6 +40,6 @@ class EndedTransactions:
         return None
 
     def keep_before(self, commit: int) -> None:
-        """Forgets the transactions with this commit or a later one. Only `last` may be called afterwards."""
+        """Forgets all transactions but the last one before `commit`. Only `last` may be called afterwards."""
         last = self.last(commit)
         self._parts = [] if last is None else [last]

@@ -32,7 +32,7 @@ _VALUE, _NULL, _TOKEN = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonRows:
-    """The keys and JSON objects of rows. The rows are of one table and have the same op. Their provenance is not here.
+    """The keys and JSON objects of rows of one table, all with the same op. The rows' provenance is not included.
 
     `Template.texts` takes rows and numbers them from 0. `places` has the numbers of the rows that it encoded.
     `other_places` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,
@@ -75,7 +75,7 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """The constants that become part of values, such as `true`: the start and length of each in a template's constants.
+    """Where those constants of a template are that become part of values, such as `true`: their starts and lengths.
 
     If the fraction of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction
     up to six digits. `fractions_z[n]` is the same with a Z at its end.

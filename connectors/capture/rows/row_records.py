@@ -251,7 +251,7 @@ def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Re
 
 
 def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
-    """Returns a record of a row whose key or partition is unknown, with the values that the log has of it.
+    """Returns a record of a row whose key or partition is unknown. It has the values that the log has of the row.
 
     An operator may set this record aside (`dead-letter`). Its key is empty.
     """

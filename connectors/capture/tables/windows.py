@@ -75,7 +75,7 @@ class Visibility(Protocol):
         """Returns a mask of the transactions that the snapshot does not see."""
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """Returns the ids below `horizon` of transactions that the snapshot does not see, as far as they are known."""
+        """Returns the ids of transactions that the snapshot does not see, if they are known and below `horizon`."""
 
 
 class WindowRows(Protocol):

@@ -70,7 +70,7 @@ class ArchiveFile:
 
     @property
     def level(self) -> str:
-        """Names the level that the file belongs to; empty if the file has the rows of one day.
+        """The name of the level to which the file belongs; empty if the file has the rows of one day.
 
         A level is a set of files that a run of the archiving job wrote for one entity, with rows of several days. No
         two files of a level have the same key, unless one key has more rows than a file can have.

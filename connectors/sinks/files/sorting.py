@@ -1,8 +1,8 @@
 """Sorts rows by their positions, with a bound on memory.
 
 Files of an archive are sorted by key, so rows that follow each other in the changelog are far apart in such files. Rows
-that fit into memory are sorted there. If there are more, they are sorted in parts that fit; each sorted part is written
-to a temporary file, and then the parts are merged.
+that fit into memory are sorted there. If there are more rows, they are sorted in parts that fit. All sorted parts are
+written to one temporary file, and then merged.
 """
 
 import os

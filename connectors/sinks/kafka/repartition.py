@@ -9,8 +9,9 @@ begins the new one:
 - The checkpoint gets the new number of partitions and the list of the entity's topics, and says that the entity's table
   has never been read.
 
-The service continues from this checkpoint. So it publishes every later row to the new topic, and reads the table into
-it, as in a first snapshot. A crash before the commit leaves at most an empty topic, which the next attempt uses.
+The service continues from this checkpoint. So it publishes every later row to the new topic. It also publishes all rows
+of the table there, as in a first snapshot. A crash before the commit leaves at most an empty topic, which the next
+attempt uses.
 """
 
 import time

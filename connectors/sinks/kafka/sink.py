@@ -37,7 +37,7 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
 """One call to Kafka is retried for as long as a transaction's timeout, but for at least PATIENCE_S and at most
-PATIENCE_S_MAX seconds. Then the sink is recovered. `/live` reports a stuck service after 120 s, which is longer.
+PATIENCE_S_MAX seconds. Then the sink is recovered. `/live` reports a stuck service only later, after 120 s.
 """
 
 STOP_PATIENCE_S = 5.0
@@ -267,7 +267,7 @@ class KafkaSink:
         return replace(checkpoint, sink={name: value for name, value in checkpoint.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, checkpoint: Checkpoint | None) -> None:
-        """Raises ChangelogError (SETTINGS) if the number of partitions or the envelope differs from that of a topic."""
+        """Raises ChangelogError (SETTINGS) if a topic was begun with another envelope or number of partitions."""
         started_with = {} if checkpoint is None else checkpoint.settings
         topics.refuse_other_envelope(self.topic, self._settings.envelope, started_with, self._recreated)
         topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
@@ -280,7 +280,7 @@ class KafkaSink:
         return [*self._parts, *sorted(other_parts)]
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Sends rows, and returns before the broker has them. Raises STOP if a message is too large for its topic."""
+        """Sends rows, and returns before the broker has them. May raise STOP if a message is too large."""
         decisions = NO_DECISIONS if self._checkpoint is None else self._checkpoint.decisions
         calls_by_batch = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
         self._begin()
@@ -388,8 +388,8 @@ class KafkaSink:
     def _error(self, error: KafkaError, action: str) -> ChangelogError:
         """Translates an error. Two ambiguous errors become CONNECTION, and the next `recover` finds out the cause.
 
-        - *Another producer took over*: the broker also says this if it ended a transaction that was open for too long
-          (KIP-588).
+        - *Another producer took over*, if our transaction was open for longer than its timeout: the broker also says
+          this if it ended such a transaction (KIP-588).
         - *The topic is unknown*: the topic may have been deleted, or it may not be visible yet.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:

@@ -144,9 +144,9 @@ class TopicState:
     partitions: int
     settings: Mapping[str, str]
     in_sync: int | None = None
-    """The in-sync replicas of the partition that has the fewest; None if they were not read."""
+    """The number of in-sync replicas in the partition that has the fewest of them; None if it was not read."""
     replicas: int | None = None
-    """All replicas of that partition; None if they were not read."""
+    """The number of all replicas of that partition; None if it was not read."""
 
     @property
     def in_sync_min(self) -> int:

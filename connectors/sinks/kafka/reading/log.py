@@ -70,7 +70,7 @@ class KafkaLog:
     """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
-    are stored when they are called; `follow` also sorts the `last` rows. In all other cases, messages are read in
+    are stored at the time of the call; `follow` also sorts the `last` rows. In all other cases, messages are read in
     groups, and only the rows inside each group are sorted. A row in an envelope other than our own is read without its
     values (`without_states`).
 

@@ -14,7 +14,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 SILENCE_S = 30.0
-"""A broker that sends nothing for this long counts as lost."""
+"""A broker that sends nothing for so many seconds counts as lost."""
 
 
 def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
