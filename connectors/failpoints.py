@@ -1,4 +1,7 @@
-"""Defines fail points: named places between two steps, at which a test can crash the service as `kill -9` would."""
+"""Defines fail points. A fail point is a named place between two steps.
+
+At a fail point, a test can crash the service as `kill -9` would.
+"""
 
 import os
 import re

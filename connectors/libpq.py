@@ -79,7 +79,7 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
 def malformed(remedies: Remedies) -> ChangelogError:
     """Returns the error for a text that is not a connection string.
 
-    The error does not quote the text, which may be a password.
+    The error does not quote the text, because the text may contain a password.
     """
     return ChangelogError(
         Kind.USAGE,

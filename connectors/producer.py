@@ -98,7 +98,7 @@ class ChangelogProducer:
     librdkafka's log goes to the logger `changelog.librdkafka` of `logging`. A call to Kafka is retried for at most
     `timeout_s`.
 
-    A producer is a context manager. Any thread may call its methods, which run one at a time. The first `publish`
+    A producer is a context manager. Any thread may call its methods; they run one at a time. The first `publish`
     connects. The constructor raises ChangelogError (USAGE) if a name or an option is invalid.
     """
 

@@ -157,7 +157,7 @@ class SnapshotBar:
     def update(self, windows: Mapping[str, Any]) -> None:
         """Shows how far each table has been read, and removes the bars after all tables have been read.
 
-        `windows` is the member `windows` of a checkpoint, which holds the progress of each entity.
+        `windows` is the member of a checkpoint that holds the progress of each entity.
         """
         if self._progress.disable:
             return
@@ -293,7 +293,7 @@ def _headline(change: Record, *, subject: bool) -> Text:
 
 
 def _context(context: str) -> Text:
-    """Returns one line with the context of a stamp: further details of the change, which the application gave."""
+    """Returns one line with the context of a stamp: further details that the application gave about the change."""
     attributes = (_attribute(name, value) for name, value in json_texts(Raw(context)).items())
     return Text("   ").join([Text("context", style="dim italic"), *attributes])
 

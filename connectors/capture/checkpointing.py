@@ -36,7 +36,7 @@ _log = structlog.get_logger("source")
 
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
-"""Takes the `through` of a checkpoint, which is the place in the database's log up to which the changelog is complete.
+"""Takes the `through` of a checkpoint: the place in the database's log up to which the changelog is complete.
 Returns the epoch of this place (the first part of the positions there), and the members of the checkpoint's `source`
 that belong to this epoch.
 """

@@ -151,7 +151,7 @@ class Client:
         }
 
     def admin(self) -> "Admin":
-        """Returns a new admin client, which reads and creates topics."""
+        """Returns a new client that lists, describes and creates topics."""
         with translated("connecting to Kafka"):
             return Admin(self.config())
 

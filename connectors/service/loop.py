@@ -140,7 +140,7 @@ def publish(
     """Publishes until `stop` is set. Begins where the sink's changelog ends, and repeats these steps:
 
     1. Read the next committed transactions from the source.
-    2. Fill in values that the database's log lacks, from `state`, which knows the current row of every key.
+    2. Take values that the database's log lacks from `state`, which knows the current row of every key.
     3. Add the rows to the sink. If a commit is due, store all added rows and the checkpoint in one atomic commit.
     4. After a commit, bring `state` up to date with the rows and the checkpoint that were stored.
     5. Confirm the checkpoint to the source, but only after the commit of step 3 is durable.

@@ -58,18 +58,18 @@ class Sink(Protocol):
 
 
 MESSAGES = "messages"
-"""The key in `Log.counts` for a store that cannot count rows by op without reading them all."""
+"""`Log.counts` uses this key in place of the ops if the store cannot count rows by op without reading all of them."""
 
 
 class Log(Protocol):
     """Reads a store. Readers see only what is committed, never block the service, and claim nothing.
 
-    Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`, which are never empty. `entity`
-    restricts the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the
-    rows of every entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it.
-    The rows of one partition come in order. With a `key`, `read` yields the rows of this key in order even if the key
-    moved between partitions. Every method may raise ChangelogError: USAGE if there is no such entity, PRECONDITION if
-    there is no changelog.
+    Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`. No batch is empty. `entity` restricts
+    the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the rows of every
+    entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it. The rows of one
+    partition come in order. With a `key`, `read` yields the rows of this key in order even if the key moved between
+    partitions. Every method may raise ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no
+    changelog.
     """
 
     @property

@@ -1,4 +1,7 @@
-"""Fills in values that the database's log lacks. They come from a store of current rows, which this module updates."""
+"""Fills in values that the database's log lacks. They come from a store of current rows.
+
+This module also updates the store.
+"""
 
 import uuid
 from collections.abc import Callable, Sequence

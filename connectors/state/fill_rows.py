@@ -40,7 +40,7 @@ def may_lack(provenances: pa.StringArray) -> Mask:
 
 
 def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Fills in values that rows of the batch lack, and returns all rows. Stages them, too (see `Pending`).
+    """Fills in values that rows of the batch lack. Stages all rows (see `Pending`), and returns them.
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """

@@ -141,7 +141,7 @@ class Pending:
     # Steps
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Begins a piece, whose checkpoint has these settings. Drops changes that were staged but not added."""
+        """Begins a piece. `settings` are those of its checkpoint. Drops changes that were staged but not added."""
         self._staged = Changes()
         self._fetched.clear()
         self.budget = FILLED_BYTES_MAX

@@ -39,7 +39,7 @@ class RecentRows:
         return rows
 
     def forget(self, entity: str) -> None:
-        """Removes the rows of an entity, which were deleted from the store."""
+        """Removes the rows of an entity after they were deleted from the store."""
         prefix = entity.encode() + b"\0"
         self._young, self._old = (
             {key: row for key, row in rows.items() if not key.startswith(prefix)} for rows in (self._young, self._old)

@@ -84,7 +84,7 @@ def read_versions(log: Log) -> list[Version]:
 
 
 def read_gaps(log: Log) -> list[Record]:
-    """Returns the rows of the entity `gaps`, which record where changes were lost, oldest first."""
+    """Returns the rows of the entity `gaps`, oldest first. They record where changes were lost."""
     return [record for rows in log.read(entity=GAPS) for record in batch.records(rows)]
 
 

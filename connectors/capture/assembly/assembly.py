@@ -121,7 +121,7 @@ class AssemblyRun:
     logs need it: those that may deliver a row before a message although the message comes first in the log.
 
     `encode` and `place_of` must not refer to the run, directly or indirectly. Such a cycle would keep the block, of
-    many MiB, in memory until Python's garbage collector finds it, which is many blocks later.
+    many MiB, in memory until Python's garbage collector finds the cycle, many blocks later.
     """
 
     def __init__(self, assembly: Assembly, encode: Encode, *, place_of: Callable[[int], int] | None = None) -> None:
@@ -161,7 +161,7 @@ class AssemblyRun:
         self._assembly.open = None
 
     def take(self, rows: int) -> None:
-        """Takes the next `rows` rows of the block, which belong to the open transaction.
+        """Takes the next `rows` rows of the block. They belong to the open transaction.
 
         A description of a table between two rows does not end their span. Raises ChangelogError: LIMIT if the
         transaction is too large, MALFORMED if no transaction is open.
@@ -419,7 +419,7 @@ class AssemblyRun:
                 self._publish_read(rows, change.transaction.commit, listener)
 
     def _publish_read(self, rows: pa.RecordBatch, commit: int, listener: Listener) -> None:
-        """Publishes the rows of a table read, which have the columns that the table had when it was read."""
+        """Publishes the rows of a table read. They have the columns that the table had when it was read."""
         shapes, relation = batch.shapes(rows), batch.relation(rows)
         for entity in self._assembly.entities.values():
             if entity.name in shapes:

@@ -287,7 +287,7 @@ class _Value:
             self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
 
     def texts(self, marks: _Marks, base: int) -> list[Segment]:
-        """Returns the segments of the values, which have length 0 for a null."""
+        """Returns the segments of the values. The segments of a null have length 0."""
         match self._field.codec.shape:
             case Shape.RAW | Shape.PLAIN:
                 return [(self._starts, self._lengths)]

@@ -208,7 +208,7 @@ def _stamp_text(stamp: Stamp) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _second_text(second: int) -> bytes:
-    """Returns a time, in seconds since 1970, as `json_codec` writes it. Cached, as many transactions share a second."""
+    """Returns a time, in seconds since 1970, as `json_codec` writes it. Cached: many transactions share a second."""
     return (_UNIX + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds").encode()
 
 

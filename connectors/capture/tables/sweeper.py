@@ -21,7 +21,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import RETRIED, ChangelogError
 
 FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
-"""The fail points of a sweep, at which tests can crash the process."""
+"""The fail points of a sweep (see `changelog.connectors.failpoints`)."""
 
 SNAPSHOT_INTERVAL_S = 5.0
 """The seconds between two snapshots of a sweep. With each snapshot, `Windows` can forget keys that it no longer needs.

@@ -394,7 +394,10 @@ def _archived(path: Path, manifest: Manifest, selection: Selection) -> Iterator[
 
 
 def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Groups files, which are sorted by their first position, into runs of files whose ranges of positions overlap."""
+    """Groups files into runs. Within a run, the files' ranges of positions overlap.
+
+    `files` are sorted by their first position.
+    """
     run: list[ArchiveFile] = []
     last = ""
     for file in files:

@@ -51,7 +51,7 @@ class Selection:
 
     @property
     def is_rare(self) -> bool:
-        """Whether few rows of a file are selected, so that a reader looks for them before it reads whole rows."""
+        """Whether few rows of a file are selected. If so, a reader looks for them before it reads whole rows."""
         return self.key is not None or self.identifier is not None
 
     def columns(self) -> list[str]:

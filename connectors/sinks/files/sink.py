@@ -50,7 +50,7 @@ FAIL_POINTS = (
     "files:resume-dropped",
     "files:set-aside",
 )
-"""The boundaries between steps, at which tests make the process crash."""
+"""The places between two steps at which tests make the process crash."""
 
 ROW_GROUP_ROWS = 16_384
 """The most rows in one row group. A reader either skips a row group, or holds all of it in memory."""

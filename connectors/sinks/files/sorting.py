@@ -1,4 +1,4 @@
-"""Sorts rows by their positions, with a bound on memory.
+"""Sorts rows by their positions, in limited memory.
 
 Files of an archive are sorted by key, so rows that follow each other in the changelog are far apart in such files. Rows
 that fit into memory are sorted there. If there are more rows, they are sorted in parts that fit. All sorted parts are

@@ -31,7 +31,7 @@ from changelog.envelope.entity import END_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = ("repartition:created", "repartition:marked")
-"""The boundaries between steps, at which tests make the process crash. `sink` has the boundaries inside the commit."""
+"""The places between two steps at which tests make the process crash. `sink` has the places inside the commit."""
 
 
 def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None:

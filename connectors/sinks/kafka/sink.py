@@ -33,7 +33,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
-"""The boundaries between steps, at which tests make the process crash."""
+"""The places between two steps at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
 """One call to Kafka is retried for as long as a transaction's timeout, but for at least PATIENCE_S and at most

@@ -49,7 +49,7 @@ def delta_topic(changelog_topic: str) -> str:
 
 
 def positions_topic(prefix: str) -> str:
-    """Returns the topic of checkpoints, which has one partition. A checkpoint's key is the name of its source."""
+    """Returns the topic of checkpoints. It has one partition. A checkpoint's key is the name of its source."""
     return f"{prefix}.{POSITIONS}"
 
 

@@ -155,7 +155,7 @@ class TopicState:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a partition has too few in-sync replicas although it has further replicas, which are not in sync.
+        """Whether a partition has too few in-sync replicas although it has further replicas that are not in sync.
 
         Brokers of all versions refuse messages to such a partition.
         """
@@ -228,7 +228,7 @@ def ensure(
     """Creates missing topics, if `create` allows it, and returns the state of every topic.
 
     Raises ChangelogError for the cluster's errors. Raises PRECONDITION if a topic is missing and `create` is False, or
-    if a topic does not have the configured number of partitions, which would break the order of a key's changes.
+    if a topic does not have the configured number of partitions: that would break the order of a key's changes.
     """
     admin = client.admin()
     states = read(admin, topics)

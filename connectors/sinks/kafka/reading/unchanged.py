@@ -34,7 +34,7 @@ _BACK, _GROWTH = 4, 8
 
 
 class TopicIds:
-    """The ids of a changelog's topics, which are read again every `CHECK_INTERVAL_S` seconds.
+    """The ids of a changelog's topics. They are read again every `CHECK_INTERVAL_S` seconds.
 
     `ids` has each topic's id from the checkpoint. For a topic that the checkpoint does not name, `ids` has the id that
     was read first. The constructor and `check_if_due` raise ChangelogError (GAP) if a topic's id differs from its id in
