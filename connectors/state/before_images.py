@@ -66,8 +66,8 @@ class BeforeImages:
         """Brings the store to the sink's last checkpoint, and drops all changes that were not committed.
 
         A store that is behind the checkpoint catches up from the changelog. A store that is ahead of the checkpoint, or
-        was made for another changelog, is emptied and filled again. Store and checkpoint have the id of their
-        changelog, so different ids show that the store was made for another one.
+        was made for another changelog, is emptied and filled again. The store and the checkpoint have the id of their
+        changelog; different ids show that the store was made for another changelog.
         """
         facts = self._store.facts()
         position = facts.get(_POSITION, b"").decode()

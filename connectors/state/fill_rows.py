@@ -121,7 +121,7 @@ def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
 
 
 def _is_affordable(pending: Pending, row: Row, filled_row: Row) -> bool:
-    """Returns whether the budget has room for the values that were filled in. If so, uses this room."""
+    """Returns whether the budget has room for the values that were filled in. If so, reduces the budget."""
     growth = sum(
         len(after or b"") - len(before or b"")
         for after, before in ((filled_row.current, row.current), (filled_row.original, row.original))

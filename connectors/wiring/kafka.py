@@ -95,7 +95,7 @@ def findings(
     lag_s: float | None,
 ) -> Iterator[Finding]:
     """Yields what `check` finds on Kafka: whether a broker answers, whether the topics are as they should be, and
-    whether our user has the rights that it needs.
+    whether the service's user has the rights that it needs.
 
     `running` says whether the service runs now. If it does, the right to begin transactions is not tested, because the
     test would fence off the service's producer. `begun_entities` are the entities that the changelog already has.
@@ -182,9 +182,8 @@ def repartition(
     """Begins a new topic for the entity, with this number of partitions, and returns the new topic.
 
     If the entity already has this number of partitions, changes nothing and returns its present topic. The service must
-    be stopped. Raises
-    ChangelogError: USAGE if there is no such entity, DIVERGED if a topic has rows that are newer than the checkpoint,
-    and the errors of `changelog.connectors.sinks.kafka.repartition`.
+    be stopped. Raises ChangelogError: USAGE if there is no such entity, DIVERGED if a topic has rows that are newer
+    than the checkpoint, and the errors of `changelog.connectors.sinks.kafka.repartition`.
     """
     log = open_log(config, sink)
     visible_checkpoint = log.checkpoint()

@@ -75,10 +75,11 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """Where those constants of a template are that become part of values, such as `true`: their starts and lengths.
+    """The places of constants that become part of values, such as `true`.
 
-    If the fraction of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction
-    up to six digits. `fractions_z[n]` is the same with a Z at its end.
+    A place is the start and the length of a constant in the text that has all constants of a template. If the fraction
+    of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction up to six
+    digits. `fractions_z[n]` is the same with a Z at its end.
     """
 
     true: tuple[int, int]

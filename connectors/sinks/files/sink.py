@@ -199,7 +199,7 @@ class FileSink:
     def _find_marked(self) -> Sequence[int]:
         """Finds the files with rows of `schemas` or `gaps` by reading all files.
 
-        This is necessary if an older version of this program wrote the checkpoint, and so did not list these files.
+        This is necessary if an older version of this program wrote the checkpoint, because it did not list these files.
         """
         whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
         return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
