@@ -27,27 +27,27 @@ COMMANDS = {
     "init": "write a configuration and schema files from a live database, or print SQL that an administrator runs",
     "check": "test every precondition of the service and print a fix for each problem",
     "run": "run the service: read the tables, then stream changes until stopped",
-    "status": "show the lag, the log that the slot retains, tables being read, repairs, and counts per entity",
+    "status": "show the lag, the log that the slot retains, tables being read, repairs, and messages per entity",
     "tail": "show changes as they are published",
-    "history": "show all changes of one key of an entity, or its state at a moment",
+    "history": "show all changes of one key of an entity, or the row that the key had at a moment",
     "blame": "show who set each attribute of one key of an entity",
     "who": "show everything that one service, request or batch run wrote",
     "console": "serve pages that show what happened to a row, and who did it (extra `console`)",
     "views": "serve the present state of each row over HTTP (extra `console`)",
     "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
-    "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
+    "rebuild": "publish an entity again from its table, and publish a delete for each key that the table no longer has",
     "repartition": "give an entity another number of partitions, in a new topic on Kafka",
     "signal": "pause or resume the reading of tables, or cancel repairs",
-    "accept": "let the service continue past a change that it stopped at",
+    "accept": "let the service continue past a change at which it stopped",
     "debezium": "fetch the jars with which a Python program runs a connector of Debezium",
     "drop": "remove what the service created in the database and on Kafka",
 }
-"""The commands with their summaries. Each command is a module of the same name in `changelog.connectors.commands`,
-which is imported only if the command line names the command."""
+"""The summary of each command. The code of a command is the module of the same name in `changelog.connectors.commands`.
+The module is imported only if the command line names the command."""
 
 SERVICE = "run"
-"""The command that runs the service, which writes a log to standard error."""
+"""The command that runs the service. The service writes a log to standard error."""
 
 FAILED = 3
 INTERRUPTED = 130
@@ -65,7 +65,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{self._meant(message)}; see `{self.prog} --help`\n")
 
     def _meant(self, message: str) -> str:
-        """Returns the end of an error: a suggestion for a misspelt command or option. Empty if there is none."""
+        """Returns a suggestion that is added to the error `message` if a command or an option is misspelt.
+
+        The suggestion is empty if no command or option has a similar name.
+        """
         names: Sequence[str]
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             names = re.findall(r"[\w-]+", choice[2])
@@ -78,7 +81,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def entry_point() -> int:
-    """Runs the command line of this process, which is ours alone, and returns the exit code."""
+    """Runs the command line of this process, and returns the exit code.
+
+    Afterwards, this process cannot import pandas.
+    """
     leave_pandas_out()
     return main()
 
@@ -207,11 +213,11 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
         return OUTPUT_GONE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:  # for example, the process may not read a file
+    except OSError as error:  # for example, we lack the right to read a file
         where = f"{error.filename}: " if error.filename else ""
         _report(error, f"{where}{error.strerror or type(error).__name__}", arguments)
         return FAILED
-    except Exception as error:  # noqa: BLE001 - a bug of ours; only its type is shown: the message may hold row values
+    except Exception as error:  # noqa: BLE001 - a bug of ours; its message is not shown, because it may quote a row
         text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
         _report(error, text, arguments)
         return FAILED

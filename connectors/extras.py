@@ -15,7 +15,7 @@ PACKAGE = "changelog-publisher"
 
 
 def own_version() -> str:
-    """Returns the version of this package: the installed one, or the one in pyproject.toml if it is not installed."""
+    """Returns the version of this package: the installed one; if none is installed, the one in pyproject.toml."""
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
@@ -24,16 +24,19 @@ def own_version() -> str:
 
 
 def installation(extra: str | None = None) -> str:
-    """Returns a hint: the command that installs the wheel of this version, with the optional part `extra`, if any."""
+    """Returns a hint: the command that installs the wheel of this version, and the optional part `extra` if one is
+    given.
+    """
     extras = "" if extra is None else f"[{extra}]"
     return f'pip install "changelog_publisher-{own_version()}-py3-none-any.whl{extras}" (`make wheel` builds it)'
 
 
 @contextmanager
 def extra_needed(extra: str, message: str) -> Iterator[None]:
-    """Raises ChangelogError (USAGE) if the block needs a package of the optional part `extra` that is not installed.
+    """Raises ChangelogError (USAGE) if the block imports a package that is not installed.
 
-    `message` is the text of the error; in it, the name of the package replaces `{}`.
+    The hint says how to install the optional part `extra`, to which such packages belong. `message` is the text of the
+    error; in it, the name of the package replaces `{}`.
     """
     try:
         yield

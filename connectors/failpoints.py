@@ -1,4 +1,7 @@
-"""Defines fail points: named places between two steps, at which a test can crash the service as `kill -9` would."""
+"""Defines fail points. A fail point is a named place between two steps.
+
+At a fail point, a test can crash the service as `kill -9` would.
+"""
 
 import os
 import re
@@ -28,8 +31,8 @@ def nowhere(_: str) -> None:
 class CrashAt:
     """Kills the process when the fail point `name` is reached for the `count`-th time.
 
-    Before the kill, it waits for `linger_s` seconds. During this wait other threads continue: for example, a Kafka
-    client still sends messages from its queue.
+    Before the kill, the calling thread waits for `linger_s` seconds. During this wait, other threads continue: for
+    example, a Kafka client still sends messages from its queue.
     """
 
     name: str

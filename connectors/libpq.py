@@ -1,6 +1,6 @@
 """Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ChangelogError.
 
-The module is used for the source's database and for databases that views are written to. The advice on what to do
+The module is used for the source's database, and for databases to which views are written. The advice on what to do
 about an error differs between these two uses, so each caller passes its own `Remedies`.
 """
 
@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from changelog.envelope.errors import ChangelogError, Kind
 
 QUOTES_VALUES: Final = ("22", "23")
-"""The classes of SQLSTATEs whose messages may quote a row's values (PostgreSQL, appendix A)."""
+"""If an SQLSTATE begins with one of these, the error's message may quote values of a row (PostgreSQL, appendix A)."""
 
 # Values for parameters that the connection string does not set. With them, a server that has vanished is noticed within
 # half a minute.
@@ -52,11 +52,11 @@ _PORT: Final = re.compile(r"\s*[0-9]*\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Two tables that give each error a kind and a hint for a person. In each table, the first entry that fits decides.
+    """Two lists that say which kind and which hint an error gets. In each list, the first entry that fits decides.
 
-    An entry of `rejections` begins with a pattern of the server's English text, because libpq shows no error code for a
-    refused connection. An entry of `states` begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). `dsn` is the
-    name that messages use for the connection string.
+    `rejections` is for refused connections. libpq shows no error code for these, so an entry begins with a pattern that
+    is searched in the error's English text. `states` is for all other errors. An entry begins with the first characters
+    of an SQLSTATE (PostgreSQL, appendix A). `dsn` is what error texts call the connection string.
     """
 
     dsn: str
@@ -72,14 +72,14 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
         raise malformed(remedies) from error
     if _is_misread(dsn, from_dsn):
         raise malformed(remedies)
-    # With this threshold, psycopg prepares no statements: the replication protocol has no prepared statements.
+    # The threshold None means that psycopg prepares no statements: the replication protocol has no prepared statements.
     return {**_DEFAULTS, **from_dsn, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
 
 
 def malformed(remedies: Remedies) -> ChangelogError:
     """Returns the error for a text that is not a connection string.
 
-    The error does not quote the text, which may be a password.
+    The error does not quote the text, because the text may contain a password.
     """
     return ChangelogError(
         Kind.USAGE,

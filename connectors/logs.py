@@ -15,7 +15,7 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 def configure(stream: TextIO, *, verbose: bool) -> None:
-    """Sends the log events of this process to `stream`; levels below *info* only if `verbose`."""
+    """Sends the log events of this process to `stream`. Drops events of the level *debug* unless `verbose`."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -6,7 +6,7 @@ from changelog.envelope.position import Position
 
 
 def moment(text: str) -> Position | datetime | None:
-    """Returns the position in `text`, or else the time in it, converted to UTC.
+    """Returns the position or the time that `text` spells. A time is converted to UTC.
 
     Returns None if `text` is neither a position nor an ISO 8601 time with a time zone, or if the time in UTC is not
     in the years 1 to 9999.

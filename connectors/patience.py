@@ -31,9 +31,9 @@ def _never() -> bool:
 class Patience:
     """How long a connection waits for its server.
 
-    `silence_s` is the longest wait without a byte, in seconds; None means no limit. After such a wait, `excused` is
-    called, which returns whether the server has a good reason to be silent. If it has one, the wait starts again. Once
-    `stopping` returns true, the limit is `stopping_s`.
+    `silence_s` is how many seconds may pass without a byte from the server; None means no limit. Then the connection
+    calls `excused`, which returns whether the server has a good reason to be silent. If the server has one, the time
+    starts again. Once `stopping` returns true, the limit is `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S
@@ -43,7 +43,7 @@ class Patience:
 
 
 NO_LIMIT = Patience(silence_s=None)
-"""No limit, for statements that may take hours, and that a person runs and can interrupt."""
+"""For statements that may take hours. A person runs these statements and can interrupt them, so there is no limit."""
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):

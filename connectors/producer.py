@@ -47,7 +47,7 @@ EVENTS_MAX = 10_000
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0
-"""How many seconds a topic may be unknown before that is an error: a broker learns of a new topic with a delay."""
+"""A topic that stays unknown for more than these seconds is an error. Brokers learn of a new topic with a delay."""
 
 _NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05
@@ -71,11 +71,11 @@ class Event:
     """One thing that happened, and that will not change.
 
     `id` is unique forever, for example a ULID or a UUID: readers drop an event whose id they have seen. `key` has the
-    canonical texts of the key's columns. `partition_by` has the canonical texts of the columns that choose the
-    partition; by default, the key chooses it. `state` is a JSON object. docs/reference/types.md defines the canonical
-    texts and the JSON values. `at` (with a zone) is when the event happened. `identifier` names the request or the run
-    in which it happened. `context` has further details, as a JSON object within the limits of a stamp's context
-    (docs/how-to/stamps.md).
+    canonical text of the value in each column of the key. `partition_by` has such texts for the columns that choose the
+    partition; by default, the key chooses the partition. `state` is a JSON object. docs/reference/types.md defines the
+    canonical texts and the JSON values. `at` (with a zone) is when the event happened. `identifier` names the request
+    or the run in which it happened. `context` has further details, as a JSON object within the limits of a stamp's
+    context (docs/how-to/stamps.md).
     """
 
     entity: str
@@ -93,11 +93,12 @@ class ChangelogProducer:
 
     `instance` identifies this process among the processes of the service, and must stay the same after a restart. If
     another process connects with the same `service_name` and `instance`, that process takes over, and this one can
-    publish nothing more. `partitions` maps entities to the expected numbers of partitions; any number is accepted for
-    an entity that is not in it. `client` has options for librdkafka (TLS, SASL), which logs to the logger
-    `changelog.librdkafka` of `logging`. A call to Kafka is retried for at most `timeout_s`.
+    publish nothing more. `partitions` maps an entity to the number of partitions that its topic must have. The topic of
+    an entity that is not in `partitions` may have any number. `client` has options for librdkafka (TLS, SASL).
+    librdkafka's log goes to the logger `changelog.librdkafka` of `logging`. A call to Kafka is retried for at most
+    `timeout_s`.
 
-    A producer is a context manager. Any thread may call its methods, which run one at a time. The first `publish`
+    A producer is a context manager. Any thread may call its methods; they run one at a time. The first `publish`
     connects. The constructor raises ChangelogError (USAGE) if a name or an option is invalid.
     """
 
@@ -139,9 +140,9 @@ class ChangelogProducer:
 
         Raises ChangelogError of these kinds. IN_DOUBT: it is unknown whether the events are stored; publish the same
         events again, with the same ids. CONNECTION: no event is stored, and the caller may retry. IN_USE: another
-        process took over permanently, and it is unknown whether the events are stored. USAGE: an event is invalid.
-        PRECONDITION: a topic is missing, or has an unexpected number of partitions. LIMIT: there are more than
-        EVENTS_MAX events, or a message is too large for its topic. ACCESS: a right is missing.
+        process took over permanently, and it is unknown whether the events are stored. USAGE: an event is invalid, or
+        the producer is closed. PRECONDITION: a topic is missing, or has an unexpected number of partitions. LIMIT:
+        there are more than EVENTS_MAX events, or a message is too large for its topic. ACCESS: a right is missing.
         """
         if len(events) > EVENTS_MAX:
             raise ChangelogError(Kind.LIMIT, f"a batch has {len(events)} events, and may have at most {EVENTS_MAX}")
@@ -238,7 +239,8 @@ class ChangelogProducer:
                     Kind.PRECONDITION,
                     f"topic {name} has {count} partitions, and {expected_count} are expected",
                     hint=f"a topic that grew cannot shrink: set partitions={{{entity!r}: {count}}} if readers need no "
-                    "order across the change; otherwise publish to a new topic, with another prefix or entity",
+                    "order between events before and after the topic grew; otherwise publish to a new topic, with "
+                    "another prefix or entity",
                 )
             self._counts[entity] = count
         return self._counts[entity]
@@ -257,7 +259,8 @@ class ChangelogProducer:
     def _store(self, producer: Producer, calls: Sequence[_Call]) -> None:
         """Runs one transaction.
 
-        After an error, the next transaction uses a new producer, which ends the transaction if it is still open.
+        After an error, the next transaction uses a new producer. This producer ends the failed transaction if it is
+        still open.
         """
         failed_deliveries: list[KafkaError] = []
 
@@ -298,9 +301,9 @@ class ChangelogProducer:
     def _fate(self, error: KafkaError, *, in_doubt: bool, age_s: float) -> ChangelogError:
         """Returns the error for events whose transaction failed after `age_s` seconds.
 
-        The error says that the events are not stored, or that this is in doubt. If a broker ended a transaction because
-        it was open for too long, the broker's answer is the same as if another process had taken over (KIP-588). So the
-        answer proves a takeover only if the transaction was open for less than its timeout.
+        The error says that the events are not stored, or that it is unknown whether they are. If a broker ended a
+        transaction because it was open for too long, the broker's answer is the same as if another process had taken
+        over (KIP-588). So the answer proves a takeover only if the transaction was open for less than its timeout.
         """
         why = error_of(error, "publishing to Kafka")
         in_doubt |= why.kind is Kind.IN_USE
@@ -308,7 +311,7 @@ class ChangelogProducer:
             self._ended = _taken_over
             return _taken_over()
         if in_doubt:
-            return ChangelogError(Kind.IN_DOUBT, f"{why.message}; the events may be stored or not", hint=_AGAIN)
+            return ChangelogError(Kind.IN_DOUBT, f"{why.message}; the events may or may not be stored", hint=_AGAIN)
         return ChangelogError(why.kind, f"{why.message}; nothing was stored", hint=why.hint or _AGAIN)
 
     def _insist(self, call: Callable[[float], object]) -> None:

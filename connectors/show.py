@@ -22,10 +22,11 @@ from changelog.envelope.entity import GAPS, TRUNCATE_KEY
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record, Stamp
 
 VALUE_CHARS = 72
-"""The most characters of a value that are shown. A longer value is cut around the first difference."""
+"""The most characters of a value that are shown. If the value before or after a change is longer, both are cut around
+the first character in which they differ."""
 
 CONTEXT_CHARS = 16
-"""How many characters are shown before the first difference of two long values."""
+"""How many characters are shown before the first difference between two long values."""
 
 PLAIN_WIDTH = 120
 """The width of output that does not go to a terminal, in characters."""
@@ -43,14 +44,17 @@ _NOT_JSON = "(not JSON)"
 
 
 class RenderChange(Protocol):
-    """A function that returns one change for printing, such as `record`."""
+    """A function, such as `record`, that returns one change in a form that can be printed."""
 
     def __call__(self, change: Record, /, *, subject: bool) -> ConsoleRenderable: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedValue:
-    """One attribute that a change touched: its JSON text before and after the change, MISSING if there was none."""
+    """One attribute that a change touched.
+
+    `before` and `after` are its JSON texts before and after the change; MISSING if the row did not have the attribute.
+    """
 
     name: str
     before: str | Missing
@@ -106,9 +110,9 @@ def json_texts(state: Raw | Missing | None) -> dict[str, str]:
 
 
 def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
-    """Returns one change for printing: a line with the time, the kind of change and its author, and the attributes.
+    """Returns one change for printing. The first line says when, how and by whom the row was changed.
 
-    If `subject` is True, the line also has the entity and the key.
+    The attributes follow. If `subject` is True, the first line also has the entity and the key.
     """
     return change_with(change, _body(change.envelope), subject=subject)
 
@@ -131,7 +135,7 @@ def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> Cons
 def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
     """Yields all changes of one key for printing. Between two changes, yields the time that passed between them.
 
-    If the row had another key before it moved to `key`, its changes under the other key are shown with that key.
+    If the row had another key before it moved to `key`, each change under the other key is shown with the other key.
     `render` renders one change.
     """
     earlier: datetime | None = None
@@ -153,7 +157,7 @@ class SnapshotBar:
     def update(self, windows: Mapping[str, Any]) -> None:
         """Shows how far each table has been read, and removes the bars after all tables have been read.
 
-        `windows` is the member `windows` of a checkpoint, which holds the progress of each entity.
+        `windows` is the member of a checkpoint that holds the progress of each entity.
         """
         if self._progress.disable:
             return
@@ -182,7 +186,7 @@ class RestorationBar:
         self._most = 0
 
     def update(self, left: int) -> None:
-        """Shows how much is left to restore: `left` out of the largest `left` so far. Any unit will do.
+        """Shows that `left` is left to restore, in any unit. The full bar stands for the largest `left` so far.
 
         Shows no bar until `left` is above 0 for the first time.
         """
@@ -263,7 +267,7 @@ def version_of(stamp: Stamp) -> str:
 
 
 def author(stamp: Stamp, *, style: str = "bold blue") -> Text:
-    """Returns who made a change: the service in `style`, its version and the identifier."""
+    """Returns who made a change: the service in `style`, its version, and the identifier of the stamp."""
     text = Text(safe(stamp.service_name), style=style, end="")
     if version := version_of(stamp):
         text.append(safe(f" {version}"), style="not bold dim")
@@ -289,7 +293,7 @@ def _headline(change: Record, *, subject: bool) -> Text:
 
 
 def _context(context: str) -> Text:
-    """Returns one line with the context of a stamp: further details of the change, which the application gave."""
+    """Returns one line with the context of a stamp: further details that the application gave about the change."""
     attributes = (_attribute(name, value) for name, value in json_texts(Raw(context)).items())
     return Text("   ").join([Text("context", style="dim italic"), *attributes])
 

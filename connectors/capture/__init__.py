@@ -1,4 +1,4 @@
 """Contains what all sources (readers of databases) share.
 
-It has no SQL, uses no database's client library, and knows nothing of a database's log positions.
+This package has no SQL, uses no database's client library, and knows nothing of a database's log positions.
 """

@@ -1,8 +1,8 @@
 """Announces a new version of an entity's columns just before the first row that has these columns.
 
-A version has the columns of a table, and the table's number in the database (its *relation*). A row may have columns
-and a relation that no version in the changelog has. Then a new version with them is announced: it is published as a row
-of its own, just before that row.
+A version has the columns of a table, the table's number in the database (its *relation*), and an id of the entity's
+settings. If one of these differs from the entity's last version, a new version is announced: it is published as a row
+of its own, just before the entity's next row.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from changelog.envelope.versions import Announced, TableColumns, Versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """A row before which a version must be announced: an entity's first row with columns that the changelog lacks.
+    """A row before which a version must be announced: an entity's first row that does not fit its last version.
 
-    `row` is the number of the row in the batch. `table` has the columns.
+    `row` is the number of the row in the batch. `table` has the columns of the row.
     """
 
     row: int
@@ -30,9 +30,9 @@ class First:
 
 
 class Announcer:
-    """Remembers which entities have columns that the changelog does not have yet.
+    """Remembers which entities need a new version.
 
-    `versions` knows the columns that the changelog has; without it, nothing is announced.
+    `versions` knows the versions that the changelog has; without it, nothing is announced.
     """
 
     def __init__(self, versions: Versions | None) -> None:
@@ -57,8 +57,8 @@ class Announcer:
     def announce(self, first: First, provenance: str) -> Announced:
         """Returns the version that begins with the row `first`. `provenance` is the row's provenance as JSON text.
 
-        Raises ChangelogError, with the row's position, if the version is incompatible with readers, or if the
-        database's catalogue cannot be read.
+        Raises ChangelogError, with the row's position, if the version is not compatible with earlier versions, or if
+        the database's catalogue cannot be read.
         """
         assert self._versions is not None
         del self._unannounced[first.entity.name]

@@ -1,17 +1,17 @@
-"""Changes the checkpoint while a source is open: after rows, table reads, versions of columns, and signals.
+"""Changes the checkpoint of an open source: after rows, progress of table reads, new versions of columns, and signals.
 
 A checkpoint is valid only after all rows before it are durable. A source therefore returns a changed checkpoint
-together with the rows that have to be durable first. When a source opens, it plans which tables to read, as its
-checkpoint says. A signal (a message to the service, such as a request for a repair) or a new version of columns may
-change the plan. The change is made in the *checkpoint* alone, and takes effect when the source opens again:
+together with the rows that have to be durable first. When a source opens, its checkpoint says which tables to read:
+the plan. A signal (a message to the service, such as a request for a repair) or a new version of columns may change the
+plan. The change is made in the *checkpoint* alone, as a new revision, and takes effect when the source opens again:
 
     opened from          a signal arrives         5 is durable             the source opens again
     revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and follows revision 5
                          (still follows 4)        `is_outdated`
 
 So the start of a repair, its continuation after a crash and its end all work in the same way: the source opens and
-follows its checkpoint. Until the source opens again, it reads tables by the old plan. For entities whose plan has
-changed, which are in `replanned`, these reads do not count as progress.
+follows its checkpoint. Until the source opens again, it reads tables by the old plan. The entities whose plan has
+changed are in `replanned`; for them, these reads do not count as progress.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,7 +36,7 @@ _log = structlog.get_logger("source")
 
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
-"""Takes the `through` of a checkpoint, which is the place in the database's log up to which the changelog is complete.
+"""Takes the `through` of a checkpoint: the place in the database's log up to which the changelog is complete.
 Returns the epoch of this place (the first part of the positions there), and the members of the checkpoint's `source`
 that belong to this epoch.
 """
@@ -173,7 +173,7 @@ class Checkpointing:
     def progress(self, tables: Mapping[str, Any], reached: Reached) -> None:
         """Records the progress of table reads and repairs.
 
-        `tables` has the entries of the tables by entity, as `Windows.progress` returns them. `reached` has the progress
+        `tables` has the progress of each table by entity, as `Windows.progress` returns it. `reached` has the progress
         of the repairs, without the entities in `replanned`.
         """
         windows = {

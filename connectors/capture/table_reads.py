@@ -36,7 +36,7 @@ FAIL_POINTS = (
     *sweeper.FAIL_POINTS,
     "reading:complete",
 )
-"""The fail points between two steps of a table read, at which tests can crash the process.
+"""The fail points of a table read (see `changelog.connectors.failpoints`).
 
 Every window reaches the three fail points whose names begin with `window`.
 """

@@ -1,4 +1,4 @@
-"""Defines the section `[source]` with kind = "debezium", and lists the keys that apply only to some uses of it."""
+"""Defines the section `[source]` with kind = "debezium". Lists the keys that apply only to one use of Debezium."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
 
 
 _REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": "binary.handling.mode"}
-"""Keys that repeat a property of Debezium."""
+"""Keys that have the same meaning as a property of Debezium."""
 
 
 def _flat(value: Any) -> Any:
@@ -57,10 +57,10 @@ def _flat(value: Any) -> Any:
 class TopicsConfig(Section):
     """`[source.topics]`: the topics with Debezium's events.
 
-    A message in Avro has the id of its schema in `registry`; the id has `registry_id_bytes` bytes. Offsets are also
-    committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
-    name of the changelog. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to
-    the client of the schema registry.
+    A message in Avro contains an id of `registry_id_bytes` bytes, under which `registry` has the schema of the message.
+    The service also commits its offsets to the consumer group `group`, for tools that show how far the service has
+    read. By default, the group has the name of the changelog. The options in `client` are passed unchanged to
+    librdkafka, and those in `registry_client` to the client of the schema registry.
 
     Debezium can report the beginning and the end of each transaction in a topic. `transactions` names this topic. If it
     is set, the service publishes each transaction whole, and the messages of one transaction may have at most
@@ -83,13 +83,13 @@ class DebeziumConfig(Section):
     """`[source]`: a database whose events Debezium publishes.
 
     `connector` names Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
-    ExtractNewRecordState makes them; the fields that it adds have the prefix `added_prefix`. `tombstones_delete` says
-    that this transformation turns a delete into a message without a value. `placeholder` and `binary_handling` are
-    Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
+    ExtractNewRecordState makes them. The names of the fields that this transformation adds begin with `added_prefix`.
+    `tombstones_delete` says that this transformation turns a delete into a message without a value. `placeholder` and
+    `binary_handling` are Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
 
     Events come from `topics`, or from a Debezium that the service runs. In the second case, `properties` are those of
     the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `placeholder` or
-    `binary_handling` is not set, the service takes it from Debezium's setting in `properties`, if that is there.
+    `binary_handling` is not set, the service takes the value of Debezium's setting, if `properties` has that.
     """
 
     kind: Literal["debezium"]

@@ -42,7 +42,10 @@ class ProvenanceConfig(Section):
 
 
 class SchemasConfig(Section):
-    """`[schemas]`: how the service handles altered columns. `[entities.X.schemas]` replaces this for one entity."""
+    """`[schemas]`: how the service handles altered columns.
+
+    `[entities.X.schemas]` replaces this section for one entity.
+    """
 
     compatibility: Mode = Mode.FULL_TRANSITIVE
     on_incompatible: Literal["stop", "publish"] = "stop"

@@ -25,6 +25,6 @@ CommitRows = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class Section(BaseModel):
-    """A table of the configuration file. It is frozen, and refuses unknown keys."""
+    """A section of the configuration file. It is frozen, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)

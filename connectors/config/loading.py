@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
-        hint = "write one with `changelog init --dsn DSN`, or name it with --config"
+        hint = "write a configuration with `changelog init --dsn DSN`, or name its file with --config"
         raise ChangelogError(Kind.USAGE, f"{path}: no such file", hint=hint) from error
     except OSError as error:
         raise ChangelogError(Kind.USAGE, f"{path}: cannot be read ({error.strerror})") from error
@@ -90,7 +90,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
-    """Puts the values of overriding environment variables into the tree.
+    """Puts the values of environment variables that override settings into `tree`, the content of the file.
 
     Returns the places of the settings that were overridden, each with the name of the variable that overrides it.
     """
@@ -132,7 +132,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _dereference(node: Any, loc: Loc, folder: Path, environ: Mapping[str, str], problems: dict[Loc, str]) -> None:
-    """Replaces every `env:NAME` and `file:PATH` in the tree by the variable's value, or the content of the file."""
+    """Replaces every `env:NAME` and `file:PATH` below `node` by the variable's value, or the content of that file."""
     pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in list(pairs):
         match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
@@ -195,7 +195,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
 
 
 def _entity_problems(config: Config, entity: EntityConfig) -> Iterator[tuple[str, str]]:
-    """Yields each key of an entity that does not fit the rest, with a text that says why, and what to do."""
+    """Yields each key of an entity that does not fit the other settings, with a text that says why, and what to do."""
     if entity.table is None and config.tables is None:
         yield "table", 'is missing; add table = "SCHEMA.TABLE"'
     if "sha256" in entity.mask.values() and config.mask is None:

@@ -61,7 +61,7 @@ class MaskConfig(Section):
 
 
 class SignalsConfig(Section):
-    """`[signals]`: the secret by which signals are signed. Without it, every role of the database may send signals."""
+    """`[signals]`: the secret that signs signals. Without it, every role of the database may send signals."""
 
     secret: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 
@@ -98,7 +98,7 @@ class Config(Section):
     serve: ServeConfig = ServeConfig()
 
     def drift_of(self, entity: str) -> DriftConfig:
-        """Returns the settings of `[entities.X.drift]`. Settings that it lacks are taken from `[drift]`."""
+        """Returns the settings of `[entities.X.drift]`. Settings that this section lacks are taken from `[drift]`."""
         entity_drift = self.entities[entity].drift if entity in self.entities else None
         if entity_drift is None:
             return self.drift
@@ -111,7 +111,7 @@ class Config(Section):
 
     @property
     def signals_secret(self) -> bytes | None:
-        """The secret by which signals are signed; None if they are not signed."""
+        """The secret with which signals are signed; None if they are not signed."""
         return None if self.signals is None else self.signals.secret.encode()
 
     @property

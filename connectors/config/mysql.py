@@ -22,9 +22,9 @@ def _dsn(text: str) -> str:
 class MysqlConfig(Section):
     """`[source]`: how to connect to a MySQL or MariaDB server, and limits.
 
-    `server_id` is the id by which the server knows the service among its replicas; by default it is computed from
-    `name`. Comparisons copy tables to a folder in `fence_folder`, which is by default the usual folder for temporary
-    files.
+    The service connects as a replica, and `server_id` is its id among the server's replicas. By default, the id is
+    computed from `name`. When tables are compared with the changelog, they are copied to a folder in `fence_folder`. By
+    default, this is the usual folder for temporary files.
     """
 
     kind: Literal["mysql"]

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, Field
 from changelog.connectors.config.fields import Section, SlotName, Text
 
 USUAL_DSN = re.compile(r"postgres(ql)?://(\w+(:\w*)?@)?[\w.-]+(:\d+)?(/\w*)?", re.ASCII)
-"""Connection strings that are known to be valid. They are not parsed, because importing a parser takes 50 ms."""
+"""Matches the usual connection strings, all of which are valid. They are not parsed, because importing the parser takes
+50 ms."""
 
 
 def _dsn(text: str) -> str:
@@ -19,7 +20,7 @@ def _dsn(text: str) -> str:
 
     try:
         conninfo_to_dict(text)
-    except psycopg.ProgrammingError:  # its message quotes the text, which may hold a password
+    except psycopg.ProgrammingError:  # the error's message quotes the text, which may hold a password
         raise ValueError('should be a connection string, as in "postgresql://USER@HOST:5432/DATABASE"') from None
     return text
 

@@ -62,7 +62,7 @@ def _unknown(loc: Loc) -> str:
 
 
 def known_keys(loc: Loc) -> list[str]:
-    """Returns the keys that the table at `loc` may have; an empty list if it may have any key."""
+    """Returns the keys that the section at `loc` may have; an empty list if the section may have any key."""
     annotations: list[Any] = [Config]
     for part in loc:
         annotations = [inner for annotation in annotations for inner in _below(annotation, part)]
@@ -70,10 +70,10 @@ def known_keys(loc: Loc) -> list[str]:
 
 
 def _below(annotation: Any, part: str | int) -> list[Any]:
-    """Returns the types that the value of the key `part` may have in a table of type `annotation`.
+    """Returns the types that the value of the key `part` may have in a section of type `annotation`.
 
-    `part` may also be the kind of the source or sink, which pydantic adds to its locations. Then `annotation` is one of
-    the types of sources or sinks; the result is this type, if it is of that kind.
+    `part` may also be a kind of source or sink, because pydantic adds the kind to its locations. Then `annotation` is
+    the type of a source or a sink. Returns this type itself if its kind is `part`, otherwise no type.
     """
     fields = _fields(annotation)
     if fields:
@@ -84,7 +84,7 @@ def _below(annotation: Any, part: str | int) -> list[Any]:
 
 
 def _fields(annotation: Any) -> dict[str | int, Any]:
-    """Returns the types of a section's keys, by key. Returns an empty mapping if the type is not a section."""
+    """Returns the type of each value in a section, by the value's key; empty if `annotation` is not a section."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return {}
     return {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}

@@ -16,7 +16,7 @@ from changelog.connectors.config.web import Token, WebConfig
 from changelog.envelope.service_choice import ServiceChoice
 
 OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
-"""The addresses of `changelog views serve` that no view can have."""
+"""Paths that `changelog views serve` uses itself, so that no served view can have one of these names."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]|[a-zA-Z0-9._-]+):([1-9][0-9]{0,4})")
 _PORT_MAX: Final = 65_535
@@ -60,7 +60,7 @@ InstanceToken = Annotated[Token, AfterValidator(_header)]
 class NestedConfig(Section):
     """`[views.X.nested.MEMBER]`: the array MEMBER of a document, with the rows of `entity` that belong to the document.
 
-    `on` says which rows belong to it: `{"guest_id": "id"}` selects the rows whose column `guest_id` equals the column
+    `on` says which rows these are: `{"guest_id": "id"}` selects the rows whose column `guest_id` equals the column
     `id` of the enclosing row. For an array of the document, the enclosing row is the document's row. For an array
     inside another array, it is the row of the outer array's element.
     """
@@ -77,8 +77,8 @@ class StreamsConfig(Section):
 
     `application` is the id of the Kafka Streams application, and also its consumer group; by default, it is made from
     the changelog's name. The application keeps its rows in memory, or in RocksDB in the folder `path`. With `store =
-    "lru:N"`, it keeps in memory only the N keys of each partition that were used last. `heap_mib` is the size of Java's
-    heap, which has the rows that are in memory. `jars` is the folder with the jars of Kafka Streams.
+    "lru:N"`, it keeps only some keys of each partition in memory: the N keys that were used last. `heap_mib` is the
+    size of Java's heap, which has the rows that are in memory. `jars` is the folder with the jars of Kafka Streams.
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
     of an application. They identify themselves with `instance_token`. If an instance does not come back within
@@ -118,9 +118,9 @@ class ServeConfig(WebConfig):
 class ServedConfig(Section):
     """`[views.X.serve]`: `changelog views serve` serves this view.
 
-    `max_lag_seconds` is the largest lag that a request accepts if it has no parameter `max_lag`. If `keep_service` is
-    set, only changes by its services count. Changes by the services in `drop_service` do not count. At a change that
-    does not count, a row keeps the state that it had before.
+    `max_lag_seconds` is the largest lag that a request accepts if it has no parameter `max_lag`. If `keep_service`
+    names services, only changes by these services count. Changes by the services in `drop_service` do not count. At a
+    change that does not count, a row keeps the state that it had before.
     """
 
     max_lag_seconds: float | None = Field(default=None, gt=0)
@@ -137,7 +137,8 @@ class WindowConfig(Section):
     """`[views.X.totals.window]`: totals are kept for each window of the time in `column`.
 
     A window is `seconds` long. A new window begins every `every_seconds`, so a row can be in several windows. By
-    default, a window begins when the one before ends. Windows that ended `keep_days` before the newest row are removed.
+    default, a window begins when the one before ends. A window is removed `keep_days` after its end; the time of the
+    newest row counts as the present time.
     """
 
     column: Text
@@ -149,8 +150,8 @@ class WindowConfig(Section):
 class SessionConfig(Section):
     """`[views.X.totals.session]`: totals are kept for each session.
 
-    A session has rows of one group. From each row to the next, the time in `column` grows by at most `gap_seconds`.
-    Sessions that ended `keep_days` before the newest row are removed.
+    A session has rows of one group. From each row to the next, the time in `column` grows by at most `gap_seconds`. A
+    session is removed `keep_days` after its end; the time of the newest row counts as the present time.
     """
 
     column: Text
@@ -161,9 +162,9 @@ class SessionConfig(Section):
 class TotalsConfig(Section):
     """`[views.X.totals]`: the job `spark_jobs/maintain_view.py` also keeps counts and sums of the view's rows.
 
-    Rows with the same values in the columns `by` are a group. Each group has the number of its rows, and for each
-    column in `sums` the sum of its values. With `window` or `session`, it has these for each of its windows or
-    sessions.
+    Rows with the same values in the columns `by` are a group. For each group, the job keeps the number of rows, and the
+    sum of each column in `sums`. With `window` or `session`, the job keeps these numbers for each window or session of
+    the group.
     """
 
     by: Annotated[tuple[Text, ...], Field(max_length=31)] = ()
@@ -212,13 +213,13 @@ def streams_problems(serve: ServeConfig) -> Iterator[tuple[str, str]]:
         yield "instance_token", "is missing: instances show it to each other; make one with `openssl rand -hex 24`"
     elif streams.advertised is None and (streams.instance_token is not None or streams.standbys):
         key = "instance_token" if streams.instance_token is not None else "standbys"
-        yield "advertised", f"is missing: the address at which other instances reach this one; or leave {key} out"
+        yield "advertised", f"is missing: add the address at which other instances reach this one, or leave {key} out"
     elif streams.instance_token is not None and streams.instance_token == serve.token:
         yield "instance_token", "is the token of readers, but gives access to values that no view shows; choose another"
 
 
 def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]]:
-    """Yields each served view that cannot be served, with a text that says why, and what to do."""
+    """Yields each view that has a section `serve` but cannot be served. A text says why, and what to do."""
     for name, view in views.items():
         if view.serve is not None and view.nested:
             yield name, "a view with nested arrays cannot be served; serve a view of each entity, without `nested`"
@@ -238,9 +239,9 @@ def totals_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[tuple[str
         if window is not None and session is not None:
             yield (name, "totals", "session"), "cannot be combined with window; use another view for one of them"
         elif session is not None and not totals.by:
-            yield (name, "totals", "by"), "is missing: the columns that say to whom a session belongs"
+            yield (name, "totals", "by"), "is missing: add the columns that say to whom a session belongs"
         elif window is None and not totals.by:
-            yield (name, "totals", "by"), "is missing: the columns whose values make the groups"
+            yield (name, "totals", "by"), "is missing: add the columns whose values make the groups"
         elif window is not None and not 1 <= window.seconds / (window.every_seconds or window.seconds) <= WINDOWS_MAX:
             text = f"should be at most `seconds`, and at least `seconds` / {WINDOWS_MAX}"
             yield (name, "totals", "window", "every_seconds"), text

@@ -1,4 +1,4 @@
-"""Defines the settings of a section for an application that is served over HTTP."""
+"""Defines the settings that `[console]` and `[serve]` share: both describe an application that is served over HTTP."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from changelog.connectors.config.fields import Section, Text
 
 TOKEN_CHARS_MIN = 16
-"""The fewest characters of a token."""
+"""How many characters a token must have at least."""
 
 Token = Annotated[str, StringConstraints(min_length=TOKEN_CHARS_MIN)]
 

@@ -1,4 +1,4 @@
-"""Makes all Kafka clients of this program, with the same options and log, and translates their errors."""
+"""Makes all Kafka clients of this program, and translates their errors. All clients get the same options and log."""
 
 import logging
 from collections import deque
@@ -70,10 +70,14 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
     **dict.fromkeys(_FENCED, (Kind.IN_USE, "another instance of this service took over; run only one")),
     **dict.fromkeys(
         _FORBIDDEN,
-        (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and the setting `client`"),
+        (
+            Kind.ACCESS,
+            "correct the credentials in the setting `client`, or grant the rights that docs/reference/kafka.md lists",
+        ),
     ),
     **dict.fromkeys(
-        UNKNOWN_TOPIC, (Kind.PRECONDITION, "the topic was deleted, or this user cannot see it; see `changelog check`")
+        UNKNOWN_TOPIC,
+        (Kind.PRECONDITION, "the topic was deleted, or the service's user cannot see it; see `changelog check`"),
     ),
     KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see the key `client`, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),
@@ -105,7 +109,7 @@ def translated(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """How to reach the cluster. `options` are the user's options for librdkafka, which may hold secrets.
+    """How to reach the cluster. `options` are the user's options for librdkafka; they may contain secrets.
 
     `section` is the section of the configuration that has the options. The constructor raises ChangelogError (USAGE) if
     an option is one of `OURS`, or if `message.max.bytes` is not a number.
@@ -147,7 +151,7 @@ class Client:
         }
 
     def admin(self) -> "Admin":
-        """Returns a new admin client, which reads and creates topics."""
+        """Returns a new client that lists, describes and creates topics."""
         with translated("connecting to Kafka"):
             return Admin(self.config())
 
@@ -167,8 +171,8 @@ class Client:
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    # Only an empty answer shows a reader that it is at the end. This option makes that answer come
-                    # soon.
+                    # Only an empty answer shows a reader that it is at the end. With a low fetch.wait.max.ms, the
+                    # empty answer comes soon.
                     {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, **(defaults or {})},
                     group_id=group,
                     isolation_level="read_uncommitted" if open_too else "read_committed",
@@ -180,7 +184,7 @@ class Client:
 
 
 class Admin(AdminClient):
-    """An admin client whose errors say why the cluster cannot be reached. librdkafka's own errors do not say so.
+    """An admin client whose errors say why the cluster cannot be reached. librdkafka's own errors do not say why.
 
     `config` is the configuration for librdkafka.
     """

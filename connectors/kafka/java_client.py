@@ -1,4 +1,4 @@
-"""Translates the options for librdkafka in the configuration into options for the Java client.
+"""Translates the configured options for librdkafka into options for Kafka's Java client.
 
 Spark and Kafka Streams use the Java client.
 
@@ -17,7 +17,7 @@ _RENAMED = {
     "ssl.key.password": "ssl.key.password",
     "ssl.cipher.suites": "ssl.cipher.suites",
 }
-_PEM = {  # The Java options take the file's text instead of its path, because executors may not have the file.
+_PEM = {  # Each option has the path of a file. Java gets the file's text instead, because executors may lack the file.
     "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
     "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
     "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
@@ -29,7 +29,7 @@ _VERIFYING = "ssl.endpoint.identification.algorithm"
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that say how to reach the cluster, under their Java names.
+    """Returns those of `options` that say how to reach the cluster, as options of the Java client.
 
     Options that tune librdkafka are left out. Raises ChangelogError (USAGE) for a security option that the Java client
     lacks, and for a file that cannot be read.
@@ -52,7 +52,7 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif name.startswith(("sasl.", "ssl.", "enable.ssl", "https.")) and name not in _LOGIN:
             supported_options = ", ".join(sorted({*_RENAMED, *_PEM, *_LOGIN, _VERIFYING}))
             raise ChangelogError(
-                Kind.USAGE, f"[sink] client: Kafka's Java client has no {name}", hint=f"it supports {supported_options}"
+                Kind.USAGE, f"[sink] client: Kafka's Java client has no {name}", hint=f"it has {supported_options}"
             )
     if _LOGIN & options.keys():
         yield "sasl.jaas.config", _jaas(options)

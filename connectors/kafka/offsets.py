@@ -33,9 +33,10 @@ def ends(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
 
 
 def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
-    """Returns the first offset in each partition whose message has the time in `at_ms` or a later time.
+    """Returns, for each partition, the offset of the first message that is not older than the partition's time in
+    `at_ms`.
 
-    It is None if there is no such message. Times are in milliseconds since 1970.
+    The offset is None if there is no such message. Times are in milliseconds since 1970.
     """
     specs = {part: OffsetSpec.for_timestamp(at) for part, at in at_ms.items()}
     return {part: None if offset < 0 else offset for part, offset in _list_offsets(admin, specs).items()}
@@ -44,8 +45,8 @@ def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
 def written_ends(admin: Admin, parts: Collection[Part], action: str = _ASKING) -> dict[Part, int]:
     """Returns the offset after the last message of each partition, even if the message is in an open transaction.
 
-    This end is up to date: a partition's leader answers the request only after it knows what its predecessor had
-    committed (KIP-207). The end that a reader receives together with its messages may be older.
+    This end is up to date: a partition's leader answers the request only after it knows what the leader before it had
+    committed (KIP-207). The end that a consumer receives together with messages may be older.
     """
     return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, action)
 

@@ -36,9 +36,9 @@ class Registry:
     """A client of the registry at `url`, which may be several addresses of one registry, separated by commas.
 
     `options` are those of confluent-kafka's client. `auto_register` lets `id_of` register schemas. `section` is the
-    section of the configuration that has the options. Every method raises ChangelogError: CONNECTION if the registry
-    cannot be reached or fails, ACCESS if the registry refuses the credentials, PRECONDITION if it refuses the request.
-    The constructor raises USAGE if an option is wrong.
+    section of the configuration that has the options. Every method may raise ChangelogError: CONNECTION if the registry
+    cannot be reached or fails, ACCESS if it refuses the credentials, PRECONDITION if it refuses the request. The
+    constructor raises USAGE if an option is wrong.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Registry:
             raise ChangelogError(
                 Kind.USAGE, f"{section} registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
-        # Closes the client with this object, because nobody closes the codec that holds this object.
+        # The codec that holds this object is never closed. So the client is closed when this object is deleted.
         weakref.finalize(self, self._client.close)
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:

@@ -16,7 +16,7 @@ import structlog
 from changelog.envelope.errors import ChangelogError, Kind
 
 LIVE_WITHIN_S = 120.0
-"""A publish loop counts as stuck if it has completed no turn for this long."""
+"""A publish loop counts as stuck if it has completed no turn for so many seconds."""
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -27,8 +27,8 @@ class HealthState:
     """The state of the publish loop of the changelog `name`. Any thread may use it.
 
     `phase` is a word or two for a person, such as `snapshot` or `streaming`. `ready` says whether the service publishes
-    committed changes. `waits_for` has the source's transactions that must end before tables are read. `waiting` is the
-    reason why the database server sends nothing, None while it sends.
+    committed changes. `waits_for` has the ids of the database's transactions that must end before tables can be read.
+    `waiting` is the reason why the database server sends nothing; None while the server sends.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +64,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base class has it
-        """See `socketserver.BaseServer`. Probes may break connections at any time, which is not logged as an error."""
+        """See `socketserver.BaseServer`. Probes may break connections at any time; this is not logged as an error."""
         if isinstance(sys.exception(), OSError):
             _log.debug("a probe broke its connection", client=str(client_address), exc_info=True)
         else:

@@ -1,6 +1,6 @@
 """Runs the publish loop, which reads rows from a source and stores them in a sink.
 
-Only this module decides the order of the loop's steps, on which exactly-once publishing depends.
+Exactly-once publishing depends on the order of the loop's steps. Only this module decides this order.
 
 A *piece* is the result of one read of the source: rows, and the checkpoint that is valid as soon as the rows are
 durable. A *commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
@@ -30,7 +30,7 @@ This wait counts as a part of the time in which a commit gathers rows.
 """
 
 DRAIN_S_MAX = 10.0
-"""How long a stopping service may read transactions that were committed before the stop, in seconds."""
+"""How many seconds a stopping service may read transactions that were committed before it was told to stop."""
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
@@ -71,21 +71,24 @@ class Observer:
         """Called when a commit is durable; the sink took `seconds` for it. `rows` are results of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """Called after each turn of the loop. Everything to publish from the log before `through` is durable."""
+        """Called after each turn of the loop. All that was to be published from the log before `through` is durable."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
-        """Called when the source was opened with this checkpoint, None for a new changelog."""
+        """Called after the source was opened, to continue at `checkpoint`.
+
+        For a new changelog, `checkpoint` is None.
+        """
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
-        """Called when the source or the sink is lost. The source is opened again after `wait_s` seconds."""
+        """Called after an error that is retried (`RETRIED`). The source is opened again after `wait_s` seconds."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """The content of the next commit. The sink has its rows already; `rows` has only the columns of `summary_of`.
+    """The content of the next commit. The sink already has the rows; here, `rows` has only the columns of `summary_of`.
 
-    `opened_at` is when the gathering of its rows began, by the loop's clock. `count` is the number of its rows.
-    `nbytes` and `log_bytes` are the sums over its pieces, and `urgent` says that one of them is urgent.
+    `opened_at` is the time on the loop's clock at which the loop began to gather the rows. `count` is the number of
+    rows. `nbytes` and `log_bytes` are sums over the pieces of the commit. `urgent` says that a piece is urgent.
     """
 
     opened_at: float
@@ -134,23 +137,24 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Publishes from the end of the sink's changelog until `stop` is set, by repeating these steps:
+    """Publishes until `stop` is set. Begins where the sink's changelog ends, and repeats these steps:
 
     1. Read the next committed transactions from the source.
-    2. Fill in values that the database's log lacks, from `state`, which knows the current row of every key.
-    3. Store rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
-    4. Bring `state` up to date with the rows and the checkpoint that were stored.
-    5. Confirm the checkpoint to the source, never before step 3 is durable.
+    2. Take values that the database's log lacks from `state`, which knows the current row of every key.
+    3. Add the rows to the sink. If a commit is due, store all added rows and the checkpoint in one atomic commit.
+    4. After a commit, bring `state` up to date with the rows and the checkpoint that were stored.
+    5. Confirm the checkpoint to the source, but only after the commit of step 3 is durable.
 
     Without a `state`, there are no steps 2 and 4. A crash between any two steps loses nothing and repeats nothing.
     After a crash between steps 3 and 4, `state` catches up from the changelog. When `stop` is set, the function stores
     the transactions that were committed before the stop, as far as it can read them within DRAIN_S_MAX, and returns.
 
-    If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
-    checkpoint. Each wait is twice as long as the previous one, up to BACKOFF_S_MAX. The waits start again at
-    BACKOFF_S_MIN after something was committed, or after the source has streamed for longer than the last wait. Each
-    opening of the source recovers the sink again, because another instance may have published in between. On any other
-    ChangelogError, the function stores all rows before the error, and then raises the error.
+    If the connection to the source or to the sink is lost, or if the source has to be opened again (ALTERED), the
+    function waits, and then continues with both from the last checkpoint. Each wait is twice as long as the previous
+    one, up to BACKOFF_S_MAX. The waits start again at BACKOFF_S_MIN after something was committed, or after the source
+    has streamed for longer than the last wait. Each opening of the source recovers the sink again, because another
+    instance may have published in between. On any other ChangelogError, the function stores all rows before the error,
+    and then raises the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, state, cadence or Cadence(), watcher, reach, clock)
@@ -170,12 +174,12 @@ def publish(
 
 
 class _Run:
-    """The state of `publish` over all openings of the source.
+    """What `publish` remembers from one opening of the source to the next.
 
-    `progressed` says whether something was committed in this opening, and `streamed_s` how long the source streamed.
-    `_holds_sink` says that the sink was recovered, and that no later error has made the sink's state unknown.
-    `_stored_checkpoint` is the last checkpoint in the sink, as far as this process knows. `_took_s` is the duration of
-    the last commit in seconds.
+    `progressed` says whether something was committed since the source was opened. `streamed_s` says how many seconds
+    the source has streamed since then. `_holds_sink` says that the sink was recovered, and that no later error has made
+    the sink's state unknown. `_stored_checkpoint` is the last checkpoint in the sink, as far as this process knows.
+    `_took_s` is the duration of the last commit in seconds.
     """
 
     def __init__(
@@ -214,7 +218,7 @@ class _Run:
             source.close()
 
     def abandon(self) -> None:
-        """Drops the uncommitted rows before a wait, during which they could block other users of the sink."""
+        """Drops the uncommitted rows before a wait. If they stayed, they could block other users of the sink."""
         if not self._holds_sink:
             return
         try:
@@ -225,7 +229,7 @@ class _Run:
                 raise
 
     def _recover(self) -> Checkpoint | None:
-        """Recovers the sink, to which another instance may have published, and returns its last checkpoint."""
+        """Recovers the sink, because another instance may have published to it. Returns the sink's last checkpoint."""
         self._holds_sink = False
         self._stored_checkpoint = self._sink.recover()
         self._holds_sink = True
@@ -254,12 +258,12 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
-        """Returns a place in the log (`Checkpoint.through`): everything to publish from before it is durable."""
+        """Returns a place in the log (`Checkpoint.through`). All that was to be published from before it is durable."""
         newest = self._stored_checkpoint if self._next.rows else self._next.checkpoint or self._stored_checkpoint
         return "" if newest is None else newest.through
 
     def _read_to(self) -> str:
-        """Returns the place in the log (`Checkpoint.through`) up to which it was read."""
+        """Returns the place in the log (`Checkpoint.through`) up to which the log was read."""
         newest = self._next.checkpoint or self._stored_checkpoint
         return "" if newest is None else newest.through
 
@@ -321,7 +325,7 @@ class _Run:
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
     def _commit(self, source: ChangeSource, stop: Stop | None = None) -> None:
-        """Stores the rows that were read and, if a stop came after them, the stop."""
+        """Stores the rows that were read. If an error came after these rows, also stores the error as a `stop`."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored_checkpoint
         checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is not None and self._state is not None:

@@ -244,7 +244,7 @@ class _Watch(Observer):
                 _log.info("snapshot waits for older transactions to end", transactions=self._logged_waiting)
 
     def waits(self, reason: str | None) -> None:
-        """Records why the database server sends nothing. `reason` is None if it does send, or if the reason is unknown.
+        """Records why the database server sends nothing. `reason` is None if it is unknown, or if the server sends.
 
         The sampler calls this every few seconds.
         """

@@ -16,7 +16,10 @@ _log = structlog.get_logger("service")
 
 
 class SnapshotProgress:
-    """Reports the `windows` of a checkpoint (the progress of each table) in metrics and (unless `quiet`) log lines."""
+    """Reports how far each table has been read: in metrics and, unless `quiet`, in log lines.
+
+    `windows` is the part of a checkpoint that has the progress of each table.
+    """
 
     def __init__(self, metrics: Metrics, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._quiet, self._clock = metrics, quiet, clock

@@ -1,4 +1,5 @@
-"""Reports, in metrics and in the log, how large the state is, at which position it ends, and how far a restore is.
+"""Reports, in metrics and in the log, how large the state is, at which position it ends, and how far a restore has
+come.
 
 The state is a local store of the current row of every key.
 """

@@ -20,9 +20,9 @@ from changelog.envelope.position import Position
 class Sink(Protocol):
     """Stores rows, together with the checkpoint that belongs to them.
 
-    Every method raises ChangelogError. After an error of a kind that is retried (`changelog.envelope.errors.RETRIED`),
-    rows that were added and not committed are gone. If `commit` raised the error, the commit may have succeeded; only
-    the next call of `recover` shows whether it has.
+    Every method may raise ChangelogError. If an error is of a kind that is retried
+    (`changelog.envelope.errors.RETRIED`), rows that were added and not committed are gone. If `commit` raised the
+    error, the commit may have succeeded; only the next call of `recover` shows whether it has.
     """
 
     def prepare(self, entities: Sequence[Entity]) -> None:
@@ -44,7 +44,7 @@ class Sink(Protocol):
         """Stores all added rows and the checkpoint atomically; returns only when both are durable."""
 
     def lost(self, entities: Collection[str], /) -> Collection[str]:
-        """Returns the entities that have lost rows which this store held.
+        """Returns the entities of which the store has lost rows.
 
         `entities` names the configured entities. The method is called only on a sink that was opened to continue past a
         gap (`over_gap`).
@@ -58,23 +58,23 @@ class Sink(Protocol):
 
 
 MESSAGES = "messages"
-"""The key in `Log.counts` for a store that cannot count rows by op without reading them all."""
+"""`Log.counts` uses this key in place of the ops if the store cannot count rows by op without reading all of them."""
 
 
 class Log(Protocol):
     """Reads a store. Readers see only what is committed, never block the service, and claim nothing.
 
-    Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`, which are never empty. `entity`
-    restricts the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the
-    rows of every entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it.
-    The rows of one partition come in order. With a `key`, `read` yields the rows of this key in order even if the key
-    moved between partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if
-    there is no changelog.
+    Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`. No batch is empty. `entity` restricts
+    the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the rows of every
+    entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it. The rows of one
+    partition come in order. With a `key`, `read` yields the rows of this key in order even if the key moved between
+    partitions. Every method may raise ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no
+    changelog.
     """
 
     @property
     def where(self) -> str:
-        """The words by which errors name the changelog, as in "the changelog in FOLDER"."""
+        """What error texts call the changelog, such as "the changelog in FOLDER"."""
 
     def read(
         self,
@@ -148,7 +148,9 @@ class Log(Protocol):
 
 
 def unknown_entity(log: Log, entity: str, entities: Iterable[str]) -> ChangelogError:
-    """Returns the error for an entity that the changelog does not have; its hint lists the `entities` that it has."""
+    """Returns the error for an entity that the changelog lacks. Its hint lists `entities`, those that the changelog
+    has.
+    """
     return ChangelogError(
         Kind.USAGE, f"{log.where} has no entity {entity}", hint=f"it has: {', '.join(sorted(entities)) or 'none yet'}"
     )

@@ -1,4 +1,7 @@
-"""Fills in values that the database's log lacks. They come from a store of current rows, which this module updates."""
+"""Fills in values that the database's log lacks. They come from a store of current rows.
+
+This module also updates the store.
+"""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -37,11 +40,11 @@ class BeforeImages:
 
     The order of calls is:
     1. `recover`, after the sink is recovered.
-    2. `fill` for each piece (batches of rows and the checkpoint after them), and `add` if the sink has taken its rows.
+    2. `fill` for each piece (batches of rows and the checkpoint after them), and `add` after the sink took these rows.
     3. `fold`, after the sink's commit.
 
     `open_log` opens a reader of the changelog. `stopping` says whether the service is to end, and `alive` is called
-    repeatedly during a restore. Every method raises ChangelogError.
+    repeatedly during a restore. Every method may raise ChangelogError.
     """
 
     def __init__(
@@ -62,9 +65,9 @@ class BeforeImages:
     def recover(self, checkpoint: Checkpoint | None) -> None:
         """Brings the store to the sink's last checkpoint, and drops all changes that were not committed.
 
-        A store that is behind the checkpoint catches up from the changelog. A store that is ahead of it, or was made
-        for another changelog, is made again. The store knows its changelog by an id, which the changelog's checkpoints
-        hold.
+        A store that is behind the checkpoint catches up from the changelog. A store that is ahead of the checkpoint, or
+        was made for another changelog, is emptied and filled again. The store and the checkpoint have the id of their
+        changelog; different ids show that the store was made for another changelog.
         """
         facts = self._store.facts()
         position = facts.get(_POSITION, b"").decode()
@@ -83,7 +86,7 @@ class BeforeImages:
         self._watcher.folded(end, self._store.nbytes())
 
     def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
-        """Returns the rows of a piece. Values that they lack are filled in, as far as these are known.
+        """Returns the rows of a piece. Fills in the values that the rows lack, as far as these values are known.
 
         `checkpoint` is the piece's checkpoint. The rows reach the store only if `add` is called.
         """
@@ -99,7 +102,7 @@ class BeforeImages:
         return replace(checkpoint, state={_ID: self._id})
 
     def fold(self, checkpoint: Checkpoint) -> None:
-        """Writes all added rows to the store, and the checkpoint's position, in one step."""
+        """Writes all added rows and the checkpoint's position to the store, in one step."""
         position = "" if checkpoint.position is None else str(checkpoint.position)
         self._store.write(self._pending.commit({_ID: self._id.encode(), _POSITION: position.encode()}))
         self._pending.written()

@@ -1,4 +1,4 @@
-"""Keeps the versions of each entity's columns, which say whether a stored value can still be the table's value."""
+"""Keeps the versions of each entity's columns. They say whether a stored value can still be the table's value."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -70,11 +70,11 @@ class ColumnVersions:
         return versions[-1].version.number if versions else UNKNOWN
 
     def names(self, entity: str) -> tuple[str, ...]:
-        """Returns the names of the entity's present columns, in order."""
+        """Returns the names of the entity's present columns, in the order that the version has."""
         return self._names.get(entity, ())
 
     def number_at(self, entity: str, position: str) -> int:
-        """Returns the version of a row at this position, UNKNOWN if it is older than the oldest version."""
+        """Returns the number of the version of a row at this position; UNKNOWN if the row is older than any version."""
         versions = self._versions.get(entity, [])
         index = bisect_right(versions, position, key=lambda entry: entry.position)
         return versions[index - 1].version.number if index else UNKNOWN

@@ -30,7 +30,7 @@ _MARKED = frozenset({GAPS, SCHEMAS})
 
 
 def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Fills in values that rows of the batch lack, and returns all rows. Stages them, too (see `Pending`).
+    """Fills in values that rows of the batch lack. Stages all rows (see `Pending`), and returns them.
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -54,9 +54,9 @@ class _Fast:
     `changed_rows` has the rows that `fill_rows` changed. `_odd` marks the rows that need `fill_rows`; so do all other
     rows of their keys. `_lacks` marks the updates without an original.
 
-    `_takes` says, for each row, which state becomes its original. A number below the count of rows names a row of the
-    batch, whose `current` is taken. The count plus i names `_stored_states[i]`, which comes from the store. -1 means
-    that the row takes no original.
+    `_takes` says, for each row, which state becomes its original. A number below the count of rows stands for the
+    `current` of the batch's row with this number. The count plus i stands for `_stored_states[i]`, which comes from the
+    store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -70,7 +70,7 @@ class _Fast:
         self._stored_states: list[bytes] = []
 
     def fill(self, pending: Pending, entity: str, index: Ints) -> None:
-        """Fills and stages the rows of one entity, whose numbers are `index`."""
+        """Fills and stages the rows of one entity. `index` has the numbers of these rows in the batch."""
         keys = _joined(row_key(entity, ""), self._taken("key", index)).to_pylist()
         odd, lacks = self._odd[index], self._lacks[index]
         if pending.columns.number(entity) == UNKNOWN:
@@ -148,9 +148,10 @@ _NONE, _STORE = -1, -2
 
 
 def _chain(keys: Sequence[bytes], fast: Mask, lacks: Mask) -> tuple[Ints, dict[bytes, int]]:
-    """Returns, for each row that lacks its original, the number of its key's previous row; and each key's last row.
+    """Returns, for each row that lacks its original, the number of the previous row of the same key.
 
-    The number is _STORE if the key has no previous row here, and _NONE if the row needs no original or is not `fast`.
+    This number is _STORE if the batch has no previous row of the key, and _NONE if the row needs no original or is not
+    `fast`. Also returns the number of the last row of each key.
     """
     previous = [_NONE] * len(keys)
     last: dict[bytes, int] = {}

@@ -12,7 +12,10 @@ from changelog.envelope.model import Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The usable values of a row before a change, as JSON, by column; and the columns whose value is a JSON null."""
+    """What is known of a row before a change.
+
+    `values` has the JSON of each usable value, by column. `json_null` has the columns whose value is a JSON null.
+    """
 
     values: Mapping[str, bytes]
     json_null: frozenset[str]
@@ -20,7 +23,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The values of a record that can change: its provenance (JSON), `current` and `original`."""
+    """The op of a record, and the parts into which values are filled: provenance (JSON), `current` and `original`."""
 
     op: str
     provenance: str
@@ -80,9 +83,10 @@ def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
 def _merged(
     state: bytes, lacking: Sequence[str], json_null: Sequence[str], before: Known, columns: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-    """Returns a state, in which the columns that it lacked are filled in from `before`.
+    """Fills in the columns that a state lacks, as far as `before` has them. Returns the new state.
 
-    The second result has the columns that it still lacks, the third one the columns that have a JSON null.
+    The second result has the columns that the new state still lacks. The third result has the columns whose value is a
+    JSON null.
     """
     filled_values = {name: before.values[name] for name in lacking if name in before.values}
     if not filled_values:

@@ -40,7 +40,7 @@ def may_lack(provenances: pa.StringArray) -> Mask:
 
 
 def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Fills in values that rows of the batch lack, and returns all rows. Stages them, too (see `Pending`).
+    """Fills in values that rows of the batch lack. Stages all rows (see `Pending`), and returns them.
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -109,8 +109,9 @@ def lacks(row: Row) -> bool:
 
 
 def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
-    """Returns the store's key that a row moved to, and the one that it moved from; None for a move that did not happen.
-    `moved` is a value of the column `moved`.
+    """Returns two keys of the store: the one to which a row moved, and the one from which it moved.
+
+    Each is None if the row made no such move. `moved` is the row's value in the column `moved`.
     """
     if moved is None:
         return None, None
@@ -120,7 +121,7 @@ def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
 
 
 def _is_affordable(pending: Pending, row: Row, filled_row: Row) -> bool:
-    """Returns whether the budget has room for the values that were filled in. If so, subtracts their size from it."""
+    """Returns whether the budget has room for the values that were filled in. If so, reduces the budget."""
     growth = sum(
         len(after or b"") - len(before or b"")
         for after, before in ((filled_row.current, row.current), (filled_row.original, row.original))
@@ -132,9 +133,9 @@ def _is_affordable(pending: Pending, row: Row, filled_row: Row) -> bool:
 
 
 def replaced(rows: pa.RecordBatch, changed_rows: Mapping[int, Row]) -> pa.RecordBatch:
-    """Returns a batch in which the rows with these numbers, in ascending order, have other values.
+    """Returns the batch with some rows replaced. It keeps the metadata of its schema.
 
-    The batch keeps the metadata of its schema.
+    `changed_rows` maps the numbers of these rows, in ascending order, to their new values.
     """
     if not changed_rows:
         return rows

@@ -114,7 +114,7 @@ class Pending:
         return self._fetched[key]
 
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the values that the store has."""
+        """Returns the values that the store has for these keys."""
         values = self._recent.get(keys)
         absent = [number for number, value in enumerate(values) if value is ABSENT]
         if absent:
@@ -141,7 +141,7 @@ class Pending:
     # Steps
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Begins a piece, whose checkpoint has these settings. Drops changes that were staged but not added."""
+        """Begins a piece. `settings` are those of its checkpoint. Drops changes that were staged but not added."""
         self._staged = Changes()
         self._fetched.clear()
         self.budget = FILLED_BYTES_MAX

@@ -16,7 +16,7 @@ ABSENT: Final = b"absent"
 
 @dataclass(slots=True)
 class RecentRows:
-    """Rows in two generations. A younger generation that reaches half of `nbytes_max` replaces the older one."""
+    """Rows in two generations. When the younger one reaches half of `nbytes_max`, it replaces the older one."""
 
     nbytes_max: int = NBYTES_MAX
     _young: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class RecentRows:
             self._old, self._young, self._nbytes = self._young, {}, 0
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the row of each of these keys: None if the row was deleted, ABSENT if it is not in memory."""
+        """Returns the row of each of these keys: None if the row was deleted, ABSENT if the key is not in memory."""
         young, old = self._young.get, self._old.get
         rows = [young(key, ABSENT) for key in keys]
         if self._old:
@@ -39,7 +39,7 @@ class RecentRows:
         return rows
 
     def forget(self, entity: str) -> None:
-        """Removes the rows of an entity, which were deleted from the store."""
+        """Removes the rows of an entity after they were deleted from the store."""
         prefix = entity.encode() + b"\0"
         self._young, self._old = (
             {key: row for key, row in rows.items() if not key.startswith(prefix)} for rows in (self._young, self._old)

@@ -23,7 +23,7 @@ from changelog.envelope.versions import Version
 
 WRITE_ROWS: Final = 20_000
 WRITE_BYTES: Final = 32 << 20
-"""A write to the store has about this many rows or bytes at most."""
+"""One write to the store has about this many rows, or this many bytes, at most."""
 
 _NOTHING = b""
 """The state of a marker. Until the end of the restore, a marker stands for a row that moved away."""
@@ -76,8 +76,8 @@ class _Restoring:
     A row is left out if the store has a newer row of its key. It is also left out if it is older than its entity's
     entry in `_floors`: the position of the last gap, truncate, or change of settings. When a row moves to another
     partition, older rows from the partition that it left may be read after the move. So a marker with the position of
-    the move stays under its old key until the end. `_untidy` says that there are markers, or rows from before a
-    truncate, which `end` deletes.
+    the move stays under the row's old key until the end. `_untidy` says that there are markers, or rows from before a
+    truncate, that `end` must delete.
     """
 
     _store: StateStore
@@ -90,7 +90,7 @@ class _Restoring:
     _untidy: bool = False
 
     def learn(self, log: Log) -> None:
-        """Reads the versions of columns and the gaps, which decide whether rows can be used."""
+        """Reads the versions of columns, and the gaps. Both decide whether rows can be used."""
         versions, gaps = (
             sorted(
                 (position, state)

@@ -54,7 +54,7 @@ class RocksStore:
 
     `changelog` says where the changelog is, such as `files /var/lib/changelog`. The folder is locked while the store is
     open. Raises ChangelogError: IN_USE if another process has the folder open, PRECONDITION if the folder belongs to
-    another changelog or has other files, STORAGE if it cannot be used.
+    another changelog or has other files, STORAGE if the folder cannot be used.
     """
 
     def __init__(self, path: Path, *, name: str, changelog: str) -> None:
@@ -219,7 +219,9 @@ def _failed(path: Path, reason: str) -> ChangelogError:
 
 
 def _options() -> Options:
-    """Returns RocksDB's options, for lookups of single rows of some hundred bytes with little memory."""
+    """Returns options that suit our use of RocksDB: lookups of single rows that have some hundred bytes, in little
+    memory.
+    """
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(CACHE_BYTES))
     blocks.set_bloom_filter(10, block_based=False)  # most keys of inserts are not in the store

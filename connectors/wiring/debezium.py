@@ -57,7 +57,10 @@ def _whole(topics: TopicsConfig | None) -> Whole | None:
 
 
 def candidate(topics: TopicsConfig) -> DebeziumCandidate:
-    """Returns the tables whose events are in topics, for `changelog init`. Does not connect to the brokers yet."""
+    """Returns an object through which `changelog init` reads the tables whose events are in `topics`.
+
+    Does not connect to the brokers yet.
+    """
     with kafka_needed():
         from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415
     return debezium_topics.candidate(topics)
@@ -105,7 +108,7 @@ def translation_settings(config: Config, source: DebeziumConfig) -> TranslationS
 
 
 def kafka_needed() -> AbstractContextManager[None]:
-    """Returns a context that raises ChangelogError (USAGE) if a package of the extra `kafka` is not installed."""
+    """Returns a context manager. It raises ChangelogError (USAGE) if a package of the extra `kafka` is missing."""
     return extra_needed("kafka", "[source.topics] needs {}, which is not installed")
 
 
@@ -117,7 +120,7 @@ def _columns(entity: EntityConfig) -> Iterator[str]:
 
 
 def _tables(config: Config, source: DebeziumConfig) -> Iterator[tuple[TableName, EntityConfig]]:
-    """Yields the tables that the configuration names, with their entities. Skips values that do not name a table."""
+    """Yields the tables that the configuration names, with their entities. Skips texts that are not names of tables."""
     for entity in config.entities.values():
         if entity.table is not None:
             with suppress(ValueError):  # `wiring.entities.resolve` reports it

@@ -1,4 +1,7 @@
-"""Opens topics with events of Debezium. This module needs the extra `kafka`, so it is imported only for topics."""
+"""Opens topics with events of Debezium.
+
+This module needs the extra `kafka`, so it is imported only when events are read from topics.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +20,7 @@ SECTION = "[source.topics]"
 
 
 def origin(name: str, topics: TopicsConfig) -> TopicsOrigin:
-    """Returns the reader of these topics. `name` is the name of its consumer group, unless `topics` names one."""
+    """Returns the reader of these topics. Its consumer group is `name`, unless `topics` names another."""
     return TopicsOrigin(
         TopicsSettings(
             client=Client(bootstrap_servers=topics.bootstrap_servers, options=topics.client, section=SECTION),
@@ -30,7 +33,7 @@ def origin(name: str, topics: TopicsConfig) -> TopicsOrigin:
 
 
 def candidate(topics: TopicsConfig) -> DebeziumCandidate:
-    """Returns the tables whose events are in these topics, for `changelog init`."""
+    """Returns an object through which `changelog init` reads the tables whose events are in these topics."""
     settings = TranslationSettings()
     if topics.registry is not None:
         settings = replace(settings, schema_of=schemas(topics.registry, topics.registry_client))

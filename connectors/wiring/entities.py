@@ -37,7 +37,8 @@ def table_text(table: TableName) -> str:
 
 
 def entity_name(table: TableName, home: str = "public") -> str:
-    """Returns the name that a table's entity has if the configuration gives it none; empty if no name can be made.
+    """Returns the default name of a table's entity, for which the configuration sets no name; empty if none can be
+    made.
 
     For a table in the schema `home`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
     The name depends only on the table itself, so a table that is created later does not rename an entity.
@@ -51,8 +52,8 @@ def entity_name(table: TableName, home: str = "public") -> str:
 def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
     """Returns the entities that `config` makes of the database's `tables`. The entities are sorted by name.
 
-    Raises one ChangelogError (USAGE) that lists all problems: names that the database does not have, tables without a
-    key, and settings that contradict each other.
+    Raises one ChangelogError (USAGE) that lists all problems: names of tables or columns that the database does not
+    have, tables without a key, and settings that contradict each other.
     """
     by_name = {(table.schema, table.name): table for table in tables}
     problems: list[str] = []

@@ -94,12 +94,12 @@ def findings(
     begun_entities: Iterable[str],
     lag_s: float | None,
 ) -> Iterator[Finding]:
-    """Yields the findings of `check` about Kafka: whether the broker was reached, the topics, and the rights of our
-    user.
+    """Yields what `check` finds on Kafka: whether a broker answers, whether the topics are as they should be, and
+    whether the service's user has the rights that it needs.
 
     `running` says whether the service runs now. If it does, the right to begin transactions is not tested, because the
-    test would fence off the service's producer. `begun_entities` has the entities that the changelog already has.
-    `lag_s` is the changelog's lag in seconds, None if it is unknown.
+    test would fence off the service's producer. `begun_entities` are the entities that the changelog already has.
+    `lag_s` is the changelog's lag in seconds, None if the lag is unknown.
     """
     settings = sink_settings(config, sink)
     try:
@@ -139,7 +139,10 @@ def _sources(settings: KafkaSettings, entities: Collection[str]) -> Finding:
 
 
 def forget(config: Config, sink: KafkaConfig) -> None:
-    """Deletes the checkpoint of this source, so that the source starts from the beginning. Raises ChangelogError."""
+    """Deletes the checkpoint of the configured source, so that the source starts from the beginning.
+
+    Raises ChangelogError.
+    """
     cleanup.forget_checkpoint(client(sink), config.prefix, config.name)
 
 
@@ -169,18 +172,18 @@ def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> d
 
 
 def delete(sink: KafkaConfig, names: Sequence[str]) -> None:
-    """Deletes these topics."""
+    """Deletes the topics `names`."""
     cleanup.delete_topics(client(sink), names)
 
 
 def repartition(
     config: Config, sink: KafkaConfig, entity: str, partitions: int, *, reach: failpoints.Reach
 ) -> Generation:
-    """Begins a new topic of the entity with this number of partitions, and returns the entity's present topic.
+    """Begins a new topic for the entity, with this number of partitions, and returns the new topic.
 
-    If the entity already has this number of partitions, nothing is changed. The service must be stopped. Raises
-    ChangelogError: USAGE if there is no such entity, DIVERGED if a topic has rows that are newer than the checkpoint,
-    and the errors of `changelog.connectors.sinks.kafka.repartition`.
+    If the entity already has this number of partitions, changes nothing and returns its present topic. The service must
+    be stopped. Raises ChangelogError: USAGE if there is no such entity, DIVERGED if a topic has rows that are newer
+    than the checkpoint, and the errors of `changelog.connectors.sinks.kafka.repartition`.
     """
     log = open_log(config, sink)
     visible_checkpoint = log.checkpoint()

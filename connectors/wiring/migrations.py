@@ -1,6 +1,6 @@
 """Opens what `changelog schemas plan` needs to try a migration and roll it back. So far, only PostgreSQL is supported.
 
-Only that command imports this module. The service imports neither this module nor the servers that this module starts.
+Only that command imports this module. So the service does not import `connectors.servers`, which this module needs.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,6 @@ def migrations(config: Config) -> Migrations:
 
 @contextmanager
 def empty_server() -> Iterator[str]:
-    """Starts an empty server of the database's kind, yields its connection string, and deletes it afterwards."""
+    """Starts an empty PostgreSQL server, yields its connection string, and deletes the server afterwards."""
     with temporary_server(settings={"fsync": "off"}) as server:
         yield server.dsn()

@@ -1,4 +1,7 @@
-"""Opens a MySQL or MariaDB database. `wiring.sources` imports this module only if needed: its client is optional."""
+"""Opens a MySQL or MariaDB database.
+
+This module needs an optional package, the client. So `wiring.sources` imports this module only for such a database.
+"""
 
 from collections.abc import Callable
 
@@ -31,5 +34,5 @@ def database(config: Config, source: MysqlConfig, stopping: Callable[[], bool]) 
 
 
 def candidate(dsn: str) -> Candidate:
-    """Returns the database that a connection string names. See `wiring.sources.candidate`."""
+    """Returns an object through which `changelog init` reads this database. See `wiring.sources.candidate`."""
     return MysqlCandidate(dsn)

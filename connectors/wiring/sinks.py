@@ -63,7 +63,7 @@ def open_folder(path: Path) -> Log:
 
 
 def refuse_other_envelope(config: Config, reader: str) -> None:
-    """Raises ChangelogError (USAGE) if the changelog is not in our own envelope, which `reader` needs."""
+    """Raises ChangelogError (USAGE) if the changelog is not in our own envelope, because `reader` reads no other."""
     if config.envelope != OWN_ENVELOPE:
         raise ChangelogError(
             Kind.USAGE,
@@ -84,7 +84,7 @@ def read_versions(log: Log) -> list[Version]:
 
 
 def read_gaps(log: Log) -> list[Record]:
-    """Returns the rows of the entity `gaps`, which record where changes were lost, oldest first."""
+    """Returns the rows of the entity `gaps`, oldest first. They record where changes were lost."""
     return [record for rows in log.read(entity=GAPS) for record in batch.records(rows)]
 
 

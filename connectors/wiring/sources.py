@@ -26,8 +26,8 @@ def database(
     """Returns the database that the configuration names. Does not connect yet.
 
     Once `stopping` returns True, every wait for the database ends. `alive` is called repeatedly while the database is
-    being opened, because this may take long without any failure. Raises ChangelogError (PRECONDITION) if the packages
-    for this kind of database are not installed.
+    being opened, because this may take long without any failure. Raises ChangelogError (USAGE) if the packages for this
+    kind of database are not installed.
     """
     if isinstance(config.source, DebeziumConfig):
         from changelog.connectors.wiring import debezium  # noqa: PLC0415 - slow, and few services need it
@@ -41,9 +41,9 @@ def database(
 
 
 def candidate(dsn: str) -> Candidate:
-    """Returns the database that a connection string names, for `changelog init`, which has no configuration yet.
+    """Returns an object through which `changelog init` reads the database that a connection string names.
 
-    Does not connect yet.
+    `changelog init` has no configuration yet. Does not connect yet.
     """
     if kind_of(dsn) == "mysql":
         with client_needed():
@@ -58,10 +58,10 @@ def kind_of(dsn: str) -> str:
 
 
 def event_trigger_script(dsn: str | None) -> str:
-    """Returns SQL that creates an event trigger, which writes each change of a table or publication into the log. An
-    administrator has to run it.
+    """Returns SQL that creates an event trigger. An administrator has to run this SQL.
 
-    Raises ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
+    The trigger writes each change of a table's or a publication's definition into PostgreSQL's log. Raises
+    ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
     """
     if dsn is not None and kind_of(dsn) != "postgres":
         raise ChangelogError(

@@ -36,6 +36,6 @@ def open_state(
 
 
 def _where(config: Config) -> str:
-    """Returns where the changelog is, in the form that the folder of its state stores."""
+    """Returns the text with which the state's folder says where its changelog is."""
     sink = config.sink
     return f"files {sink.path.absolute()}" if isinstance(sink, FilesConfig) else f"kafka {config.prefix}"

@@ -46,8 +46,8 @@ def read_status(settings: Config, *, counted: bool = True) -> dict[str, Any]:
 
     If the source or the sink does not answer, `problems` has a sentence about that, and the members that the answer
     would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it; and
-    `stamps` says by whom the newest changes were stamped, with the members of `StampShare`. Both are empty unless
-    `counted`, because they take long to read in a large changelog.
+    `stamps` says by whom the newest changes were stamped; its elements have the members of `StampShare`. `entities` and
+    `stamps` are empty unless `counted`, because they take long to read in a large changelog.
     `state` is there only if the configuration has a [state].
     `generations` is there only if an entity was repartitioned. It has the topics of each such entity, as the checkpoint
     lists them.
@@ -113,10 +113,9 @@ def _read_changelog(settings: Config, problems: list[str], *, counted: bool) -> 
 
 
 def read_shares(settings: Config, log: Log, entities: Collection[str]) -> Sequence[StampShare]:
-    """Counts the stamps of the newest changes. The result is empty if the configured envelope is not our own, because
-    other envelopes have no stamps.
+    """Counts the stamps of the newest changes of `entities`, the entities of the changelog.
 
-    `entities` are the entities of the changelog.
+    The result is empty if the configured envelope is not our own, because other envelopes have no stamps.
     """
     if not entities or settings.envelope != OWN_ENVELOPE:
         return ()
@@ -191,8 +190,8 @@ def _slot(hold: Hold) -> dict[str, Any]:
 def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields each entity with the progress of reading its table.
 
-    `complete` tells whether its table was read to the end. `pages_done` and `pages` are the numbers of published pages
-    and of all pages. `stale` names the columns whose values in older messages differ from the values in the table.
+    `complete` tells whether the table was read to the end. The table has `pages` pages; the rows of `pages_done` of
+    them are published. `stale` names the columns whose values in older messages differ from the values in the table.
     """
     for name, progress in checkpoint.windows.items() if checkpoint else ():
         pages_done, pages = pages_read(progress)
@@ -230,7 +229,7 @@ def _repairs(checkpoint: Checkpoint | None) -> dict[str, Any]:
     """Returns the repairs that `read_status` reports.
 
     `open` has an object for each entity that is being repaired: what remains to be done, and the ids of the signals
-    that asked for it. `paused` lists the entities whose tables are not read until `changelog signal resume`.
+    that asked for the repair. `paused` lists the entities whose tables are not read until `changelog signal resume`.
     """
     if checkpoint is None:
         return {"open": {}, "paused": []}

@@ -142,7 +142,7 @@ class _ValueDecoder:
     def _avro(self, value: bytes) -> Envelope:
         if self._registry is None:
             raise ChangelogError(
-                Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
+                Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro" and registry'
             )
         if len(value) < _HEADER_BYTES:
             raise ChangelogError(Kind.MALFORMED, "a message is shorter than the header with its schema id")

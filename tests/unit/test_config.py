@@ -230,10 +230,10 @@ def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
 @pytest.mark.parametrize(
     ("totals", "problem"),
     [
-        ("", "totals.by: is missing: the columns whose values make the groups"),
+        ("", "totals.by: is missing: add the columns whose values make the groups"),
         (
             'session = { column = "at", gap_seconds = 9 }',
-            "totals.by: is missing: the columns that say to whom a session",
+            "totals.by: is missing: add the columns that say to whom a session",
         ),
         (
             'by = ["x"], window = { column = "at", seconds = 9 }, session = { column = "at", gap_seconds = 9 }',
@@ -360,9 +360,8 @@ def test_a_malformed_dsn_is_not_quoted(file: Path, dsn: str) -> None:
 
 
 def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.toml", {}) == [
-        f"{tmp_path / 'none.toml'}: no such file; write one with `changelog init --dsn DSN`, or name it with --config"
-    ]
+    hint = "write a configuration with `changelog init --dsn DSN`, or name its file with --config"
+    assert refusal(tmp_path / "none.toml", {}) == [f"{tmp_path / 'none.toml'}: no such file; {hint}"]
     (tmp_path / "mask.key").unlink()
     assert refusal(file, ENVIRON) == [
         f"{file}: mask.key: {tmp_path / 'mask.key'} cannot be read (No such file or directory)"

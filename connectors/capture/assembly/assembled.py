@@ -41,7 +41,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRows:
-    """Rows of the changelog in the log's order, and the commit and the transaction id of each.
+    """Rows of the changelog in the log's order, and the commit and the transaction id of each row.
 
     The metadata of `rows` has the columns of their entities. `unstamped` counts, by entity, the changes without a stamp
     (which says who made a change). It covers only entities whose policy is to warn about such changes. If a policy
@@ -83,7 +83,7 @@ class Assembled:
       (`changelog.envelope.columnar.batch.shapes`), which are the same for all rows of a batch.
     - `through`: the end of the last transaction that ended in the block, None if none ended.
     - `partial`: whether the last row belongs to a transaction that does not end in the block.
-    - `altered`: the changes that tables made to their columns. `announced`: the new versions of columns.
+    - `altered`: the changes of the tables' columns. `announced`: the new versions of columns.
     - `unstamped`: as in `EncodedRows`.
     - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
     - `signals`: the messages that may be signals (requests to the service). With each, its place and the number that

@@ -121,7 +121,7 @@ class AssemblyRun:
     logs need it: those that may deliver a row before a message although the message comes first in the log.
 
     `encode` and `place_of` must not refer to the run, directly or indirectly. Such a cycle would keep the block, of
-    many MiB, in memory until Python's garbage collector finds it, which is many blocks later.
+    many MiB, in memory until Python's garbage collector finds the cycle, many blocks later.
     """
 
     def __init__(self, assembly: Assembly, encode: Encode, *, place_of: Callable[[int], int] | None = None) -> None:
@@ -161,7 +161,7 @@ class AssemblyRun:
         self._assembly.open = None
 
     def take(self, rows: int) -> None:
-        """Takes the next `rows` rows of the block, which belong to the open transaction.
+        """Takes the next `rows` rows of the block. They belong to the open transaction.
 
         A description of a table between two rows does not end their span. Raises ChangelogError: LIMIT if the
         transaction is too large, MALFORMED if no transaction is open.
@@ -279,7 +279,7 @@ class AssemblyRun:
         self._assembled.statements.append((content, change.transaction.commit))
 
     def describe(self, entity: Entity, table: TableColumns) -> None:
-        """Records that the log describes an entity's table, and that its next rows have these columns."""
+        """Records that the log describes an entity's table, and that the table's next rows have these columns."""
         self._assembled.described = self._opened().transaction.commit
         self.set_columns(entity, table)  # even if these are not new: a table read may have set others
 
@@ -288,12 +288,12 @@ class AssemblyRun:
         self._assembly.announcer.set_columns(entity, table)
 
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
-        """Records that the columns of a table changed here. Discards rows read from it that are not published yet."""
+        """Records that the columns of a table changed here. Discards rows that were read from it but not published."""
         self._assembled.altered.append(changes)
         self.discard(table)
 
     def discard(self, table: tuple[str, str]) -> None:
-        """Discards rows read from the table that are not published yet, because a statement may have changed it."""
+        """Discards rows that were read from the table but not published: a statement may have changed the table."""
         if self._assembly.listener is not None:
             self._assembly.listener.discard(table)
 
@@ -303,8 +303,8 @@ class AssemblyRun:
         return Change(transaction=open_transaction.transaction, ordinal=open_transaction.ordinal, stamp=None).position()
 
     def flush(self, *, but_last: int = 0) -> None:
-        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`. Reports them to the
-        listener.
+        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`. Reports the encoded
+        rows to the listener.
 
         Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, the
         rows before that row's transaction are recorded, and ChangelogError (STOP) is raised; then call `fail`.
@@ -419,7 +419,7 @@ class AssemblyRun:
                 self._publish_read(rows, change.transaction.commit, listener)
 
     def _publish_read(self, rows: pa.RecordBatch, commit: int, listener: Listener) -> None:
-        """Publishes the rows of a table read, which have the columns that the table had when it was read."""
+        """Publishes the rows of a table read. They have the columns that the table had when it was read."""
         shapes, relation = batch.shapes(rows), batch.relation(rows)
         for entity in self._assembly.entities.values():
             if entity.name in shapes:
@@ -438,7 +438,7 @@ class AssemblyRun:
             self._publish(encoded.rows.slice(0, count), encoded.commits[:count])
 
     def _publish(self, rows: pa.RecordBatch, commits: Ints) -> None:
-        """Adds the rows to the result. If the columns of an entity are new, adds their version before its first row."""
+        """Adds the rows to the result. If an entity needs a new version, adds the version before its first row."""
         begin = 0
         for first in self._assembly.announcer.firsts(rows):
             if first.row > begin:

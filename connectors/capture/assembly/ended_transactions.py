@@ -16,7 +16,7 @@ class EndedTransactions:
     _parts: list[tuple[Transaction, int] | tuple[SpanColumns, Ints]] = field(default_factory=list)
 
     def add(self, transaction: Transaction, end: int) -> None:
-        """Adds a transaction that ends at a place in the log."""
+        """Adds a transaction. `end` is the place in the log at which it ends."""
         self._parts.append((transaction, end))
 
     def add_all(self, spans: SpanColumns, ends: Ints) -> None:
@@ -40,6 +40,6 @@ class EndedTransactions:
         return None
 
     def keep_before(self, commit: int) -> None:
-        """Forgets the transactions with this commit or a later one. Only `last` may be called afterwards."""
+        """Forgets all transactions but the last one before `commit`. Only `last` may be called afterwards."""
         last = self.last(commit)
         self._parts = [] if last is None else [last]

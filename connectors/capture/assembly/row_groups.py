@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 FEW_ROWS = 32
-"""A group of up to this many rows is encoded row by row, which costs less than encoding the rows together."""
+"""A group of up to this many rows is encoded row by row: that costs less than encoding the rows together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,3 +1,3 @@
-"""Turns decoded rows into changelog rows. A simple path, which defines what is correct, encodes single rows; a faster
-one encodes many at once.
+"""Turns decoded rows into changelog rows. There are two paths: a simple path encodes single rows, and a faster path
+encodes many rows at once. The simple path defines what is correct.
 """

@@ -20,14 +20,14 @@ _TIMESTAMPTZ = re.compile(_TIMESTAMP.pattern + rb"\+00")
 class Shape(Enum):
     """How the server's text becomes the JSON value."""
 
-    RAW = auto()  # the text is the JSON token
-    PLAIN = auto()  # in quotes; the text never needs escaping
-    TEXT = auto()  # in quotes, escaped
-    BOOL = auto()  # true or false; the text is t or f
-    FLOAT = auto()  # the text; NaN and infinities are in quotes
-    TIMESTAMP = auto()  # ISO 8601 without a zone
-    TIMESTAMPTZ = auto()  # ISO 8601 in UTC
-    OTHER = auto()  # only `to_json` can convert it, one value at a time
+    RAW = auto()  # the text is used unchanged
+    PLAIN = auto()  # the text is put in quotes; it never needs escaping
+    TEXT = auto()  # the text is escaped and put in quotes
+    BOOL = auto()  # the text is t or f, and becomes true or false
+    FLOAT = auto()  # the text is used unchanged, but NaN and infinities are put in quotes
+    TIMESTAMP = auto()  # the text becomes ISO 8601 without a zone, in quotes
+    TIMESTAMPTZ = auto()  # the text becomes ISO 8601 in UTC, in quotes
+    OTHER = auto()  # only `to_json` can convert the text, one value at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def timestamp(text: bytes) -> bytes:
 
 
 def timestamptz(text: bytes) -> bytes:
-    """Converts like `timestamp`, with `Z` at the end."""
+    """Converts like `timestamp`, but the result has a `Z` at the end."""
     match = _TIMESTAMPTZ.fullmatch(text)
     return b'"%bT%b.%bZ"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 

@@ -32,7 +32,7 @@ _VALUE, _NULL, _TOKEN = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonRows:
-    """The keys and JSON objects of rows of one table that have the same op, without their provenance.
+    """The keys and JSON objects of rows of one table, all with the same op. The rows' provenance is not included.
 
     `Template.texts` takes rows and numbers them from 0. `places` has the numbers of the rows that it encoded.
     `other_places` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,
@@ -75,10 +75,11 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """The constants of a template that become part of values, such as `true`: the start and length of each.
+    """The places of constants that become part of values, such as `true`.
 
-    If the fraction of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction
-    up to six digits. `fractions_z[n]` is the same with a Z at its end.
+    A place is the start and the length of a constant in the text that has all constants of a template. If the fraction
+    of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction up to six
+    digits. `fractions_z[n]` is the same with a Z at its end.
     """
 
     true: tuple[int, int]
@@ -287,7 +288,7 @@ class _Value:
             self.states = np.where(self._null, _NULL, _VALUE).astype(np.int8)
 
     def texts(self, marks: _Marks, base: int) -> list[Segment]:
-        """Returns the segments of the values, which have length 0 for a null."""
+        """Returns the segments of the values. The segments of a null have length 0."""
         match self._field.codec.shape:
             case Shape.RAW | Shape.PLAIN:
                 return [(self._starts, self._lengths)]
@@ -360,7 +361,7 @@ class _Value:
 
 
 def _incomplete_dates(buffer: Bytes, starts: Offsets) -> Mask:
-    """Returns a mask of the values that begin with a date with the year, month or day 0."""
+    """Returns a mask of the values that begin with a date in which the year, the month or the day is 0."""
     pairs: npt.NDArray[np.uint16] = np.ndarray((len(buffer) - 1,), "u2", buffer=buffer, strides=(1,))
     zeros = pairs[np.minimum(starts + np.array([[0], [2], [5], [8]]), len(pairs) - 1)] == int.from_bytes(b"00")
     mask: Mask = (zeros[0] & zeros[1]) | zeros[2] | zeros[3]

@@ -2,8 +2,8 @@
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
 place. The rows of a block arrive here as several `JsonRows`. Each has the keys and JSON objects of the rows of one
-table with the same op (the kind of change). The columns that this module adds follow from a row's transaction, its
-stamp (who made the change), and its ordinal. A *span* is a run of rows with the same transaction and stamp.
+table with the same op (the kind of change). This module adds the columns that depend on a row's transaction, on its
+stamp (who made the change), or on its ordinal. A *span* is a run of rows with the same transaction and stamp.
 
 The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
 The last part of the record's position, the *position ordinal*, is twice the row's ordinal. A row that moves to another
@@ -208,12 +208,12 @@ def _stamp_text(stamp: Stamp) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _second_text(second: int) -> bytes:
-    """Returns a time, in seconds since 1970, as `json_codec` writes it. Cached, as many transactions share a second."""
+    """Returns a time, in seconds since 1970, as `json_codec` writes it. Cached: many transactions share a second."""
     return (_UNIX + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds").encode()
 
 
 def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
-    """Returns the JSON between a transaction's name and the constant tail, as a matrix (transactions, _TIME_LENGTH)."""
+    """Returns the JSON between each transaction's name and the tail: a matrix of shape (transactions, _TIME_LENGTH)."""
     seconds, microseconds = np.divmod(committed_at, 1_000_000)
     distinct, codes = np.unique(seconds, return_inverse=True)
     second_texts = np.array([_BEFORE_TIME + _second_text(second) + b'.000000Z"' for second in distinct.tolist()])

@@ -44,8 +44,8 @@ class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Update(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A changed row.
 
-    `old_kind` is O if `old` is the complete old row, and K if `old` has only the columns of the replica identity. Both
-    are None if the log has nothing of the old row.
+    `old_kind` is O if `old` is the complete old row, and K if `old` has only the columns of the replica identity. If
+    the log has nothing of the old row, `old_kind` and `old` are None.
     """
 
     relid: int

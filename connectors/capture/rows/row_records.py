@@ -92,7 +92,7 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
 
     There are two records if the row moved to another key or partition, and none if a policy or an operator's decision
     leaves the row out. Raises ChangelogError: STOP if a policy refuses the row and there is no decision on it,
-    MALFORMED if the row does not fit the columns of its table, LIMIT if it is too large.
+    MALFORMED if the row does not fit the columns of its table, LIMIT if the row is too large.
     """
     _check_width(binding, row)
     try:
@@ -136,8 +136,8 @@ def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
 def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     """Returns the records of a truncate: one for each partition of the entity.
 
-    If the entity's policy is to stop, an operator may decide to skip the truncate, or to set a single record of it
-    aside. Raises ChangelogError (STOP) if there is no decision yet.
+    If the entity's policy is to stop, an operator decides: to publish the truncate, to skip it, or to set only one of
+    its records aside. Raises ChangelogError (STOP) if there is no decision yet.
     """
     position = change.position()
     envelope = Envelope(
@@ -251,7 +251,7 @@ def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Re
 
 
 def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
-    """Returns a record of a row whose key or partition is unknown, with the values that the log has of it.
+    """Returns a record of a row whose key or partition is unknown. It has the values that the log has of the row.
 
     An operator may set this record aside (`dead-letter`). Its key is empty.
     """

@@ -146,7 +146,7 @@ class Meta:
     - `spans`: the number of the row's span in `columns`.
     - `ordinals`: the row's ordinal.
     - `published`: how much of the row's transaction was published already; see `Span`.
-    - `commits`: the commit of the row's transaction.
+    - `commits`: the member `commit` of the row's transaction.
     - `stamped`: whether the row has a stamp.
     """
 

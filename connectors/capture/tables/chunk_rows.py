@@ -104,7 +104,7 @@ class ChunkRows:
 
 
 def combined(parts: Sequence[pa.RecordBatch], binding: Binding) -> pa.RecordBatch:
-    """Joins non-empty parts into one batch, whose metadata describes the columns of the entity."""
+    """Joins non-empty parts into one batch. The batch's metadata describes the columns of the entity."""
     plain = [part.replace_schema_metadata(None) for part in parts]
     whole = plain[0] if len(plain) == 1 else pa.Table.from_batches(plain).combine_chunks().to_batches()[0]
     return batch.with_shapes(whole, {binding.entity.name: binding.shape}, relation=binding.relid)

@@ -19,8 +19,8 @@ _PAUSE_S = 0.2
 class ChunkThreads:
     """A few threads that read chunks.
 
-    `tables` gives the table of each entity. Each thread calls `sessions` once, which opens connections to the database
-    and yields the function that reads a chunk over them.
+    `tables` gives the table of each entity. Each thread calls `sessions` once. `sessions` opens connections to the
+    database, and yields the function that reads a chunk over them.
     """
 
     def __init__(

@@ -16,7 +16,9 @@ from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Reco
 
 
 def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
-    """Returns a delete whose `original` is the ghost's last state, without columns that no longer fit the table."""
+    """Returns a delete of the ghost. Its `original` is the ghost's last state; columns that no longer fit the table are
+    left out.
+    """
     provenance = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
     original, left_out = _fitting(binding, ghost)
     source = replace(

@@ -46,7 +46,7 @@ class PlannedReads:
         return not all(sweep.complete for sweep in self.sweeps.values())
 
     def reached(self, changed: Collection[str], *, idle: bool) -> Reached:
-        """Returns the progress of lookups and sweeps, without the entities `changed`, whose plan is out of date.
+        """Returns the progress of lookups and sweeps. Leaves out the entities `changed`: their plan is out of date.
 
         `idle` says that all planned reads are complete.
         """

@@ -73,7 +73,7 @@ class Repair:
 
     @property
     def nbytes(self) -> int:
-        """Returns the size of all keys of this repair in the checkpoint's JSON, without quotes, in bytes."""
+        """Returns how many bytes the keys of this repair take in the checkpoint's JSON, not counting quotes."""
         return sum(len(msgspec.json.encode(key)) - len('""') for key in (*self.keys, *self.absent))
 
 

@@ -77,7 +77,7 @@ class _Part:
 
 
 def of_keys(read: Read, entity: str, keys: Collection[str]) -> Sequence[Ghost]:
-    """Returns the states of those `keys` that are alive in the entity's changelog.
+    """Returns a ghost for each of `keys` that is alive in the entity's changelog.
 
     Raises ChangelogError: CONNECTION if rows disappear while they are read, MALFORMED if a row has no state.
     """
@@ -281,7 +281,7 @@ def _read_ghosts(
 def _states(read: Read, folded_rows: pa.Table, names: pa.StringArray) -> Iterator[tuple[str, Ghost]]:
     """Reads the rows in `folded_rows` from the changelog again, because a fold keeps no states.
 
-    Yields the entity and the state of each row. Rows are recognised by their entity, key and sort key.
+    Yields the entity and the ghost of each row. Rows are recognised by their entity, key and sort key.
     """
     if not folded_rows.num_rows:
         return

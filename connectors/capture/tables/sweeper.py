@@ -21,11 +21,10 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import RETRIED, ChangelogError
 
 FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
-"""The fail points of a sweep, at which tests can crash the process."""
+"""The fail points of a sweep (see `changelog.connectors.failpoints`)."""
 
 SNAPSHOT_INTERVAL_S = 5.0
-"""How often a sweep takes a snapshot, in seconds. With each snapshot, `Windows` can forget keys that it no longer
-needs.
+"""The seconds between two snapshots of a sweep. With each snapshot, `Windows` can forget keys that it no longer needs.
 """
 
 Snapshots = Callable[[], AbstractContextManager[Callable[[], Visibility]]]
@@ -37,8 +36,8 @@ _log = structlog.get_logger("source")
 class Sweeper:
     """Runs, in a thread of its own, the sweeps that were planned when the source opened.
 
-    `sweeps` has the lookup of each entity to sweep, and `repairs` the repairs that ask for them. `read` reads the
-    stored rows of entities. `reach` is called at each of `FAIL_POINTS`.
+    `sweeps` has the lookup of each entity to sweep, and `repairs` the repairs that ask for these sweeps. `read` reads
+    the stored rows of entities. `reach` is called at each of `FAIL_POINTS`.
     """
 
     def __init__(

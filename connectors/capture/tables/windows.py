@@ -75,7 +75,7 @@ class Visibility(Protocol):
         """Returns a mask of the transactions that the snapshot does not see."""
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """Returns the transactions below `horizon` that the snapshot does not see, as far as they can be named."""
+        """Returns the ids of transactions that the snapshot does not see, if they are known and below `horizon`."""
 
 
 class WindowRows(Protocol):
@@ -148,8 +148,8 @@ class TableTask(Task, Protocol):
 class Chunk:
     """A part of a task that was handed out: it is being read, or waits until its message arrives.
 
-    `generation` is the task's generation when `part` was handed out. `discarded` says that the table has
-    changed since, so that the rows must not be published. `snapshot` and `rows` are None until they are known.
+    `generation` is the task's generation when `part` was handed out. `discarded` says that the table has changed since
+    then, and the rows must not be published. `snapshot` and `rows` are None until they are known.
     """
 
     task: Task
@@ -296,7 +296,7 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops the touched keys of transactions that every snapshot in use sees, and so every later one, too."""
+        """Drops the touched keys of transactions that every snapshot in use sees. Later snapshots see them, too."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
@@ -370,7 +370,7 @@ class Windows:
         return None
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Any) -> bool:
-        """Records the snapshot and the table that the chunk is read from. Returns whether the chunk may be read now."""
+        """Records the snapshot under which the chunk will be read. Returns whether the chunk may be read now."""
         with self._changed:
             self.changes += 1
             chunk = self._chunks[nonce]
@@ -437,7 +437,7 @@ class Windows:
         return self._waiting
 
     def progress(self) -> dict[str, Any]:
-        """Returns, by entity, the entries of the tables that a checkpoint stores."""
+        """Returns, by entity, the entry that a checkpoint stores for each table."""
         with self._changed:
             return {entity: table.to_json() for entity, table in self._tables.items()}
 

@@ -1,9 +1,9 @@
-"""Tests values with the Bloom filters of Parquet files, because pyarrow writes such filters and cannot read them.
+"""Tests values with the Bloom filters of Parquet files. pyarrow writes such filters, but cannot read them.
 
 A Bloom filter is a bit set for one column of a row group. It shows either that a value is certainly not there, or that
-it may be there. Parquet's filter is a row of blocks of 32 bytes. The upper half of a value's hash (XXH64) chooses a
-block, and the lower half chooses one bit in each of the block's eight words. So a test reads the filter's header and
-one block. Specification: https://github.com/apache/parquet-format/blob/master/BloomFilter.md
+the value may be there. Parquet's filter is a row of blocks of 32 bytes. The upper half of a value's hash (XXH64)
+chooses a block, and the lower half chooses one bit in each of the block's eight words. So a test reads the filter's
+header and one block. Specification: https://github.com/apache/parquet-format/blob/master/BloomFilter.md
 """
 
 import os

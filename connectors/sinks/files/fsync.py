@@ -1,4 +1,4 @@
-"""Makes folders and files durable, so that they survive a crash of the machine. Both functions raise OSError."""
+"""Makes folders and files durable, so that they survive a crash of the machine. Both functions may raise OSError."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
 
 
 def sync(path: Path) -> None:
-    """Calls fsync on a file, for its content, or on a folder, for its entries."""
+    """Makes the content of a file durable, or the entries of a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

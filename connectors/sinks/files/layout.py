@@ -30,15 +30,15 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position
 
 CHECKPOINT = b"changelog.checkpoint"
-"""The footer metadata that holds the checkpoint, as JSON."""
+"""The key of the checkpoint in a footer's metadata. The checkpoint is stored as JSON."""
 
 SEQUENCE = b"changelog.sequence"
-"""The footer metadata that holds the sequence of the file, as decimal text."""
+"""The key of the file's sequence in a footer's metadata. The sequence is stored as decimal text."""
 
 CHECKSUM = b"changelog.crc32"
-"""The footer metadata that holds the CRC-32 of the checkpoint's JSON, as decimal text.
+"""The key in a footer's metadata for the CRC-32 of the checkpoint's JSON, stored as decimal text.
 
-Parquet has checksums of its own only for pages of rows."""
+It is needed because Parquet's own checksums only cover pages of rows."""
 
 MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
@@ -119,7 +119,7 @@ def verify(file: Path) -> Checkpoint:
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass
-    # Otherwise, the pool would retain several times the size of the largest row.
+    # Otherwise, Arrow's memory pool would retain several times the size of the largest row.
     pa.default_memory_pool().release_unused()
     return checkpoint
 

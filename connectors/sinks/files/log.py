@@ -114,8 +114,8 @@ def follow(
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Returns the last checkpoint of the changelog at `path`, None if there is none.
 
-    Takes no lock, so a service can set a damaged file aside after this function has listed it and before it opens it.
-    Then the function tries once more.
+    Takes no lock. So a service can set a damaged file aside after this function has listed the file, and before it has
+    opened the file. Then the function tries once more.
     """
     try:
         return find_recovery(path).checkpoint
@@ -205,7 +205,7 @@ class FileLog:
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
     def _refuse_unknown(self, *entities: str) -> None:
-        """Raises ChangelogError (USAGE) if the changelog has no entity of one of these names.
+        """Raises ChangelogError (USAGE) if the changelog lacks one of these entities.
 
         An entity that has no rows yet is known because the checkpoint has its settings. An entity that was removed
         from the configuration is known because the changelog still has its rows.
@@ -222,7 +222,7 @@ class FileLog:
 
 
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
-    """Returns the position of the selected row just before the last `count` selected rows; None if there is none.
+    """Returns the position of the selected row just before the last `count` selected rows; None if no row is there.
 
     If `count` is 0, this is the position of the newest row, selected or not. Reads the newest file first. If that file
     has too few rows, reads the newest two files, then the newest four, and so on.
@@ -394,7 +394,10 @@ def _archived(path: Path, manifest: Manifest, selection: Selection) -> Iterator[
 
 
 def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Groups files, which are sorted by their first position, into runs of files whose ranges of positions overlap."""
+    """Groups files into runs. Within a run, the files' ranges of positions overlap.
+
+    `files` are sorted by their first position.
+    """
     run: list[ArchiveFile] = []
     last = ""
     for file in files:

@@ -38,10 +38,11 @@ class ArchiveFile:
     """One file of the archive.
 
     `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the lowest and the
-    highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to the first offset that
-    was read, and the offset after the last one. Partition 5 of the entity's second topic (see `changelog repartition`)
-    is written as `G2/5`. `keys` are the lowest and the highest key, in the order of their UTF-8 bytes. (Python's
-    strings have the same order.) Older versions of this program write manifests in which no file has `keys`.
+    highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to two offsets: that of
+    the first message that was read, and the offset after the last one. Partition 5 of the entity's second topic (see
+    `changelog repartition`) is written as `G2/5`. `keys` are the lowest and the highest key, in the order of their
+    UTF-8 bytes. (Python's strings have the same order.) Older versions of this program wrote manifests in which no file
+    has `keys`.
     """
 
     path: str
@@ -56,7 +57,7 @@ class ArchiveFile:
     def day(self) -> str:
         """The day of the rows (`2026-11-21`), taken from the name of the file's folder; empty if the name has no day.
 
-        If the file belongs to a `level`, it has rows of several days, and this is the last one.
+        If the file belongs to a `level`, it has rows of several days, and this is the last of these days.
         """
         match = _DAY.search(self.path)
         return match[1] if match else ""
@@ -69,10 +70,10 @@ class ArchiveFile:
 
     @property
     def level(self) -> str:
-        """Names the level that the file belongs to; empty if the file has the rows of one day.
+        """The name of the level to which the file belongs; empty if the file has the rows of one day.
 
-        A level is a set of files that a run of the archiving job wrote for one entity, with rows of several days. No
-        two files of a level have the same key, unless one key has more rows than a file can have.
+        One run of the archiving job writes a level: a set of files with rows of one entity and of several days. No two
+        files of a level have the same key, unless one key has more rows than a file can have.
         """
         return self.path.rpartition("-")[0] if _FROM.search(self.path) else ""
 
@@ -83,7 +84,7 @@ class Manifest:
 
     For an archive that is filled from Kafka, `offsets` maps topic and partition to the offset at which the next run of
     the archiving job begins. `complete` maps each entity to a position up to which the archive has all rows of the
-    entity. `at` is when the manifest was made (ISO 8601, UTC). `writer` identifies the run of the job that made it.
+    entity. `at` is when the manifest was made (ISO 8601, UTC). `writer` identifies the run that made the manifest.
     """
 
     format: int
@@ -112,7 +113,8 @@ def manifest_number(name: str) -> int | None:
 def parse_manifest(text: bytes, where: str) -> Manifest | None:
     """Parses the content of a manifest file; returns None if the content is not whole.
 
-    `where` names the file in errors. Raises ChangelogError if a newer version of this program wrote the manifest.
+    `where` is what error texts call the file. Raises ChangelogError if a newer version of this program wrote the
+    manifest.
     """
     body, mark, checksum = text.rpartition(_MANIFEST_CHECKSUM)
     if mark and checksum != b"%d}" % zlib.crc32(body):

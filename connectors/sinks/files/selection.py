@@ -35,10 +35,11 @@ _SCHEMAS = texts([SCHEMAS])[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The rows that a reader asked for; without `entities`, all rows but those of `schemas` (versions of columns).
+    """The rows that a reader asked for. Without `entities`, these may be rows of every entity but `schemas`.
 
     If `ordered` is False, archived rows come file by file, in the order in which the manifest lists the files. If
-    `trusts_key_ranges` is False, a file is searched even if `key` is outside its range of keys in the manifest.
+    `trusts_key_ranges` is False, a file is searched even if `key` is outside the range of keys that the manifest has
+    for the file.
     """
 
     entities: Sequence[str] | None = None
@@ -50,7 +51,7 @@ class Selection:
 
     @property
     def is_rare(self) -> bool:
-        """Whether few rows of a file are selected, so that a reader looks for them before it reads whole rows."""
+        """Whether few rows of a file are selected. If so, a reader looks for them before it reads whole rows."""
         return self.key is not None or self.identifier is not None
 
     def columns(self) -> list[str]:
@@ -71,7 +72,7 @@ class Selection:
     def may_be_in_group(self, group: Any, may_hold: Callable[[Any, str], bool]) -> bool:
         """Returns False if the metadata of a row group shows that the group holds no selected row.
 
-        `may_hold` tests a value with the Bloom filter of a column of the group.
+        `may_hold` takes a column's metadata and a value, and tests the value with the column's Bloom filter.
         """
         if self.entities is not None and not any(_is_within(_column(group, "entity"), name) for name in self.entities):
             return False

@@ -50,7 +50,7 @@ FAIL_POINTS = (
     "files:resume-dropped",
     "files:set-aside",
 )
-"""The boundaries between steps, at which tests make the process crash."""
+"""The places between two steps at which tests make the process crash."""
 
 ROW_GROUP_ROWS = 16_384
 """The most rows in one row group. A reader either skips a row group, or holds all of it in memory."""
@@ -130,7 +130,7 @@ class FileSink:
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Keeps `rows` in memory until the next commit.
 
-        They have the columns of `changelog.envelope.columnar.batch.SCHEMA`, and are in the order of their positions.
+        The rows have the columns of `changelog.envelope.columnar.batch.SCHEMA`, in the order of the rows' positions.
         """
         self._added += rows
 
@@ -199,7 +199,7 @@ class FileSink:
     def _find_marked(self) -> Sequence[int]:
         """Finds the files with rows of `schemas` or `gaps` by reading all files.
 
-        An older version of this program may have written the checkpoint. Such a checkpoint does not list these files.
+        This is necessary if an older version of this program wrote the checkpoint, because it did not list these files.
         """
         whole = [sequence for sequence in sequences(self._path) if sequence <= self._end.sequence]
         return [sequence for sequence in whole if holds_any(log_file(self._path, sequence), _MARKED)]
@@ -252,9 +252,9 @@ class FileSink:
             raise _not_alone(self._path)
 
     def _tidy(self) -> None:
-        """Removes temporary files that a crash left, sets aside files that are not log files, and syncs both folders.
+        """Removes temporary files that a crash left, and sets aside files that are not log files.
 
-        After the sync, every file that this sink sees is durable.
+        Then calls fsync on the folders. After that, every file that this sink sees is durable.
         """
         _remove(self._path / f"{_TEMPORARY}resume")
         for file in sorted(log_folder(self._path).iterdir()):
@@ -283,7 +283,7 @@ class FileSink:
         self._reach("files:set-aside")
 
     def _mend(self) -> None:
-        """Repairs what `recover` found: removes a resume record that it ignored, and sets aside a damaged newest file.
+        """Removes a resume record that `recover` ignored, and sets aside a damaged newest file.
 
         After a crash at any point, the method can be called again.
         """
@@ -329,7 +329,7 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
                 writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
     if table.nbytes > ROW_GROUP_BYTES:
-        # Otherwise, the pool would retain several times the size of the largest row.
+        # Otherwise, Arrow's memory pool would retain several times the size of the largest row.
         pa.default_memory_pool().release_unused()
 
 

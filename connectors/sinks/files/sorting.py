@@ -1,8 +1,8 @@
-"""Sorts rows by their positions, with a bound on memory.
+"""Sorts rows by their positions, in limited memory.
 
 Files of an archive are sorted by key, so rows that follow each other in the changelog are far apart in such files. Rows
-that fit into memory are sorted there. If there are more, they are sorted in parts that fit; each sorted part is written
-to a temporary file, and then the parts are merged.
+that fit into memory are sorted there. If there are more rows, they are sorted in parts that fit. All sorted parts are
+written to one temporary file, and then merged.
 """
 
 import os
@@ -112,8 +112,9 @@ class _TemporaryRows:
 class _Part:
     """A sorted part that is being merged.
 
-    `chunks` says where the chunks are that have not been read. `rows` is the chunk that was read last, and `places` has
-    the position and the partition of each of its rows. The rows before `next_index` are merged already.
+    `chunks` says where in the temporary file the chunks are that have not been read. `rows` is the chunk that was read
+    last, and `places` has the position and the partition of each of its rows. The rows before `next_index` are merged
+    already.
     """
 
     source: _TemporaryRows
@@ -142,9 +143,9 @@ class _Part:
 def _merged(parts: list[_Part]) -> Iterator[pa.Table]:
     """Merges sorted parts.
 
-    Each part has a current chunk. The last rows of these chunks are compared: all rows up to the earliest of them are
-    in the current chunks, so they can be sorted and yielded. This uses up at least one chunk, and its part then reads
-    its next chunk.
+    Each part has a current chunk. This function compares the last rows of these chunks. All rows up to the earliest of
+    the last rows are in the current chunks, so the function can sort and yield them. Then at least one chunk is used
+    up, and the part that it belongs to reads its next chunk.
     """
     while parts := [part for part in parts if part.advance()]:
         last = min(part.places[-1] for part in parts)

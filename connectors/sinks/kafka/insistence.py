@@ -32,10 +32,10 @@ _log = structlog.get_logger("kafka")
 
 
 class Insistence:
-    """Retries calls until `patience_s` seconds have passed since the first attempt.
+    """Retries a call for as many seconds as `patience_s` returns, counted from the first attempt.
 
-    `patience_s` is a function, which is called at each failure, so that a stopping service can shorten the time.
-    `topics` returns the topics that are being written.
+    `patience_s` is called at each failure, so that a stopping service can shorten the time. `topics` returns the topics
+    that are being written.
     """
 
     def __init__(self, client: Client, topics: Callable[[], Sequence[Topic]], patience_s: Callable[[], float]) -> None:
@@ -43,10 +43,10 @@ class Insistence:
         self._thread: Thread | None = None
 
     def insist(self, action: str, call: Callable[[float], object]) -> None:
-        """Repeats `call` until it returns, or until `patience_s` has passed. `call` receives a timeout in seconds.
+        """Repeats `call` until it returns, or until the time is over. `call` receives a timeout in seconds.
 
-        `action` describes the call in log lines, as in "committing to Kafka". Raises KafkaException if the time has
-        passed, or at once if repeating the call cannot help.
+        `action` describes the call in log lines, as in "committing to Kafka". Raises KafkaException when the time is
+        over, or at once if repeating the call cannot help.
         """
         began = log_at = time.monotonic()
         answered = Event()

@@ -9,8 +9,9 @@ begins the new one:
 - The checkpoint gets the new number of partitions and the list of the entity's topics, and says that the entity's table
   has never been read.
 
-The service continues from this checkpoint. So it publishes every later row to the new topic, and reads the table into
-it, as in a first snapshot. A crash before the commit leaves at most an empty topic, which the next attempt uses.
+The service continues from this checkpoint. So it publishes every later row to the new topic. It also publishes all rows
+of the table there, as in a first snapshot. A crash before the commit leaves at most an empty topic, which the next
+attempt uses.
 """
 
 import time
@@ -30,7 +31,7 @@ from changelog.envelope.entity import END_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = ("repartition:created", "repartition:marked")
-"""The boundaries between steps, at which tests make the process crash. `sink` has the boundaries inside the commit."""
+"""The places between two steps at which tests make the process crash. `sink` has the places inside the commit."""
 
 
 def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None:
@@ -65,10 +66,10 @@ def repartition(
     *,
     reach: Reach = nowhere,
 ) -> Generation:
-    """Begins a new topic of the entity with this number of partitions, and returns it.
+    """Begins a new topic for the entity, with this number of partitions, and returns the new topic.
 
-    `sink` was recovered, and returned `checkpoint`, which has the entity. If the entity already has this number of
-    partitions, nothing is changed, and its present topic is returned. Raises ChangelogError: the errors of `refuse`,
+    `sink.recover` returned `checkpoint`, which has the entity. If the entity already has this number of partitions,
+    nothing is changed, and its present topic is returned. Raises ChangelogError: the errors of `refuse`,
     PRECONDITION if the new topic cannot be used, and errors of Kafka.
     """
     *earlier, present = generations_of(checkpoint, settings.prefix, entity)
@@ -100,7 +101,7 @@ def repartition(
 
 
 def _create(settings: KafkaSettings, entity: str, new: Generation) -> None:
-    """Creates the new topic. If an earlier attempt created it already, it must be empty."""
+    """Creates the new topic. If an earlier attempt already created this topic, the topic must be empty."""
     topic = Topic(
         name=new.topic,
         partitions=new.partitions,
@@ -116,7 +117,7 @@ def _create(settings: KafkaSettings, entity: str, new: Generation) -> None:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"topic {new.topic} exists and {what}",
-                hint="find out who made it; if nobody needs it, delete it, and run this command again",
+                hint="find out who made this topic; if nobody needs it, delete it, and run this command again",
             )
     topics.ensure(
         settings.client, [topic], create=settings.create_topics, replication_factor=settings.replication_factor
@@ -126,7 +127,7 @@ def _create(settings: KafkaSettings, entity: str, new: Generation) -> None:
 def marks(topic: str, partitions: Iterable[int], new: Generation, last: str) -> Iterator[ProduceCall]:
     """Yields the marks that end these partitions of a topic.
 
-    `new` is the next generation, and `last` the position of the changelog's last row before it.
+    `new` is the next generation. `last` is the position of the changelog's last row before the next generation.
     """
     headers = [
         ("nextTopic", new.topic.encode()),

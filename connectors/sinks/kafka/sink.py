@@ -33,11 +33,11 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positioned", "kafka:committed")
-"""The boundaries between steps, at which tests make the process crash."""
+"""The places between two steps at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
 """One call to Kafka is retried for as long as a transaction's timeout, but for at least PATIENCE_S and at most
-PATIENCE_S_MAX seconds. Then the sink is recovered. `/live` reports a stuck service after 120 s, which is longer.
+PATIENCE_S_MAX seconds. Then the sink is recovered. `/live` reports a stuck service only later, after 120 s.
 """
 
 STOP_PATIENCE_S = 5.0
@@ -103,8 +103,8 @@ class KafkaSink:
     reads the checkpoint, which shows the outcome. The sink never aborts such a transaction in order to send its rows
     again, because the transaction may already be committed.
 
-    With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
-    which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
+    With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again.
+    This is safe, because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
     for Kafka; the next start finds out whether the last commit succeeded. `reach` is called at each of `FAIL_POINTS`,
     so that tests can make the process crash there.
     """
@@ -189,7 +189,7 @@ class KafkaSink:
             raise topics.lost(name)
 
     def recover(self) -> Checkpoint | None:
-        """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
+        """Fences every older producer that has our `transactional.id`, and then reads the checkpoint.
 
         Fencing also ends the last transaction of the older producer. The checkpoint is read only after that, because
         until then a commit of the older producer can still store a newer checkpoint. Raises ChangelogError:
@@ -243,7 +243,8 @@ class KafkaSink:
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are those of the checkpoint. Returns the checkpoint without the topics' ids.
 
-        With `over_gap`, it only finds out which topics were created again, and returns the checkpoint as it is.
+        With `over_gap`, it does not compare ids and rows. Instead, it finds out which topics were created again, and
+        returns the checkpoint as it is.
         """
         settings = self._settings
         known_ids = {} if checkpoint is None else checkpoint.sink.get(_TOPICS, {})
@@ -266,7 +267,7 @@ class KafkaSink:
         return replace(checkpoint, sink={name: value for name, value in checkpoint.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, checkpoint: Checkpoint | None) -> None:
-        """Raises ChangelogError (SETTINGS) if the topics were begun with other partitions or another envelope."""
+        """Raises ChangelogError (SETTINGS) if a topic was begun with another envelope or number of partitions."""
         started_with = {} if checkpoint is None else checkpoint.settings
         topics.refuse_other_envelope(self.topic, self._settings.envelope, started_with, self._recreated)
         topics.refuse_repartitioned(self.topic, self._prepared, started_with, self._recreated)
@@ -279,7 +280,7 @@ class KafkaSink:
         return [*self._parts, *sorted(other_parts)]
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        """Sends rows, and returns before the broker has them. Raises STOP if a message is too large for its topic."""
+        """Sends rows, and returns before the broker has them. May raise STOP if a message is too large."""
         decisions = NO_DECISIONS if self._checkpoint is None else self._checkpoint.decisions
         calls_by_batch = [self._calls.of_rows(batch, decisions) for batch in rows if batch.num_rows]
         self._begin()
@@ -387,8 +388,8 @@ class KafkaSink:
     def _error(self, error: KafkaError, action: str) -> ChangelogError:
         """Translates an error. Two ambiguous errors become CONNECTION, and the next `recover` finds out the cause.
 
-        - *Another producer took over*: the broker also says this if it ended a transaction that was open for too long
-          (KIP-588).
+        - *Another producer took over*, if our transaction was open for longer than its timeout: the broker also says
+          this if it ended such a transaction (KIP-588).
         - *The topic is unknown*: the topic may have been deleted, or it may not be visible yet.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:

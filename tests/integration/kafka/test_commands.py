@@ -134,7 +134,8 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert json.loads(site.call("status", "--json")[1])["entities"] == {}
     findings = site.findings()
     assert findings["fail"] == []
-    assert f"transactions: this user may begin transactions as changelog.{site.name}.{site.name}" in findings["ok"]
+    transactions = f"transactions: the service's user may begin transactions as changelog.{site.name}.{site.name}"
+    assert transactions in findings["ok"]
 
     site.publish(1)
     site.sql(
@@ -158,7 +159,7 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert status["lag"]["bytes"] is not None
     assert status["position"] is not None
     assert "messages (at most)" in site.call("status")[1]
-    assert "rights: this user may read and write all 6 topics" in site.findings()["ok"]
+    assert "rights: the service's user may read and write all 6 topics" in site.findings()["ok"]
 
     _create_delta_topic(site, "orders")
     assert f"topic {site.name}.orders.delta: 1 partitions, set as configured" in site.findings()["ok"]
@@ -327,6 +328,6 @@ def test_rights_that_are_missing_are_findings(
             lambda: len(admin.describe_acls(ANY_RULE).result()) == len(bindings), "the broker does not show its rules"
         )
         failures: list[Any] = site.findings()["fail"]
-        assert failures[0] == f"rights: topic {site.name}.orders: this user lacks WRITE"
+        assert failures[0] == f"rights: topic {site.name}.orders: the service's user lacks WRITE"
         assert failures[1].startswith("transactions: beginning transactions as ")
         assert len(failures) == 2

@@ -56,7 +56,7 @@ def test_the_limit_of_the_client_may_be_lower_than_the_limit_of_the_topic(settin
             app_sink.add([batch.from_records(large(1))])
         assert caught.value.kind is Kind.STOP
         assert str(caught.value.position) == "00000001/0000000000000001/00000004"
-        assert "raise its message.max.bytes" in str(caught.value)
+        assert "raise message.max.bytes in [sink] client" in str(caught.value)
     with opened(replace(limited, on_too_large="dead-letter")) as app_sink:
         store(app_sink, 1, *large(1))
     assert [message.key() for message in read(settings, "order")] == [b"42"]

@@ -130,8 +130,8 @@ def test_what_is_missing_to_serve_topics_is_named(
         (KAFKA, 'advertised = "here:65536"', "serve.streams.advertised: should be HOST:PORT, such as"),
         (KAFKA, 'instance_token = "0123456789 abcdef"', "serve.streams.instance_token: should be made of ASCII"),
         (KAFKA, 'advertised = "here:1"', "serve.streams.instance_token: is missing: instances show it to each other"),
-        (KAFKA, 'instance_token = "0123456789abcdef"', "serve.streams.advertised: is missing: the address at which"),
-        (KAFKA, "standbys = 1", "serve.streams.advertised: is missing: the address at which other instances reach"),
+        (KAFKA, 'instance_token = "0123456789abcdef"', "serve.streams.advertised: is missing: add the address at"),
+        (KAFKA, "standbys = 1", "serve.streams.advertised: is missing: add the address at which other instances reach"),
         (KAFKA, "session_seconds = 1", "serve.streams.session_seconds: should be"),
         (CONFIG, "heap_mib = 512", "serve.streams: applies only to topics, and the sink is files; leave this section"),
         (

@@ -1,6 +1,7 @@
 """Builds the names of a changelog's topics, and of their subjects in a registry (docs/reference/kafka.md).
 
-`prefix` is the setting `prefix` of [sink] in the configuration. The names of all topics of one changelog begin with it.
+`prefix` is the setting `prefix` of [sink] in the configuration. The names of all topics of one changelog begin with
+this prefix.
 """
 
 from changelog.envelope.entity import DEAD, GAPS, SCHEMAS
@@ -24,7 +25,7 @@ def topic(prefix: str, entity: str, generation: int = 1) -> str:
 
 
 def entity_of(prefix: str, topic_name: str) -> str:
-    """Returns the entity of a topic whose name `topic` returned."""
+    """Returns the entity of a topic. `topic_name` is a result of `topic`."""
     return topic_name[len(prefix) + 1 :].partition(".")[0]
 
 
@@ -34,7 +35,7 @@ def first_topic(topic_name: str) -> str:
 
 
 def generation_of(topic_name: str) -> int:
-    """Returns the generation of a topic whose name `topic` returned."""
+    """Returns the generation of a topic. `topic_name` is a result of `topic`."""
     _, separator, number = topic_name.rpartition(_GENERATION)
     return int(number) if separator and number.isdecimal() else 1
 
@@ -48,7 +49,7 @@ def delta_topic(changelog_topic: str) -> str:
 
 
 def positions_topic(prefix: str) -> str:
-    """Returns the topic of checkpoints, which has one partition. A checkpoint's key is the name of its source."""
+    """Returns the topic of checkpoints. It has one partition. A checkpoint's key is the name of its source."""
     return f"{prefix}.{POSITIONS}"
 
 

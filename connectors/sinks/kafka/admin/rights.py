@@ -31,9 +31,9 @@ def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
             hint = f"kafka-acls --add --topic {name} --allow-principal User:… " + " ".join(
                 f"--operation {operation.title()}" for operation in operations
             )
-            yield fail("rights", f"topic {name}: this user lacks {', '.join(operations)}", hint)
+            yield fail("rights", f"topic {name}: the service's user lacks {', '.join(operations)}", hint)
     if not any(missing.values()):
-        yield ok("rights", f"this user may read and write all {len(missing)} topics")
+        yield ok("rights", f"the service's user may read and write all {len(missing)} topics")
 
 
 def _granted(client: Client, names: Sequence[str]) -> dict[str, set[AclOperation]]:
@@ -56,4 +56,4 @@ def transaction_rights(client: Client, transactional_id: str) -> Finding:
     except ChangelogError as error:
         acl = f"kafka-acls --add --transactional-id {transactional_id} --allow-principal User:… --operation Write"
         return fail("transactions", error.message, f"{acl} --operation Describe")
-    return ok("transactions", f"this user may begin transactions as {transactional_id}")
+    return ok("transactions", f"the service's user may begin transactions as {transactional_id}")

@@ -47,8 +47,9 @@ def findings(
 
 
 def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> Iterator[Finding]:
-    """Yields findings about the delta topics that exist. A missing one is no fault, because the Spark job that writes
-    the deltas (docs/how-to/deltas.md) also creates their topics.
+    """Yields findings about the delta topics that exist.
+
+    A missing delta topic is no fault: the Spark job that writes the deltas (docs/how-to/deltas.md) creates it.
     """
     admin = client.admin()
     parts = entities_of(admin, prefix)
@@ -69,7 +70,7 @@ def ended_findings(client: Client, prefix: str, entities: Collection[str]) -> It
                 f"topic {name}",
                 f"has ended, and {entity} goes on in {names[-1]}; once Kafka removes the new topic's tombstones, "
                 "a reader of both topics takes deleted rows for existing ones",
-                "delete it once `changelog status` shows that the table is read and all consumers have changed over",
+                "delete it once `changelog status` shows that the table is read, and all consumers read the new topic",
             )
 
 

@@ -144,9 +144,9 @@ class TopicState:
     partitions: int
     settings: Mapping[str, str]
     in_sync: int | None = None
-    """The in-sync replicas of the partition that has the fewest; None if they were not read."""
+    """The number of in-sync replicas in the partition that has the fewest of them; None if it was not read."""
     replicas: int | None = None
-    """All replicas of that partition; None if they were not read."""
+    """The number of all replicas of that partition; None if it was not read."""
 
     @property
     def in_sync_min(self) -> int:
@@ -155,7 +155,7 @@ class TopicState:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a partition has too few in-sync replicas although it has further replicas, which are not in sync.
+        """Whether a partition has too few in-sync replicas although it has further replicas that are not in sync.
 
         Brokers of all versions refuse messages to such a partition.
         """
@@ -228,7 +228,7 @@ def ensure(
     """Creates missing topics, if `create` allows it, and returns the state of every topic.
 
     Raises ChangelogError for the cluster's errors. Raises PRECONDITION if a topic is missing and `create` is False, or
-    if a topic does not have the configured number of partitions, which would break the order of a key's changes.
+    if a topic does not have the configured number of partitions: that would break the order of a key's changes.
     """
     admin = client.admin()
     states = read(admin, topics)

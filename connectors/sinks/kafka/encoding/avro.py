@@ -32,8 +32,8 @@ class AvroValues:
 
     A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
     entity change in the stream, its schema changes, too; then `registry` looks up the new schema, and registers or
-    refuses it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. If the batch has no
-    columns for an entity, as for messages that were set aside, the values of this entity are encoded as JSON.
+    refuses it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. Values of an entity
+    for which the batch has no columns are encoded as JSON, for example those of `dead` (messages that were set aside).
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -108,7 +108,7 @@ class AvroValues:
 
 
 def wire_header(id_: int) -> bytes:
-    """Returns the first bytes of a value, which have the id of its schema."""
+    """Returns the bytes with which a value begins: the zero byte, and the id of the value's schema."""
     return bytes([MAGIC]) + id_.to_bytes(HEADER_BYTES - 1, "big")
 
 

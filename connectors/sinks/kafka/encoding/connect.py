@@ -1,4 +1,4 @@
-"""Encodes rows for consumers that expect Debezium's messages: in its envelope, or *flat* (only the row after a change).
+"""Encodes rows as Debezium does: in Debezium's envelope, or *flat* (only the row after a change).
 
 docs/reference/debezium.md describes the messages. Rows of the reserved entities (`changelog.envelope.entity.RESERVED`)
 stay in our own envelope, in JSON: only the service reads them.

@@ -116,7 +116,7 @@ class JsonValues:
         """See `ValueCodec`. If a value begins with a zero byte, the error says that the value is in Avro."""
         if value[:1] == b"\0":
             raise ChangelogError(
-                Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'
+                Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro" and registry'
             )
         return json_codec.decode(value)
 

@@ -40,7 +40,7 @@ def headers_bytes(headers: Headers) -> int:
 
 
 def parts(message: ProducerRecord, *, topic: str, position: str, nbytes_max: int) -> Iterator[ProducerRecord]:
-    """Cuts a message into parts, which are messages to `topic`, each of at most `nbytes_max` bytes.
+    """Cuts a message into parts. Each part is a message to `topic` that has at most `nbytes_max` bytes.
 
     `position` is the text of the message's position.
     """
@@ -65,7 +65,10 @@ def parts(message: ProducerRecord, *, topic: str, position: str, nbytes_max: int
 
 
 def whole(parts: Sequence[ProducerRecord]) -> ProducerRecord:
-    """Joins all parts of a message, given in order, to the original message. Raises ValueError if a part is missing."""
+    """Joins the parts of a message to the original message.
+
+    Raises ValueError if a part is missing, or if the parts are not in order.
+    """
     first = parts[0]
     headers = dict(first.headers)
     count = int(headers["deadPart"].partition(b"/")[2])

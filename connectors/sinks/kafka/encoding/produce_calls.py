@@ -38,7 +38,7 @@ class ProduceCalls:
         self._values, self._topic_of, self._prefix = values, topic_of, prefix
         self._client_limit, self._on_too_large = client_limit, on_too_large
         self.limits: Mapping[str, int] = {}
-        """Maps topics to the size of the largest message that they accept, in bytes. Others have Kafka's default."""
+        """Maps topics to the size of the largest message that they accept, in bytes. Other topics have the default."""
 
     def limit(self, name: str) -> int:
         """Returns the size of the largest message that both the topic and the client accept, in bytes."""
@@ -107,7 +107,7 @@ class ProduceCalls:
     def _decision(self, message: oversized.ProducerRecord, op: str, position: str, decisions: Decisions) -> str:
         """Returns what to do with an oversized message: `dead-letter` or `skip`.
 
-        A decision on the message overrides the policy. Raises STOP without a decision if the policy is to stop.
+        A decision on the message overrides the policy. Raises STOP if there is no decision and the policy is to stop.
         """
         at = Position.parse(position)
         decision = decisions.at(at)
@@ -121,9 +121,9 @@ class ProduceCalls:
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self.limit(message.topic)
-        limiter, setting = "the topic", "its max.message.bytes"
+        limiter, setting = "the topic", "max.message.bytes of the topic"
         if limit == self._client_limit:
-            limiter, setting = "[sink] client", "its message.max.bytes, and max.message.bytes of the topic"
+            limiter, setting = "[sink] client", f"message.max.bytes in [sink] client, and {setting}"
         raise ChangelogError(
             Kind.STOP,
             f"a message to topic {message.topic} has {message.nbytes} bytes, and {limiter} takes at most {limit}",

@@ -22,7 +22,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 
 WAIT_S = 60.0
-"""How long readers wait for committed rows that they do not see yet."""
+"""How many seconds readers wait for committed rows that they do not see yet."""
 
 _POLL_S = 0.05
 

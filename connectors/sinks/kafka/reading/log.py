@@ -61,7 +61,7 @@ READ_ROWS = 8192
 """The most rows in one batch that a reader yields."""
 
 TOPICS_S = 10.0
-"""How often a reader that follows the changelog looks for new topics."""
+"""A reader that follows the changelog looks for new topics again after this many seconds."""
 
 _GROWTH = 8
 
@@ -70,9 +70,9 @@ class KafkaLog:
     """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
-    are stored at that moment; `follow` also sorts the `last` rows. In all other cases, messages are read in groups, and
-    only the rows inside each group are sorted. A row in an envelope other than our own is read without its values
-    (`without_states`).
+    are stored at the time of the call; `follow` also sorts the `last` rows. In all other cases, messages are read in
+    groups, and only the rows inside each group are sorted. A row in an envelope other than our own is read without its
+    values (`without_states`).
 
     If an entity was repartitioned, those of its topics that still exist are read one after another.
     """
@@ -395,7 +395,7 @@ def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
 
 
 def _placed(envelope: Envelope, position: Position) -> Envelope:
-    """Returns an event with `position`, which was made from its offset. The event was published without a position."""
+    """Returns an event with a position. It was published without one, so `position` was made from its offset."""
     provenance = envelope.provenance
     return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=position)))
 

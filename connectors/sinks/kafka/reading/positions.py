@@ -14,16 +14,17 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 SILENCE_S = 30.0
-"""A broker that sends nothing for this long counts as lost."""
+"""A broker that sends nothing for so many seconds counts as lost."""
 
 
 def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
-    """Returns the last committed checkpoint of the source `name`, which publishes `entities`; None if it has none.
+    """Returns the last committed checkpoint of the source `name`, which publishes `entities`.
 
-    The caller resumes from this checkpoint. The caller must have called `init_transactions` before, which ends our last
-    transaction. An open transaction of another source hides all messages after its start, so this function waits until
-    that transaction ends. Raises ChangelogError: CONNECTION if the transaction does not end in time, or if the topic
-    does not exist; GAP if the message is not a checkpoint; PRECONDITION if another source publishes one of `entities`.
+    Returns None if the source has no checkpoint. The caller resumes from the checkpoint, so it must first end our last
+    transaction (`init_transactions`). An open transaction of another source hides all messages after its start, so this
+    function waits until that transaction ends. Raises ChangelogError: CONNECTION if the transaction does not end in
+    time, or if the topic does not exist; GAP if the message is not a checkpoint; PRECONDITION if another source
+    publishes one of `entities`.
     """
     topic_name = positions_topic(prefix)
     admin = client.admin()  # the variable keeps the client alive until it has its answer

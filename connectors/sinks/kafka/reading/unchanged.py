@@ -25,7 +25,7 @@ CHECK_INTERVAL_S = 10.0
 """The seconds between two checks of whether a topic was deleted and created again.
 
 A commit begins with such a check if the last check began at least this long ago. A running service notices only by this
-check that a topic is a new one, because librdkafka writes to the new topic without an error.
+check that a topic was replaced by a new one, because librdkafka writes to the new topic without an error.
 
 Rows that are committed before the check notices the new topic stay in that topic. They do no harm: the service stops,
 and it continues only with `changelog run --over-gap`, which reads the tables again."""
@@ -34,10 +34,10 @@ _BACK, _GROWTH = 4, 8
 
 
 class TopicIds:
-    """The ids of a changelog's topics, which are read again every `CHECK_INTERVAL_S` seconds.
+    """The ids of a changelog's topics. They are read again every `CHECK_INTERVAL_S` seconds.
 
     `ids` has each topic's id from the checkpoint. For a topic that the checkpoint does not name, `ids` has the id that
-    was read first. The constructor and every method raise ChangelogError (GAP) if a topic's id differs from its id in
+    was read first. The constructor and `check_if_due` raise ChangelogError (GAP) if a topic's id differs from its id in
     `ids`.
     """
 
