@@ -1,4 +1,4 @@
-"""Checks the server's version, its settings, and the rights of the account."""
+"""Checks the server's version, its settings, and the rights of the account with which the service connects."""
 
 from collections.abc import Iterator, Mapping
 
@@ -29,7 +29,7 @@ _GTID_STEPS = (
 
 
 def findings(facts: ServerFacts, *, keeps_state: bool = False) -> Iterator[Finding]:
-    """Yields all findings on the server and on the account. `keeps_state` is as in `Settings`."""
+    """Yields all findings on the server and on the account. `keeps_state` means the same as in `Settings`."""
     yield _version(facts)
     yield from _log(facts)
     yield from _settings(facts, keeps_state=keeps_state)
