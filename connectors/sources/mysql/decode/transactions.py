@@ -149,7 +149,10 @@ class TransactionReader:
         self._state.hold(xa_id, self._begun())
 
     def _prepare(self, event: log.XaPrepare) -> None:
-        """Keeps the rows of a prepared transaction. A one-phase transaction is committed here."""
+        """Ends a transaction that prepares an XA transaction. The rows are held until the XA transaction is committed.
+
+        With `one_phase`, the XA transaction is committed here, so its rows are published at once.
+        """
         state = self._state
         if state.holding is None:
             raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")
@@ -294,7 +297,10 @@ class TransactionReader:
         )
 
     def _messages(self, prefix: str, table_map: log.TableMap, event: log.RowsEvent) -> None:
-        """Passes on the texts of inserted rows, and the rows' numbers, because signatures of signals cover them."""
+        """Passes on the texts of inserted rows, with the rows' numbers, which the signature of a signal covers.
+
+        A signal without a text only asks the service to store a checkpoint soon (`admin.signals.send_fence`).
+        """
         for number, content in message_rows(table_map, event):
             if prefix == SIGNAL_PREFIX and not content:
                 self._run.message(FENCE_PREFIX, b"")
@@ -342,12 +348,12 @@ class TransactionReader:
                 self._roll_back(ends=step.verb is Verb.ROLLBACK)
 
     def _roll_back(self, *, ends: bool) -> None:
-        """Refuses a rollback, which is logged only if its transaction changed a table that cannot be rolled back."""
+        """Refuses a logged rollback. A server logs it only if the transaction changed a table that cannot roll back."""
         if not self._begun().is_repeated:
             self._stops.unless_skipped(
                 "the log has a transaction that was rolled back after it changed a table whose engine cannot roll back",
                 "use InnoDB for all tables that are changed together with published ones; "
-                f"`{SKIP}` publishes its changes; then run `changelog rebuild` for these tables",
+                f"run `{SKIP}`, which publishes the changes that were rolled back, then `changelog rebuild`",
             )
         if ends:
             self._end()

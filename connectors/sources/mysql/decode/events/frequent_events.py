@@ -164,7 +164,7 @@ def _mariadb_gtid(packet: bytes, header: Header, end: int, _: Dialect) -> Event 
 
 
 def _rows(operation: Operation, *, extra: bool) -> Decode:
-    """Returns a decoder for events with rows. It decodes only events without extra data and with at most 250 columns."""
+    """Returns a decoder for events with rows. It decodes only events with at most 250 columns and no extra data."""
     fields, without_extra = (_ROWS, _NO_EXTRA_DATA) if extra else (_ROWS_V1, b"")
     bitmaps_begin = HEADER_BYTES + fields.size
     has_before, has_after = operation is not Operation.INSERT, operation is not Operation.DELETE

@@ -144,7 +144,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. The first byte says how many follow: its lowest bits have a 1 for each of them."""
+    """Reads a number of 1 to 9 bytes. The first byte ends with as many 1 bits as bytes follow."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1

@@ -19,9 +19,11 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 def altered(reader: StatementReader) -> Sequence[Effect]:
     """Returns the effects of an ALTER TABLE. The reader stands after the words ALTER TABLE.
 
-    The `Renamed` effects come last, wherever RENAME stands in the statement. No column's name is mistaken for one of
-    the words that are searched for. Each of these words is either reserved, or has an effect only before the reserved
-    word PARTITION.
+    The `Renamed` effects come last, wherever RENAME stands in the statement.
+
+    The words that are searched for are hardly ever mistaken in a column's name, because each of them is reserved, or
+    has an effect only before TABLE, PARTITION or TABLESPACE. The exception does no harm: if a column `tablespace` is
+    dropped, `DROP tablespace` counts as a `TablespaceReplaced`.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

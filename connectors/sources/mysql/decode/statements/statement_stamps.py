@@ -24,7 +24,7 @@ def comment_stamp(sql: bytes) -> Stamp | None:
 
     A comment is a stamp if it has the name `serviceName` with a value that is not empty. Except for `apiVersion` and
     `identifier`, all other names are ignored, because tools write comments, too. A comment of more than `NBYTES_MAX`
-    bytes is not a stamp. `sql` is in any character set in which ASCII characters have one byte.
+    bytes is not a stamp. `sql` may be in any character set in which ASCII characters have one byte.
     """
     comment = _COMMENT.match(sql, 0, NBYTES_MAX)
     if comment is None:

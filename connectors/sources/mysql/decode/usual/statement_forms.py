@@ -34,14 +34,14 @@ _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.
 _COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
 _TYPE_OFFSET = 4
 _HEADS_MAX = 32
-"""How many heads (the bytes of an event before its rows) of one table and type are looked for in all events at once.
-Events with further heads are read alone.
+"""A head is the bytes of an event before its rows. For each table map and type of event, up to this many different heads
+get a code. Events with any further head are read alone.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """How events with rows begin. `event` is one of them, and `map_code` is the code of its table map."""
+    """How some events with rows begin. `event` is one of these events, and `map_code` the code of its table map."""
 
     event: log.RowsEvent
     map_code: int
@@ -145,12 +145,12 @@ class BlockForms:
         return events[0]
 
     def table_map(self, head: int) -> log.TableMap | None:
-        """Returns the table map of the events with a head."""
+        """Returns the table map that describes the events with this head; None if it cannot be decoded."""
         event = self._maps[self._heads[head].map_code]
         return event if isinstance(event, log.TableMap) else None
 
     def rows(self, head: int) -> log.RowsEvent:
-        """Returns one of the events with a head."""
+        """Returns one of the events with this head."""
         return self._heads[head].event
 
     @property
@@ -163,7 +163,7 @@ class BlockForms:
 class RunForms:
     """What the heads of a block mean in one run of transactions, during which no table changes.
 
-    `groups` has the statements of the run by table and op.
+    `groups` has the run's events with rows, one element for each table and op.
     """
 
     block: BlockForms
@@ -171,7 +171,7 @@ class RunForms:
     groups: list[RowEvents] = field(default_factory=list)
 
     def form(self, head: int) -> RowsForm | None:
-        """Returns the form of the events with a head; None if they have to be read alone."""
+        """Returns the form of the events with this head; None if they have to be read alone."""
         table_map, event = self.block.table_map(head), self.block.rows(head)
         if table_map is None or event.table_id != table_map.table_id or not event.ends_statement:
             return None
