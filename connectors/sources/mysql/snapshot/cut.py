@@ -70,7 +70,8 @@ def take_cut(reader: Connection, control: Connection, tables: Sequence[str], *, 
 def _unlocked_cut(reader: Connection, control: Connection, tables: Sequence[str]) -> Cut | None:
     """Takes a cut of MariaDB; returns None for MySQL, and if an XA transaction may have been committed meanwhile.
 
-    The server counts an XA COMMIT when it begins, and lists the prepared transaction until it has ended.
+    The server counts an XA COMMIT when this statement begins, and lists the prepared transaction until the statement
+    has ended. So if neither the list nor the count shows an XA COMMIT, none was running.
     """
     if control.flavour is not Flavour.MARIADB:
         return None

@@ -206,8 +206,7 @@ class _Candidates:
         )
 
     def number(self, at: int) -> int | None:
-        """Returns the number of the usual transaction that begins at this place of the block; None if none begins there.
-        """
+        """Returns the number of the usual transaction that begins at this place of the block; None if there is none."""
         number = int(np.searchsorted(self.firsts, at))
         is_first = number < len(self.firsts) and self.firsts[number] == at and self.is_usual[number]
         return number if is_first else None

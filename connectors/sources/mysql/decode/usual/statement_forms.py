@@ -34,8 +34,8 @@ _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.
 _COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
 _TYPE_OFFSET = 4
 _HEADS_MAX = 32
-"""A head is the bytes of an event before its rows. For each table map and type of event, up to this many different heads
-get a code. Events with any further head are read alone.
+"""A head is the bytes of an event before its rows. For each table map and type of event, up to this many different
+heads get a code. Events with any further head are read alone.
 """
 
 
