@@ -81,8 +81,7 @@ class RowBatch:
         return count
 
     def extend(self, statements: "RowEvents", first_place: int) -> None:
-        """Adds the rows of many events. `first_place` is the place in the block of the run's change with the number 0.
-        """
+        """Adds the rows of many events of a run. `first_place` is the place in the block of the run's first change."""
         self._end_part()
         first_places = first_place + statements.first_rows
         self._parts.append(_Part([statements.bodies()], statements.counts, first_places, statements.starts))

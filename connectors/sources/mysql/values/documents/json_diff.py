@@ -124,7 +124,7 @@ def _stored_order(name: str) -> tuple[int, bytes]:
 
 
 def _counted(data: bytes, at: int) -> tuple[bytes, int]:
-    """Reads the length-encoded integer at `at`. Returns as many bytes after it as it says, and where these bytes end."""
+    """Reads a length-encoded integer, and as many bytes as it says. Returns these bytes, and where they end."""
     if at >= len(data) or not (data[at] < _SHORT or data[at] in _SIZES):
         raise _malformed(at)
     size = _SIZES.get(data[at], 0)
