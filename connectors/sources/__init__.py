@@ -3,8 +3,8 @@
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
 result depends on the kind of database. `changelog.connectors.wiring.sources` chooses the implementation from the
 configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
-fence (`changelog.connectors.sources.fences`). The executors receive the scan pickled, so they import only the scan's
-module and what that module imports.
+fence (`changelog.connectors.sources.fences`). They receive the scan pickled. To unpickle it, they import only the
+scan's module and what that module imports.
 
 The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches: its `through` is a
 position in the log, as a text that only the source understands. An *entity* is a published table. The log can begin a
@@ -60,7 +60,7 @@ class Activity:
 
     A window is the reading of one chunk of a table; `windows_open` counts the chunks that were requested and are not
     published yet. `waiting` holds the ids of the transactions that must end before the reading of tables can continue.
-    `invalid_stamps` counts invalid provenance stamps. It and `ignored_signals` count since `activity` was last called.
+    `invalid_stamps` (of provenance stamps) and `ignored_signals` are counts since the previous call of `activity`.
     """
 
     windows_open: int = 0
@@ -329,7 +329,7 @@ class Database(Protocol):
     def retained(self) -> Retained | None:
         """Returns how much log the server keeps for us, and why.
 
-        Returns None if it keeps none, or does not answer soon. It must not wait long. Raises nothing.
+        Returns None if the server keeps none, or does not answer soon. Must not wait long. Raises nothing.
         """
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
@@ -404,7 +404,7 @@ class Database(Protocol):
     ) -> AbstractContextManager[CrossedGap]:
         """Crosses a gap: continues a changelog at a later log position, because the log in between is lost.
 
-        The changelog continues in a new epoch, above the highest epoch that it contains. The service then reads every
+        The changelog continues in a new epoch: one above the highest that it contains. The service then reads every
         table again and publishes a delete for each key that the table lacks. `checkpoint` is the one that readers of
         the changelog see; None if none can be read. `reason` is the error message with which a normal start fails.
 
@@ -443,7 +443,7 @@ class Database(Protocol):
         """
 
     def drop(self, kind: str) -> None:
-        """Drops one of the `remnants`, which must exist. Refuses to do so while a service reads the log.
+        """Drops the remnant of this kind, which must exist. Refuses to do so while a service reads the log.
 
         Once the hold is dropped, the service can no longer continue where it stopped, so the changelog has a gap.
         Raises ChangelogError: ACCESS if the thing belongs to another role.

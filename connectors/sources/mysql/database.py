@@ -90,7 +90,7 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Whether a part of the log is lost can be seen only by the GTIDs in `checkpoint`."""
+        """See `Database.status`. Only the GTIDs in `checkpoint` show whether a part of the log is lost."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)

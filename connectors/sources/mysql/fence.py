@@ -112,7 +112,9 @@ def _folder(settings: Settings) -> Iterator[Path]:
         folder = TemporaryDirectory(prefix="changelog-fence-", dir=settings.fence_folder)
     except OSError as error:
         raise ChangelogError(
-            Kind.USAGE, f"cannot make a folder for copies of tables: {error}", hint="set fence_folder in [source]"
+            Kind.USAGE,
+            f"cannot make a folder for copies of tables: {error}",
+            hint="set fence_folder in [source] to a folder in which this process may write",
         ) from error
     with folder as name:
         yield Path(name)

@@ -23,7 +23,7 @@ pages, and all of the group's rows are in the first of these pages.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedTable:
-    """The file with a table's rows, and how many columns its key has."""
+    """The file with a table's rows, and how many columns the table's key has."""
 
     file: Path
     key_columns: int

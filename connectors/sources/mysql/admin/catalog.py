@@ -56,7 +56,7 @@ class UniqueIndex:
 
     @property
     def primary(self) -> bool:
-        """Whether this is the index of the primary key, which is always named `PRIMARY`."""
+        """Whether this is the index of the primary key. Such an index is always named `PRIMARY`."""
         return self.name == "PRIMARY"
 
 
@@ -188,7 +188,7 @@ def _column(row: tuple[Any, ...], *, is_json: bool) -> TableColumn:
 
 
 def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
-    """Yields the indexes of one table. Indexes over expressions, which have a part without a column, are left out."""
+    """Yields the indexes of one table. Leaves out indexes over expressions: these have a part without a column."""
     parts: dict[str, list[tuple[str | None, int | None]]] = defaultdict(list)
     for name, column, prefix_length in rows:
         parts[name].append((column, prefix_length))
@@ -234,7 +234,7 @@ WHERE (UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR DELETE_RULE NOT IN ('REST
 ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME
 """
 
-# The constraint that belongs to a column has the column's name.
+# A constraint of the level Column has the name of its column.
 _JSON_CONSTRAINTS = """
 SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
 WHERE LEVEL = 'Column' AND (%s IS NULL OR (CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s))

@@ -61,7 +61,7 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """The character set of each collation, by the collation's id. Each collation's name begins with this name."""
+        """Maps the id of each collation to the name of its character set. A collation's name begins with this name."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 

@@ -83,8 +83,8 @@ class LogStart:
             made_from = checkpoint.source.get("flavour", "another kind of database")
             raise ChangelogError(
                 Kind.DIVERGED,
-                f"the changelog was made from {made_from}, and the server is {version.flavour}",
-                hint=f"connect to the server from which it was made; or {OVER_GAP}",
+                f"the changelog was made from {made_from}, but the server is {version.flavour}",
+                hint=f"connect to the server from which the changelog was made; or {OVER_GAP}",
             )
         received = parse_gtids(version.flavour, checkpoint.source["gtids"])
         resume, half = _resume(version.flavour, checkpoint), _half(checkpoint)

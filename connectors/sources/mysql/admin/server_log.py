@@ -89,7 +89,7 @@ def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, s
         raise ChangelogError(
             Kind.PRECONDITION,
             "the server writes no binary log",
-            hint="set log_bin in its configuration file, and restart it",
+            hint="set log_bin in the server's configuration file, and restart the server",
         )
     file, offset, do_databases, ignored_databases, *gtids = rows[0]
     return file, int(offset), do_databases, ignored_databases, gtids[0] if gtids else ""

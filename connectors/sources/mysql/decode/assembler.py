@@ -46,7 +46,7 @@ class WaitingReads(Protocol):
 
 
 class Assembler:
-    """Turns the events of a stream into rows. `feed` takes the events; the assembler keeps the state between its calls.
+    """Turns the events of a stream into rows. Keeps the state of the stream between two calls of `feed`.
 
     `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
     rows are already published; `partial` says that this position is inside a transaction. `through` is the coordinate

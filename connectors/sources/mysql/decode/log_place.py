@@ -36,10 +36,10 @@ class LogPlace:
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def base(self, first: int, last: int) -> int | None:
-        """Returns the coordinate to which to add an event's `end_log_pos` to get the coordinate of the event's end.
+        """Returns what must be added to an event's `end_log_pos` to get the coordinate at which the event ends.
 
-        The coordinate is for the next events; `first` and `last` are the `end_log_pos` of the first and of the last of
-        them. Returns None if no coordinate fits all of these events: if they are not in order in one file, or if the
+        The result is valid for the next events. `first` and `last` are the `end_log_pos` of the first and of the last
+        of them. Returns None if no number fits all of these events: if they are not in order in one file, or if the
         offset in the file passes a multiple of 4 GiB among them.
         """
         low = self._offset % _FOUR_GIB

@@ -24,8 +24,8 @@ class LogTransaction:
     """A transaction whose GTID was read.
 
     `commit` is its coordinate (its place in the log, as one number) on this server. `is_repeated` says that it was
-    delivered earlier. `stamp` is the stamp in its GTID. `takes_effect` is false if the transaction only begins a
-    two-phase ALTER of MariaDB, or rolls it back.
+    delivered earlier. `stamp` is the stamp that the tag of its GTID stands for; None without a tag. `takes_effect` is
+    false if the transaction only begins a two-phase ALTER of MariaDB, or rolls one back.
     """
 
     gtid: str
@@ -144,7 +144,7 @@ class LogState:
 
     @property
     def here(self) -> int:
-        """The coordinate of the transaction that is being read; if there is none, a coordinate after the last one."""
+        """The coordinate of the transaction that is being read. If none is, a coordinate after the last transaction."""
         if self.transaction is not None:
             return self.transaction.commit
         try:

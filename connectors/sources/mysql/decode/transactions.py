@@ -34,7 +34,7 @@ from changelog.envelope.versions import TableColumns
 
 STAMP_TABLE = "changelog_stamp"
 SIGNAL_TABLE = "changelog_signal"
-"""A row inserted into one of these tables is a message to the service: its column `content` has the text."""
+"""A row that is inserted into one of these tables is a message to the service. Its column `content` has the text."""
 
 _BEGIN = b"BEGIN"
 _INSERT = log.Operation.INSERT
@@ -292,7 +292,7 @@ class TransactionReader:
         columns = ("the column " if len(absent) == 1 else "the columns ") + ", ".join(absent)
         self._stops.unless_skipped(
             f"a row of the table {table.bound.binding.table} lacks {columns}: "
-            "in its session, binlog_row_image was not FULL",
+            "in the session that wrote the row, binlog_row_image was not FULL",
             f"run `{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )
 

@@ -178,7 +178,7 @@ def _open(address: Address) -> Any:
             ssl_disabled=address.tls.mode is TlsMode.DISABLED,
             ssl=_tls_context(address.tls),
         )
-    except (pymysql.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: the extra `rsa` is missing
+    except (pymysql.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: PyMySQL lacks its extra `rsa`
         raise rejection(error, encrypted=address.tls.mode is not TlsMode.DISABLED) from error
 
 
@@ -194,7 +194,7 @@ def _tls_context(tls: Tls) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=tls.ca or None) if verifies or tls.ca else _unverified()
         context.check_hostname = tls.mode is TlsMode.VERIFY_IDENTITY
         context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL itself makes fail this check
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's self-made certificates do not pass this check
         if tls.cert:
             context.load_cert_chain(tls.cert, keyfile=tls.key or None)
     except (OSError, ssl.SSLError) as error:

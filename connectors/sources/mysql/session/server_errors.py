@@ -23,7 +23,7 @@ _PASSWORD = "give the account a new password: ALTER USER … IDENTIFIED BY …"
 _UNLOCK = "unlock the account: ALTER USER … ACCOUNT UNLOCK"
 
 _KINDS: Mapping[int, tuple[Kind, str | None]] = {
-    1040: (Kind.CONNECTION, "the server has too many connections"),
+    1040: (Kind.CONNECTION, "raise max_connections on the server, or close connections"),
     1044: (Kind.ACCESS, "check the database in [source] dsn, and the account's rights"),
     1045: (Kind.ACCESS, "check user and password in [source] dsn"),
     1049: (Kind.PRECONDITION, "check the database in [source] dsn"),
@@ -145,7 +145,8 @@ def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
             f"no encrypted connection to the server: {text}",
             hint="check ssl-mode and ssl-ca in [source] dsn",
         )
-    return ChangelogError(Kind.CONNECTION, f"cannot connect to the server: {text}", hint="is it running and reachable?")
+    hint = "is the server running and reachable?"
+    return ChangelogError(Kind.CONNECTION, f"cannot connect to the server: {text}", hint=hint)
 
 
 def _parts(error: BaseException) -> tuple[int, str]:

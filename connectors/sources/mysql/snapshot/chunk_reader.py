@@ -56,8 +56,8 @@ _log = structlog.get_logger("mysql")
 class ReadChunks:
     """The chunks that have been read, and that wait until the stream reaches their place.
 
-    For each chunk, it has the nonce (the name of the chunk's window), and the place where the log ended when the chunk
-    was read.
+    For each chunk, the list has the nonce (the name of the chunk's window), and the place where the log ended when the
+    chunk was read.
     """
 
     _lock: Lock

@@ -81,7 +81,10 @@ class KeyProgress:
         return None
 
     def narrow(self, part: ChunkRange, narrowed: ChunkRange) -> None:
-        """Replaces a range that was handed out by its beginning; the rest is handed out again."""
+        """Makes `narrowed`, the beginning of `part`, take the place of `part`, which was handed out.
+
+        The rest of `part` will be handed out as a range of its own.
+        """
         rest = ChunkRange(first=narrowed.end, end=part.end)
         number = self.ranges_left.index(part)
         self.ranges_left[number : number + 1] = [narrowed, rest]

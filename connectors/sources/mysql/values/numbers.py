@@ -1,4 +1,4 @@
-"""Converts the bytes of numbers and bits in the binary log to text (*prints* them).
+"""Converts numbers and bits from their bytes in the binary log to text (*prints* them).
 
 The layouts are those of the server's fields (`Field_tiny` and its siblings in `field.cc`), and of `decimal2bin` in
 `decimal.cc`. Each function that returns a `Printer` is called once for each column. For bytes that are not valid for

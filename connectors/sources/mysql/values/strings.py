@@ -1,5 +1,4 @@
-"""Converts the bytes of strings, enumerations, addresses and compressed values in the binary log to text (*prints*
-them).
+"""Converts strings, enumerations, addresses and compressed values from their bytes in the log to text (*prints* them).
 
 For bytes that are not valid for the type, the printers raise ChangelogError (MALFORMED); they raise no other error.
 """

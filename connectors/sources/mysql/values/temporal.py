@@ -1,4 +1,4 @@
-"""Converts the bytes of dates and times in the binary log to text (*prints* them), as the server does.
+"""Converts dates and times from their bytes in the binary log to text (*prints* them), as the server does.
 
 The layouts are those of `my_time.cc` (`my_time_packed_to_binary`, `my_datetime_packed_to_binary`,
 `my_timestamp_to_binary`). MariaDB can also write the older layouts, if `mysql56_temporal_format` is OFF. In a date, the

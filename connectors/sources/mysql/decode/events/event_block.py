@@ -1,6 +1,6 @@
 """Holds many events of the binary log side by side in memory, without a Python object for each event.
 
-│ gap │ event │ gap │ event │ …          a piece: packets as they arrived; a gap is the header of a packet
+│ gap │ event │ gap │ event │ …          a piece: packets as they arrived (for a gap, see `GAP_BYTES`)
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """Defines a dataclass for each kind of event in the binary log; `event_reader` decodes them.
 
-No code changes an event. Still, the classes of frequent events are not frozen, because objects of frozen classes take
-three times as long to make. A log of small transactions has seven events for each change.
+No code changes an event. Still, the classes of frequent events are not frozen: objects of frozen classes take three
+times as long to make, and a log of small transactions has seven events for each change.
 
 Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
 """
@@ -104,7 +104,7 @@ class MariadbGtid:
     - `transactional`: it can be rolled back, because it changed only tables of transactional engines.
     - `ddl`: it is a statement that changes definitions.
     - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
-    - `alter`: which part of a two-phase ALTER it is. For the second part, `alter_start` is the sequence of the first.
+    - `alter`: which part of a two-phase ALTER it is. `alter_start`: in the second part, the sequence of the first part.
     - `commit_id`: a number that is the same for all transactions that were committed together.
     """
 
@@ -123,7 +123,7 @@ class MariadbGtid:
 
     @property
     def server_id(self) -> int:
-        """The server that first ran the transaction."""
+        """The id of the server that first ran the transaction."""
         return self.header.server_id
 
     @property
@@ -182,7 +182,7 @@ class Query:
 
 @dataclass(slots=True, kw_only=True)
 class Xid:
-    """A transaction committed. `number` is the server's internal number of the transaction."""
+    """A transaction was committed. `number` is the server's internal number of the transaction."""
 
     header: Header
     number: int
@@ -309,7 +309,7 @@ class ServerStop:
 class StatementContext:
     """A value that the next statement uses (`INTVAR`, `RAND`, `USER_VAR`).
 
-    It shows that the server logged a change as a statement, and not as the changed rows.
+    Such an event shows that the server logged a change as a statement, and not as the changed rows.
     """
 
     header: Header

@@ -110,7 +110,7 @@ def _map_fields(content: bytes) -> tuple[int, int, str, str, bytes]:
 
 
 def _mysql_gtid(packet: bytes, header: Header, end: int, _dialect: Dialect) -> Event | None:
-    """Decodes a GTID as MySQL 8 usually writes it: with one timestamp, the transaction's size, and one version."""
+    """Decodes a GTID as MySQL 8 usually writes it: with one timestamp, the size, and one version of the server."""
     at = HEADER_BYTES + _MYSQL_GTID.size
     size_at = at + _TIMESTAMP_BYTES
     if end <= size_at:

@@ -81,7 +81,7 @@ def _commit(cursor: Cursor) -> _Commit:
     if cursor.left and cursor.number(4) & _TWO_VERSIONS:
         cursor.skip(4)
     if cursor.left:
-        cursor.skip(8)  # the ticket of a group that is committed together
+        cursor.skip(8)  # the ticket: a number that transactions have in common if they are committed together
     return _Commit(original_commit_us=original, immediate_commit_us=immediate, transaction_bytes=size)
 
 

@@ -46,7 +46,7 @@ class Header(NamedTuple):
 
     @property
     def artificial(self) -> bool:
-        """Whether the server made the event for this reader. Such an event is not in the file."""
+        """Whether the server made the event for this reader alone. Such an event is not in the file."""
         return bool(self.flags & ARTIFICIAL_FLAG)
 
     @property

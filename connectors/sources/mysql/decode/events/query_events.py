@@ -61,7 +61,7 @@ class QueryContext:
 
 @lru_cache(maxsize=256)
 def context_of(content: bytes, variables_bytes: int) -> QueryContext:
-    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables, and a database.
+    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables and the database.
 
     The results are cached, because the statements of a session repeat these bytes. Raises ChangelogError (MALFORMED)
     with the offset in the event.

@@ -84,10 +84,10 @@ class BoundTable:
         return [self.columns[place].name for place in lacking if place not in self.may_lack]
 
     def with_defaults(self, inserted: Image) -> Image:
-        """Returns an inserted row with the values that it lacks.
+        """Fills in the values that an inserted row lacks, and returns the row.
 
-        MySQL leaves out a TEXT or BLOB column only if the statement does not name it and it has no default. Then it is
-        null, or empty if it is NOT NULL.
+        MySQL leaves out a TEXT or BLOB column only if the statement does not name the column and the column has no
+        default. Then the value is null, or empty if the column is NOT NULL.
         """
         if UNCHANGED not in inserted:
             return inserted

@@ -21,9 +21,9 @@ def altered(reader: StatementReader) -> Sequence[Effect]:
 
     The `Renamed` effects come last, wherever RENAME stands in the statement.
 
-    The words that are searched for are hardly ever mistaken in a column's name, because each of them is reserved, or
-    has an effect only before TABLE, PARTITION or TABLESPACE. The exception does no harm: if a column `tablespace` is
-    dropped, `DROP tablespace` counts as a `TablespaceReplaced`.
+    A column's name is hardly ever mistaken for one of the words that are searched for, because each of these words is
+    reserved, or has an effect only before TABLE, PARTITION or TABLESPACE. The one exception is `DROP tablespace`: if it
+    drops a column of this name, it still counts as a `TablespaceReplaced`.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

@@ -40,7 +40,7 @@ _HEADER = np.dtype(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headers:
-    """The headers of a block's events, with one element for each event.
+    """The headers of a block's events. Each array except `octets` has one element for each event.
 
     - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is lower
       than that of an earlier event. (Offsets begin again at 4 GiB, and in another file.)

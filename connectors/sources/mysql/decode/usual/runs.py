@@ -54,8 +54,8 @@ class TransactionRun:
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
     which the transactions end; `end_log_pos` is that of the last event. `rows` has the number of published changes of
-    each transaction, and `ordinals` the ordinal of its first change: 1 if a stamp was inserted before it, otherwise 0.
-    `stamps` is None if no transaction has a stamp.
+    each transaction. `ordinals` has the ordinal of each transaction's first change: 1 if a stamp was inserted before
+    this change, otherwise 0. `stamps` is None if no transaction has a stamp.
     """
 
     end: int
@@ -139,7 +139,7 @@ class UsualRuns:
         return self._candidates
 
     def _end(self, candidates: "_Candidates", first: int) -> int:
-        """Returns the number after the last transaction that may be in a run with `first`."""
+        """Returns the number that follows that of the last transaction that may be in a run with `first`."""
         end, next_due = candidates.run_end(first), self._next_due()
         base = (
             None
@@ -216,12 +216,12 @@ class _Candidates:
         return self.gtids.heads[int(self.gtids.head_codes[number])]
 
     def run_end(self, first: int) -> int:
-        """Returns the number after the last transaction of the run in which `first` is."""
+        """Returns the number that follows that of the last transaction in the run of `first`."""
         return int(self.last[np.searchsorted(self.last, first)]) + 1
 
 
 class _Collector:
-    """Collects the statements of transactions from the number `first` on."""
+    """Collects the statements of the transaction with the number `first`, and of the transactions after it."""
 
     def __init__(self, candidates: _Candidates, forms: RunForms, first: int) -> None:
         self._candidates, self._forms, self._first = candidates, forms, first

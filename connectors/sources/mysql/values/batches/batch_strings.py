@@ -32,9 +32,8 @@ def binary(length: int) -> PrintColumn:
 def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
     """Returns a function that prints text; None if the character set does not contain ASCII.
 
-    If the character set is UTF-8 and all values are valid, the function prints all of them. Otherwise, values stay
-    unprinted that are not only ASCII. If the column is a CHAR (`fixed`), values with spaces at the end stay unprinted,
-    too.
+    If the character set is UTF-8 and all values are valid, the function prints all of them. Otherwise, it prints only
+    those that are ASCII. If the column is a CHAR (`fixed`), values with spaces at the end always stay unprinted.
     """
     if not _has_ascii(to_utf8):
         return None
@@ -57,7 +56,7 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 
 
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
-    """Returns a mask of the texts that are not only ASCII. If `is_utf8` is set and all texts are valid, it is empty."""
+    """Returns a mask of the texts that are not only ASCII; of no text if `is_utf8` is set and all are valid UTF-8."""
     mask = np.zeros(raw.count, bool)
     offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])
     octets = np.frombuffer(data, np.uint8)

@@ -43,7 +43,7 @@ def clean(text: bytes) -> bytes:
     """Returns a text in the server's UTF-8 as valid UTF-8, with `?` for each half of a surrogate pair.
 
     MariaDB accepts such halves in columns with any of its Unicode character sets, and MySQL accepts them in columns
-    with ucs2 and utf32. Both then print them in the results of queries.
+    with ucs2 and utf32. Both servers then print these halves in the results of queries.
     """
     try:
         text.decode()
@@ -173,7 +173,7 @@ def _from_unicode(text: bytes, codec: str) -> str:
     try:
         return text.decode(codec, "surrogatepass")
     except UnicodeDecodeError as error:
-        raise ChangelogError(Kind.MALFORMED, f"a text is not {codec}, at byte {error.start}") from None
+        raise ChangelogError(Kind.MALFORMED, f"a text is not valid {codec} at byte {error.start}") from None
 
 
 _UNICODE: Mapping[str, ToUtf8] = {

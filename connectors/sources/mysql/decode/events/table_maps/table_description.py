@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Servers differ in the
-columns that some optional fields describe: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. It depends on the server
+which columns some optional fields describe: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -189,7 +189,7 @@ def _names(field: Cursor, width: int) -> Sequence[str]:
 
 
 def _unsigned(cursor: Cursor, shapes: Sequence[LoggedType], fields: _Fields, dialect: Dialect) -> set[int]:
-    """Returns the indexes of the unsigned columns. The field has a bit for each numeric column, high bits first.
+    """Returns the indexes of the unsigned columns. SIGNEDNESS has a bit for each numeric column, high bits first.
 
     If it is not known whether a YEAR column has a bit, the bits are read in both ways. The ways that fit the field's
     size must then agree about all other columns.
