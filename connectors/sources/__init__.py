@@ -42,8 +42,8 @@ class Piece:
 
     `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is valid once these rows and the
     rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
-    database's log lies between the checkpoint of the previous piece and that of this piece. `urgent` says that the
-    database waits for the confirmation of this piece, or that a comparison waits until its checkpoint is stored. The
+    database's log lies between the checkpoints of the previous piece and of this piece. `urgent` says that the database
+    waits for the confirmation of this piece, or that a comparison waits until the piece's checkpoint is stored. The
     service stores an urgent piece at once, unless it is gathering rows: then it stores the piece together with them.
     """
 
@@ -365,7 +365,7 @@ class Database(Protocol):
         """
 
     def hold(self) -> Hold | None:
-        """Returns the hold that the server has for us; None if it has none, as before the first start or after `drop`.
+        """Returns the hold that the server has for us; None if there is none (before the first start or after `drop`).
 
         May be called at any time, also while a service runs. Raises ChangelogError if the database cannot be reached.
         """

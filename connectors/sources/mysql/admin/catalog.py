@@ -145,9 +145,9 @@ def _read(query: Query, only: TableName | None, sized: Callable[[TableName], boo
     [(version,)] = query("SELECT VERSION()", ())
     json = json_columns(query, ServerVersion.parse(version).flavour, only)
     rows_of_tables = query(_TABLES.format(condition), names)
-    listed = {(schema, name) for schema, name, *_ in rows_of_tables}
+    table_names = {(schema, name) for schema, name, *_ in rows_of_tables}
     has_primary_key = {name for name, rows in columns.items() if any(key == _PRIMARY for *_, key in rows)}
-    is_whole = listed <= columns.keys() and has_primary_key <= indexes.keys() <= listed
+    is_whole = table_names <= columns.keys() and has_primary_key <= indexes.keys() <= table_names
     tables = [
         Table(
             schema=schema,

@@ -1,4 +1,4 @@
-"""Reads the state of the server's binary log: where it ends, and which transactions were written to it or purged."""
+"""Reads the state of the server's binary log: where it ends, and which transactions it had and which are purged."""
 
 from dataclasses import dataclass
 

@@ -49,7 +49,7 @@ def send_fence(connection: Connection) -> None:
     """Inserts a row without content, which makes the service store a checkpoint soon.
 
     It is no error if the account may not insert the row, or if there is no such table: the service then stores its next
-    checkpoint when it would have stored it anyway.
+    checkpoint no sooner than usual.
     """
     try:
         connection.execute(f"INSERT INTO {SIGNAL_TABLE} (id, content) VALUES (%s, '')", (randbelow(_NUMBERS),))

@@ -174,7 +174,7 @@ class LogState:
     def can_pass(self, head: str, numbers: Ints) -> bool:
         """Returns whether `pass_all` can record the next transactions, which have these GTIDs, all at once.
 
-        This is so if no transaction is open, the rest of `half` is not awaited, and all of them are new.
+        This is so if no transaction is open, the rest of `half` is not awaited, and all these transactions are new.
         """
         if self.transaction is not None or self._awaits_half:
             return False

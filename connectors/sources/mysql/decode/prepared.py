@@ -1,8 +1,9 @@
 """Holds the rows of prepared XA transactions until they are committed or rolled back.
 
 A prepared transaction survives its session, and even a restart of the server. The log has its rows at the place where
-it was prepared, but the rows become visible only when it is committed, and are published at the place of the commit. So
-the service holds them in memory. After a restart, the service asks the server for the prepared transactions once more.
+it was prepared. But they become visible only when it is committed, so they are published at the place of the commit,
+and the service holds them in memory until then. After a restart, the service asks the server for the prepared
+transactions once more.
 """
 
 from collections.abc import Sequence

@@ -297,7 +297,7 @@ class TransactionReader:
         )
 
     def _messages(self, prefix: str, table_map: log.TableMap, event: log.RowsEvent) -> None:
-        """Passes on the texts of inserted rows, with the rows' numbers, which the signature of a signal covers.
+        """Passes on the text and the number of each inserted row. (The signature of a signal covers the row's number.)
 
         A signal without a text only asks the service to store a checkpoint soon (`admin.signals.send_fence`).
         """

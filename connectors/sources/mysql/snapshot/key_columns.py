@@ -106,7 +106,7 @@ def _double(text: str) -> str | None:
 
 
 def _single(text: str) -> str | None:
-    """Takes the canonical text of a FLOAT. Returns the text of the DOUBLE that equals it, which has more digits."""
+    """Takes the canonical text of a FLOAT. Returns the text of the equal DOUBLE; this text can have more digits."""
     double = _double(text)
     if double is None:
         return None

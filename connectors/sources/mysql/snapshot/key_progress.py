@@ -164,7 +164,7 @@ def _bound(value: Any) -> Bound | None:
 
 
 def _joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
-    """Joins ranges that follow each other, so that checkpoints, which store the bounds of all ranges, are smaller."""
+    """Joins ranges that follow each other. Checkpoints store the bounds of all ranges, so this makes them smaller."""
     joined: list[ChunkRange] = []
     for range_ in ranges:
         if joined and joined[-1].end is not None and joined[-1].end == range_.first:

@@ -70,7 +70,7 @@ class RowLayout:
             return []
 
     def starts_in(self, octets: Bytes, begins: Ints, sizes: Ints) -> Ints | None:
-        """Returns where each row begins in the joined rows of many events, which have few rows each.
+        """Takes many events with few rows each. Returns where each row begins in the joined rows of all events.
 
         The rows of an event are `sizes` bytes of `octets` from `begins` on. `octets` needs `PADDING_BYTES` after them.
         Returns None if `starts` has to find the rows: if there are few events, or if an event has many or unusual rows.

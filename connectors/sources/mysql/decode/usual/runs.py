@@ -139,7 +139,7 @@ class UsualRuns:
         return self._candidates
 
     def _end(self, candidates: "_Candidates", first: int) -> int:
-        """Returns the number that follows that of the last transaction that may be in a run with `first`."""
+        """Returns where a run that begins with `first` must end: the number of the first transaction after the run."""
         end, next_due = candidates.run_end(first), self._next_due()
         base = (
             None
@@ -216,7 +216,7 @@ class _Candidates:
         return self.gtids.heads[int(self.gtids.head_codes[number])]
 
     def run_end(self, first: int) -> int:
-        """Returns the number that follows that of the last transaction in the run of `first`."""
+        """Returns where the run of `first` ends: the number of the first transaction after the run."""
         return int(self.last[np.searchsorted(self.last, first)]) + 1
 
 

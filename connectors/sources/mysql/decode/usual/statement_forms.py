@@ -91,7 +91,7 @@ class BlockForms:
         return isinstance(event, log.Query) and event.sql == _BEGIN
 
     def _head_codes(self, rows: Ints) -> Ints:
-        """Returns the codes of the heads of these events, whose table maps are the events before them."""
+        """Returns the code of each event's head. `rows` are the places of events with rows, each after its table map."""
         codes = np.full(len(rows), -1, np.int64)
         kinds = self._map_codes << 8 | self._headers.types[rows]
         for kind in np.unique(kinds[self._map_codes >= 0]).tolist():
