@@ -1,4 +1,4 @@
-"""Reads the state of the server's binary log: where it ends, and which transactions it had and which are purged."""
+"""Reads the state of the server's log: where it ends, which transactions it has contained, and which are purged."""
 
 from dataclasses import dataclass
 

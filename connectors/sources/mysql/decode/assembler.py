@@ -50,9 +50,9 @@ class Assembler:
 
     `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
     rows are already published; `partial` says that this position is inside a transaction. `through` is the coordinate
-    up to which the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of
-    columns are announced. `reads` has the table reads that wait; the assembler queries `reads` at each place between
-    two transactions.
+    up to which the changelog is complete. `listener` is told which rows are delivered; it is None if no tables are to
+    be read. `versions` knows which columns the changelog has; without it, no changes of columns are announced. `reads`
+    has the table reads that wait; the assembler queries `reads` at each place between two transactions.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class KeyProgress:
 
     `signature` identifies the table's columns and their types. `chunks` is about how many chunks the table has.
     `ranges_left` holds the ranges that are not published yet, in order. `queue` says which of them are handed out.
-    `generation` counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
+    `generation` counts how often the reading has started again. `again` and `stale` are explained in `table_progress`.
     """
 
     entity: str

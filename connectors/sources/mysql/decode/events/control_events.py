@@ -26,7 +26,7 @@ _HEADER_SIZES = {
     EventType.UPDATE_ROWS: 10,
     EventType.DELETE_ROWS: 10,
 }
-"""The size of the fixed part with which each of these events begins, in bytes. The decoders rely on these sizes."""
+"""The size, in bytes, of the fixed part that follows the header in these events. The decoders rely on these sizes."""
 
 _XA_PART_BYTES = 64
 

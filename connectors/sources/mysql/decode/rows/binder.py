@@ -49,5 +49,5 @@ class Binder:
 
 
 def needed(binding: Binding) -> list[int]:
-    """Returns the places of the columns that are published or belong to the key or partition, in ascending order."""
+    """Returns the places of the columns that are published, or belong to the key or to the partition, in order."""
     return sorted({field.index for field in (*binding.fields, *binding.key, *binding.partition)})

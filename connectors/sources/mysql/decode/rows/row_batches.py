@@ -143,7 +143,7 @@ def _none() -> Ints:
 
 @dataclass(slots=True, eq=False)
 class RowEvents:
-    """Events of a run of transactions that have the same table and the same op. Their rows contain all columns.
+    """Events of one run (see `usual.runs`) that have the same table and the same op. Their rows contain all columns.
 
     For each event, `numbers` has its number in the run; its rows are `sizes` bytes of `octets` from `begins` on. After
     `scan`, `counts` has the number of the event's changes, and `starts` has for each row its offset in `bodies()`.

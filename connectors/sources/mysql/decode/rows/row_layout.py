@@ -93,7 +93,7 @@ class RowLayout:
         return ordered
 
     def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
-        """Returns where each row ends; -1 for a row that is unusual, or that goes beyond its limit."""
+        """Returns where each row ends; -1 if it is unusual, or goes beyond its limit, the end of its event's rows."""
         null_bytes = (len(self.frames) + 7) // 8
         at, is_wrong = rows + null_bytes, rows + null_bytes > limits
         rows = np.where(is_wrong, 0, rows)

@@ -1,6 +1,7 @@
 """Collects the rows of a block as texts, in groups of the same table and op, until they are encoded.
 
-The rows of usual events are converted together (`row_batches`). `add` is the plain path: it converts value by value.
+The rows of usual events are converted together; `row_batches.is_whole` says which events are usual. `add` is the plain
+path, for all other events: it converts value by value.
 """
 
 from collections.abc import Sequence

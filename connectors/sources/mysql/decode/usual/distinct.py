@@ -1,4 +1,4 @@
-"""Gives a code to each slice of a buffer. Slices with the same content have the same code."""
+"""Gives a code (a number) to each slice of a buffer. Slices with the same content have the same code."""
 
 from collections.abc import Sequence
 

@@ -2,6 +2,7 @@
 
 The events of many transactions begin with the same bytes after their headers: only thread ids and rows differ. The
 first event with such bytes is decoded as any other event is. Further events with the same bytes have the same meaning.
+Events without a usual form must be *read alone*: the general path (`transactions`) reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ class BlockForms:
         return isinstance(event, log.Query) and event.sql == _BEGIN
 
     def _head_codes(self, rows: Ints) -> Ints:
-        """Returns the code of each event's head. `rows` are the places of events with rows, each after its table map."""
+        """Returns the code of each event's head. `rows` are places of events with rows, each after its table map."""
         codes = np.full(len(rows), -1, np.int64)
         kinds = self._map_codes << 8 | self._headers.types[rows]
         for kind in np.unique(kinds[self._map_codes >= 0]).tolist():
