@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class JsonOperation(IntEnum):
-    """What a change does at its path. In an array, INSERT and REMOVE also move the elements after it."""
+    """What a change does at its path. In an array, INSERT and REMOVE also move the later elements."""
 
     REPLACE = 0
     INSERT = 1
