@@ -3,13 +3,13 @@
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
 result depends on the kind of database. `changelog.connectors.wiring.sources` chooses the implementation from the
 configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
-fence (`changelog.connectors.sources.fences`). The executors receive the scan pickled, so they import only the scan's
-module and what that module imports.
+fence (`changelog.connectors.sources.fences`). They receive the scan pickled. To unpickle it, they import only the
+scan's module and what that module imports.
 
-The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches. Its `through` is a log
-position in a format that only the source can read. An *entity* is a published table. The log can begin a new history,
-for example when a standby is promoted; an *epoch* is the number of such a history. A *gap* is a part of the log that
-the changelog lacks and that can no longer be read.
+The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches: its `through` is a
+position in the log, as a text that only the source understands. An *entity* is a published table. The log can begin a
+new history, for example when a standby is promoted; an *epoch* is the number of such a history. A *gap* is a part of
+the log that the changelog lacks and that can no longer be read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,9 +42,9 @@ class Piece:
 
     `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is valid once these rows and the
     rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
-    database's log lies between the checkpoint of the previous piece and that of this piece. `urgent` says that the
-    database waits for the confirmation of this piece, or that a comparison waits for its checkpoint. The service stores
-    an urgent piece at once, unless it is gathering rows: then it stores the piece together with these rows.
+    database's log lies between the checkpoints of the previous piece and of this piece. `urgent` says that the database
+    waits for the confirmation of this piece, or that a comparison waits until the piece's checkpoint is stored. The
+    service stores an urgent piece at once, unless it is gathering rows: then it stores the piece together with them.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -56,11 +56,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Figures about a source for metrics, besides the pieces that it returns.
+    """Figures about a source, for metrics.
 
     A window is the reading of one chunk of a table; `windows_open` counts the chunks that were requested and are not
     published yet. `waiting` holds the ids of the transactions that must end before the reading of tables can continue.
-    `invalid_stamps` and `ignored_signals` count invalid provenance stamps and ignored signals since the previous call.
+    `invalid_stamps` (of provenance stamps) and `ignored_signals` are counts since the previous call of `activity`.
     """
 
     windows_open: int = 0
@@ -87,7 +87,7 @@ class ChangeSource(Protocol):
     def end(self) -> str:
         """Returns where the database's log ends now, as a `Checkpoint.through`. Raises ChangelogError.
 
-        After this call, `read` no longer waits to gather more data, so that it reaches this end soon.
+        After this call, `read` no longer waits to gather more data, so it reaches this end soon.
         """
 
     def confirm(self, checkpoint: Checkpoint) -> None:
@@ -97,7 +97,7 @@ class ChangeSource(Protocol):
         """Closes the source's connections. Rows that were not stored are returned again after the next `open`."""
 
     def activity(self) -> Activity:
-        """Returns figures for metrics; see `Activity`."""
+        """Returns figures for metrics."""
 
 
 class Changelog(Protocol):
@@ -126,8 +126,8 @@ class ColumnInfo(Protocol):
 class Trait:
     """The property of a table that decides how much of its changes the log contains.
 
-    `name` is what the database calls the property, such as `replica identity`, and `value` is the table's setting of
-    it. `suffices` says that the log has the whole row before and after each change.
+    `name` is what the database calls the property, such as `replica identity`, and `value` is its value for this table.
+    `suffices` says that with this value, the log contains the whole row before and after each change.
     """
 
     name: str
@@ -194,10 +194,10 @@ class Hold:
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
-    we have not read yet. `confirmed` is the log position up to which we confirmed, as the database prints it. `nbytes`
-    is how much log the server keeps because of the hold. The server also keeps old states of its catalogue because of
-    the hold; `xids` is the age of the oldest one, in transaction ids. `nbytes` and `xids` are None if the server does
-    not know them.
+    we have not read yet. `confirmed` is the log position, as the database prints it, up to which we told the server
+    that it may forget the log. `nbytes` is how much log the server keeps because of the hold. The server also keeps old
+    states of its catalogue because of the hold; `xids` is the age of the oldest one, in transaction ids. `nbytes` and
+    `xids` are None if the server does not know them.
     """
 
     kind: str = "slot"
@@ -227,8 +227,8 @@ class Remnant:
 class ChangelogEnd:
     """Where a changelog ends, as `Database.cross_gap` needs it.
 
-    `checkpoint` is None if none can be read. `epoch` is the highest epoch of any stored row. `committed_at` is when the
-    last row was committed; None if unknown. `lost` names the entities that have lost stored rows.
+    `checkpoint` is None if no checkpoint can be read. `epoch` is the highest epoch of any stored row. `committed_at` is
+    when the last row was committed; None if unknown. `lost` names the entities that have lost stored rows.
     """
 
     checkpoint: Checkpoint | None
@@ -280,16 +280,15 @@ class Database(Protocol):
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """Returns the tables that exist now and can be published, sorted by schema and name.
 
-        `sized` chooses the tables whose sizes are also read. Reading a size may wait while another session locks the
-        table; that wait ends if the service stops. May be called at any time, also while a source is open. Raises
-        ChangelogError.
+        `sized` chooses the tables whose sizes are also read. This may wait until another session releases its lock on a
+        table, or until the service stops. May be called while a source is open. Raises ChangelogError.
         """
 
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
         """Returns for each entity, in the same order, the columns and types that the service would publish now.
 
-        The columns come from the present catalogue, not from the log. Schema files are generated from them. May be
-        called at any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a key column of the entity.
+        The columns come from the present catalogue, not from the log; schema files are generated from them. May be
+        called at any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a key column of its entity.
         """
 
     def open(
@@ -308,12 +307,13 @@ class Database(Protocol):
         it calls `recover`, after which the previous writer of the changelog can no longer write to it. Third, it
         streams from the checkpoint that `recover` returned.
 
-        It raises an error if the changelog could not continue exactly. GAP: the log no longer reaches back to the
-        checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings that decide order or content
-        have changed. `accept_settings` says that an operator has accepted the changed settings, and `accept_cluster`
-        that an operator has accepted another database cluster. At most one source is open at a time.
+        It raises ChangelogError if the changelog cannot be continued correctly. GAP: the log no longer reaches back to
+        the checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings have changed on which
+        the order or the content of the changelog depends. `accept_settings` says that an operator has accepted such a
+        change, and `accept_cluster` that an operator has accepted the move to another database cluster. At most one
+        source is open at a time.
 
-        `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
+        `reach` is called with a name at each step where tests can crash the process.
         """
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
@@ -329,7 +329,7 @@ class Database(Protocol):
     def retained(self) -> Retained | None:
         """Returns how much log the server keeps for us, and why.
 
-        Returns None if it keeps none, or does not answer soon. It must not wait long. Raises nothing.
+        Returns None if the server keeps none, or does not answer soon. Must not wait long. Raises nothing.
         """
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
@@ -340,7 +340,7 @@ class Database(Protocol):
         """
 
     def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
-        """Returns a finding for each precondition of reading these entities.
+        """Returns a finding for each precondition that must hold before these entities can be read.
 
         The preconditions concern the server, the things that the service keeps in it, each table, changes of tables
         that the log does not show, and the roles that may send signals. `checkpoint` is the changelog's checkpoint,
@@ -365,7 +365,7 @@ class Database(Protocol):
         """
 
     def hold(self) -> Hold | None:
-        """Returns the `Hold` that we have; None if there is none, for example before the first start or after `drop`.
+        """Returns the hold that the server has for us; None if there is none (before the first start or after `drop`).
 
         May be called at any time, also while a service runs. Raises ChangelogError if the database cannot be reached.
         """
@@ -378,7 +378,7 @@ class Database(Protocol):
         position, the service has read the signals.
 
         Any role that may write to the log may send signals, whether or not a service runs: a signal stays in the log
-        until a service reads it. Raises ChangelogError; the signals before the one that failed were sent.
+        until a service reads it. Raises ChangelogError; the signals before the one that failed are then in the log.
         """
 
     def spell(self, through: str) -> str:
@@ -404,7 +404,7 @@ class Database(Protocol):
     ) -> AbstractContextManager[CrossedGap]:
         """Crosses a gap: continues a changelog at a later log position, because the log in between is lost.
 
-        The changelog continues in a new epoch, above the highest epoch that it contains. The service then reads every
+        The changelog continues in a new epoch: one above the highest that it contains. The service then reads every
         table again and publishes a delete for each key that the table lacks. `checkpoint` is the one that readers of
         the changelog see; None if none can be read. `reason` is the error message with which a normal start fails.
 
@@ -412,8 +412,8 @@ class Database(Protocol):
         shuts the previous writer out of the sink and returns where the changelog ends. Inside the block, the caller
         stores the yielded checkpoint and rows in one commit. Until that commit, every start finds the gap again.
 
-        With `keep_hold`, the present hold (`Hold`) is kept if the log is the same as before, and the hold can be read
-        but begins after the changelog's end. In every other case a new hold replaces it.
+        With `keep_hold`, the present hold (`Hold`) stays if three things are true: the log is the same as before, it
+        can be read through this hold, and the hold begins after the changelog's end. Else a new hold replaces it.
 
         Raises ChangelogError: IN_USE while another process reads the log; SETTINGS and PRECONDITION, like `open`.
         """
@@ -430,8 +430,8 @@ class Database(Protocol):
         A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If such a
         checkpoint needs a new entry in the log, the fence writes a message with the prefix
         `changelog.envelope.signal.FENCE_PREFIX` after the cut. The capture core recognises the message and tells the
-        source, which then returns an `urgent` piece. While the fence is held, either changes of the tables' definitions
-        wait, or the scan raises ALTERED.
+        source, which then returns an `urgent` piece. While the fence is held, a change of a table's definition either
+        waits, or makes the scan raise ALTERED.
 
         Raises NoFenceError if no fence can be taken, ALTERED if a table is gone.
         """
@@ -443,8 +443,8 @@ class Database(Protocol):
         """
 
     def drop(self, kind: str) -> None:
-        """Drops one of the `remnants`, which must exist. Refuses to do so while a service reads the log.
+        """Drops the remnant of this kind, which must exist. Refuses to do so while a service reads the log.
 
-        If the hold is dropped, the changelog has a gap, because the service cannot continue where it was. Raises
-        ChangelogError: ACCESS if the thing belongs to another role.
+        Once the hold is dropped, the service can no longer continue where it stopped, so the changelog has a gap.
+        Raises ChangelogError: ACCESS if the thing belongs to another role.
         """

@@ -18,23 +18,23 @@ class Candidate(Protocol):
 
     @property
     def home(self) -> str:
-        """The schema that is meant if a configuration names a table without one, such as `public`."""
+        """The schema, such as `public`, to which a table belongs if the configuration names it without a schema."""
 
     @property
     def usual_tables(self) -> str:
-        """The tables to configure if the user chooses none, as a pattern of `[tables] include`."""
+        """The pattern that is written to `[tables] include` if the user chooses no tables."""
 
     def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
-        """Returns the tables that can be published and that `includes` accepts, sorted by schema and name, with sizes.
+        """Returns the tables that can be published and that `includes` accepts, sorted by schema and name.
 
-        Raises ChangelogError.
+        Their sizes are read too. Raises ChangelogError.
         """
 
     def grants(self, tables: Collection[TableName]) -> str:
         """Returns a script for an administrator of the database.
 
-        The script creates the roles that set up and run the service for these tables, with their rights. It sets no
-        passwords. Raises ChangelogError.
+        The script creates the roles that set up and run the service for these tables, and grants the rights that these
+        roles need. It sets no passwords. Raises ChangelogError.
         """
 
     def stamps(self, tables: Collection[TableName]) -> str:

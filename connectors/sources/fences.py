@@ -1,4 +1,4 @@
-"""Defines fences. A fence is a cut through a database, at which a comparison reads the tables and the changelog.
+"""Defines fences. A fence is a cut through a database; a comparison reads the tables and the changelog at this cut.
 
 The cut is a set of transactions: the fence *shows* these transactions. The tables are read as these transactions left
 them, and the comparison uses only those rows of the changelog that these transactions wrote. So both sides contain the
@@ -36,10 +36,10 @@ ROWS: Final = pa.schema(
         pa.field("locator", pa.utf8()),
     ]
 )
-"""The columns of a table's row. `key` and `current` are what a message for this row would have: the canonical key, and
-the row's state as JSON. `json_null` is a JSON array with the names of the columns that hold JSON's null; null if there
-are none. `leaf` is the number of the leaf that the row is in (see `FencedTable`), and never null. With `locator`, the
-source can find the row in that leaf again."""
+"""What a `Scan` yields for each row of a table. `key` and `current` are what a message for this row would have: the
+canonical key, and the row's state as JSON. `json_null` is a JSON array with the names of the columns that hold JSON's
+null; null if there are none. `leaf` is the number of the leaf that the row is in (see `FencedTable`), and never null.
+With `locator`, the source can find the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
@@ -54,8 +54,8 @@ class NoFenceError(ChangelogError):
 class FencedTable:
     """A table at the fence: how its rows are encoded, and the sizes of its leaves.
 
-    `binding` has the columns and types that the table has at the fence; these are compared. `leaf_pages` holds the size
-    of each leaf, in pages.
+    `binding` has the columns and types that the table has at the fence. The comparison compares these columns.
+    `leaf_pages` holds the size of each leaf, in pages.
 
     A leaf is a unit that stores rows: the table itself, or one of its partitions. Pages are numbered parts of a leaf,
     about 8 KiB each. Tasks divide the reading of a leaf by pages, which can be the server's own pages or ranges of keys
@@ -87,7 +87,9 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBounds:
-    """The keys whose column `column` has a value of at least `first` and less than `end`; None means no bound.
+    """A range of keys: those in which `column` has a value of at least `first` and less than `end`.
+
+    A bound that is None does not limit the range.
 
     The bounds are integers, or strings that the database reads as values of the column's type. `by_bytes` says that the
     column holds strings, and that they are compared by their bytes in UTF-8, whatever the column's collation is.
@@ -105,7 +107,7 @@ class Shown:
 
     `ids` says what the ids are. With "transactions", they are numbers that the source gives its transactions
     (`Transaction.xid` of the capture core, the column `transaction` of the changelog). With "commits", they are the
-    commits in the positions of the rows. Commits are for sources whose transactions have no numbers in order.
+    commit numbers in the positions of the rows. A source uses "commits" if its transactions have no numbers that grow.
 
     A source may number transactions in the order in which they begin, as PostgreSQL does. Then `hidden` holds the
     transactions that were open at the fence. Or a source may number them in the order of the database's log. Then `end`
@@ -134,7 +136,7 @@ class Scan(Protocol):
         """Yields the rows in these parts, each once and in any order, with the columns of `ROWS`.
 
         If `keys` is given, yields only the rows whose keys are in that range. Raises ChangelogError: CONNECTION if the
-        fence no longer exists, ALTERED if a migration waits for a table. It never yields rows of another cut.
+        fence no longer exists, ALTERED if a migration waits to change a table. It never yields rows of another cut.
         """
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
@@ -146,7 +148,7 @@ class Scan(Protocol):
 
 
 class Fence(Protocol):
-    """A fence that is held. Every commit that it shows ends in the log at or before its `place`."""
+    """A fence that a process holds now."""
 
     @property
     def text(self) -> str:

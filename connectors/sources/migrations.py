@@ -1,4 +1,4 @@
-"""Defines an optional interface of a source, which reports what a migration's statements would do to published tables.
+"""Defines an optional interface of a source: it reports what a migration's statements would do to published tables.
 
 In a *rehearsal*, the source runs the statements in a transaction that is rolled back, on the live database or on an
 empty copy of it. Only `changelog schemas plan` uses rehearsals. The service never imports this interface, so a source
@@ -40,12 +40,12 @@ class AlterationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """One change of a table, made by the statement in `line`.
+    """One change of a table, made by the statement that begins on line `line`.
 
-    `name` is the name of the column or partition after the change, or its old name if it is gone. `before` and `after`
-    describe what changed. `restates` says that rows look different after the change (in values, or in the names of
-    columns) although the database's log shows no change of these rows. `has_default` says that an added column has a
-    default.
+    `name` is the name of the changed column or partition: its new name, or its old name if it is gone. `before` and
+    `after` describe what changed. `restates` says that rows look different after the change (in values, or in the names
+    of columns) although the database's log shows no change of these rows. `has_default` says that an added column has
+    a default.
     """
 
     kind: AlterationKind
@@ -59,7 +59,10 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostDefinition:
-    """A definition that a copy of the live database lacks, and why. `stands_in` says that the copy has a substitute."""
+    """A definition that a copy of the live database lacks, and why.
+
+    `stands_in` says that the copy has a substitute for it.
+    """
 
     what: str
     why: str
@@ -89,7 +92,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The statements of a migration, and the `file` that errors name."""
+    """The statements of a migration. `file` is what error texts call the file with these statements."""
 
     file: str
     statements: Sequence[Statement]
@@ -100,9 +103,9 @@ class Effects:
     """What the statements did to the watched tables.
 
     `alterations` holds the changes of each watched table, by the name that the table had before the first statement.
-    `untouched` holds the names of the tables that are exactly as they were. `new_names` holds the names that the
-    statements gave to tables, watched or not. It maps each name to the line of the first statement that gave it.
-    `last_line` is the line of the last statement.
+    `untouched` holds the names of the watched tables that are exactly as they were. `new_names` has a key for each name
+    that the statements gave to a table, watched or not; its value is the line of the first statement that gave the
+    name. `last_line` is the line of the last statement.
     """
 
     alterations: Mapping[TableName, Sequence[Alteration]]
@@ -139,13 +142,13 @@ class Rehearsal(Protocol):
 
         A script can be run only once.
 
-        The limits of `Stage.rehearse` apply to each statement. Raises ChangelogError with FILE:LINE for the first
-        statement that the server refuses.
+        The timeouts that `Stage.rehearse` was given apply to each statement. Raises ChangelogError for the first
+        statement that the server refuses; the error text names the statement's FILE:LINE.
         """
 
 
 class Stage(Protocol):
-    """A database on which migrations are rehearsed. It holds a session, and only one thread may use it."""
+    """A database on which migrations are rehearsed, and one session with it. Only one thread may use a stage."""
 
     @property
     def name(self) -> str:
@@ -158,18 +161,18 @@ class Stage(Protocol):
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float
     ) -> AbstractContextManager[Rehearsal]:
-        """Begins a rehearsal of `script`, which is rolled back at the end of the block."""
+        """Begins a rehearsal of `script`. The rehearsal is rolled back at the end of the block."""
 
 
 class Migrations(Protocol):
     """Rehearses migrations of one configured database. It holds no connection."""
 
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
-        """Parses the migration `text` into statements. `file` is its name in errors.
+        """Parses the migration `text` into statements. `file` is what error texts call the migration.
 
-        `lasting` says that the database is used after the rehearsal, so statements with effects that a rollback does
-        not undo are refused. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot be
-        rehearsed.
+        `lasting` says that the database is used after the rehearsal. Then statements are refused whose effects a
+        rollback does not undo. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot
+        be rehearsed.
         """
 
     def live(self) -> AbstractContextManager[Stage]:

@@ -50,10 +50,10 @@ class MysqlCandidate:
             return grants(tables, connection.flavour, database=self._address.database)
 
     def stamps(self, tables: Collection[TableName]) -> str:
-        """See `Candidate.stamps`: refused, because these databases have no statement-level triggers."""
+        """See `Candidate.stamps`: refused, because MySQL and MariaDB have no statement-level triggers."""
         raise ChangelogError(
             Kind.USAGE,
-            f"--stamps is for PostgreSQL, and the {len(tables)} tables are in MySQL or MariaDB",
+            f"--stamps is for PostgreSQL, but the {len(tables)} tables are in MySQL or MariaDB",
             hint="in MySQL and MariaDB, an application writes its stamp in an SQL comment, or inserts it into the "
             "table `changelog_stamp`: docs/how-to/stamps.md",
         )

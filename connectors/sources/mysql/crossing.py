@@ -7,8 +7,8 @@ tables, whatever changes were lost.
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows.
 So for each entity that lost rows, the first row after the gap is a truncate, which removes all of the entity's keys.
 
-Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
-repeated.
+Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, so `crossing` can be
+repeated from its first step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,8 @@ def crossing(
     `checkpoint` is the checkpoint that readers of the changelog see before this process takes the sink over; None if
     none can be read. `take_over` takes the sink over from its previous writer and returns the end of the changelog.
 
-    Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session has the lock.
+    Raises ChangelogError: SETTINGS and PRECONDITION for the same reasons as a start of the service, IN_USE if another
+    session has the lock.
     """
     with settings.connect() as connection:
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)

@@ -90,7 +90,7 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Without the GTIDs in `checkpoint`, it cannot see that a part of the log is lost."""
+        """See `Database.status`. Only the GTIDs in `checkpoint` show whether a part of the log is lost."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)

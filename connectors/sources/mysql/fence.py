@@ -107,12 +107,14 @@ def hold_fence(settings: Settings, entities: Sequence[Entity], *, deadline: floa
 
 @contextlib.contextmanager
 def _folder(settings: Settings) -> Iterator[Path]:
-    """Yields a new folder, which only this account can read, and deletes it when the block ends."""
+    """Yields a new folder that only this process's account can read. Deletes the folder when the block ends."""
     try:
         folder = TemporaryDirectory(prefix="changelog-fence-", dir=settings.fence_folder)
     except OSError as error:
         raise ChangelogError(
-            Kind.USAGE, f"no folder for copies of tables: {error}", hint="set fence_folder in [source]"
+            Kind.USAGE,
+            f"cannot make a folder for copies of tables: {error}",
+            hint="set fence_folder in [source] to a folder in which this process may write",
         ) from error
     with folder as name:
         yield Path(name)

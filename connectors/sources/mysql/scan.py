@@ -16,13 +16,14 @@ from changelog.connectors.sources.fences import KeyBounds, Pages
 from changelog.envelope.errors import ChangelogError, Kind
 
 GROUP_PAGES = 512
-"""Comparisons divide tables by pages. A row group counts as this many pages, and all of its rows are in the first one.
+"""Comparisons divide the reading of a table by pages. Here, each row group of the table's file counts as this many
+pages, and all of the group's rows are in the first of these pages.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedTable:
-    """The file with a table's rows, and how many columns its key has."""
+    """The file with a table's rows, and how many columns the table's key has."""
 
     file: Path
     key_columns: int
@@ -32,7 +33,7 @@ class CopiedTable:
 class MysqlScan:
     """Implements `changelog.connectors.sources.fences.Scan`. `tables` maps the names of entities to their copies.
 
-    A locator is the number of a row group, and the number of a row in it.
+    A locator is the number of a row group and the number of a row in this group, with a colon between them.
     """
 
     tables: Mapping[str, CopiedTable]
@@ -73,7 +74,7 @@ def _opened(file: Path) -> pq.ParquetFile:
     except FileNotFoundError:
         raise ChangelogError(
             Kind.CONNECTION,
-            "the copy of a table is not there: the fence has ended, or this machine cannot reach its folder",
+            "the copy of a table is not there: the fence has ended, or this machine cannot reach the copy's folder",
             hint="set [source] fence_folder to a folder that all machines of the Spark cluster share",
         ) from None
 

@@ -22,17 +22,18 @@ class Settings:
     """The settings of one source.
 
     `name` is the name of the changelog. `hmac_key` is the secret of the `sha256` masks. `codec` names the format in
-    which the sink stores rows; the source only checks that it has not changed. `workers` threads read tables, in chunks
-    of `chunk_rows` rows. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
-    `keeps_state` says that the service knows the current row of every key, so that MySQL's log need not have all values
-    of TEXT and BLOB columns. `replica_id` is the `server_id` by which the server knows us among its replicas; by
-    default it is computed from `name`.
+    which the sink stores rows; the source only checks that it has not changed. Tables are read in chunks of
+    `chunk_rows` rows, by as many threads as `workers` says. Signals must be signed with `signals_secret`; without a
+    secret, all signals are obeyed. `keeps_state` says that the service knows the current row of every key; then MySQL's
+    log need not have all values of TEXT and BLOB columns. `replica_id` is the `server_id` under which we ask the server
+    for its log, as a replica would; by default it is computed from `name`.
 
-    Comparisons copy tables to a folder in `fence_folder`; None means the usual folder for temporary files.
+    Comparisons copy tables to new folders in `fence_folder`; None means the usual folder for temporary files.
 
     `patience_s` is how many seconds a start waits for a lock that a dead session may still hold. With
-    `accept_settings`, the source continues even if settings that decide order or content have changed. With
-    `accept_server`, it continues even on a server whose log is not a continuation of the changelog.
+    `accept_settings`, the source continues even if settings have changed on which the order or the content of the
+    changelog depends. With `accept_server`, the source continues even if the server's log lacks transactions that the
+    changelog has.
 
     A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
     `read_s` seconds. Every wait ends soon after `stopping` returns true. `connections` holds the ids of all connections

@@ -66,7 +66,7 @@ class MysqlSource:
     cannot be read. `reach` is called at each of `capture.table_reads.FAIL_POINTS`, so that tests can crash the process
     there.
 
-    Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
+    Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog cannot be continued correctly; also the errors of
     connecting and of the checks.
     """
 
@@ -113,7 +113,10 @@ class MysqlSource:
         self._stream = Stream(dump, name=settings.name)  # 3
 
     def _resume(self, checkpoint: Checkpoint | None) -> None:
-        """Makes sure that the log continues the changelog that ends at `checkpoint`, and sets `_state` to its end."""
+        """Makes sure that the log continues the changelog that ends at `checkpoint`, and creates `_state`.
+
+        `_state` begins with this checkpoint, brought up to date (see `resumed`).
+        """
         settings, entities, query = self._settings, self._entities, self._control.query
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         check_settings(checkpoint, shapes, accept=settings.accept_settings)
@@ -241,7 +244,7 @@ class MysqlSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece stores it, without any rows."""
+        """See `ChangeSource.read`. If opening made a new checkpoint, the first piece has it, and has no rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)

@@ -1,4 +1,7 @@
-"""Copies tables into files, encoded as messages are, so that other processes can read them after the snapshot."""
+"""Copies tables into files, so that other processes can read the rows after the snapshot has ended.
+
+The rows are encoded as messages encode them.
+"""
 
 from pathlib import Path
 
@@ -16,14 +19,16 @@ from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 
 _PORTION_ROWS = 20_000
 _PORTION_BYTES = 8 << 20
-"""The most rows and bytes that are encoded at once. They become one row group. A larger row is encoded alone."""
+"""The most rows, and the most bytes, that are encoded at once and become one row group. A larger row has a group of its
+own.
+"""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="mysql", name="", database="")
 
 
 def copy_table(connection: Connection, table: ReadTable, file: Path) -> int:
-    """Writes the rows that the connection's snapshot sees to a Parquet file; returns the number of its row groups.
+    """Writes the rows that the connection's snapshot sees to a Parquet file; returns how many row groups the file has.
 
     Raises ChangelogError.
     """

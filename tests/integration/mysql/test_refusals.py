@@ -56,7 +56,7 @@ def test_an_unknown_database_is_refused(site: MysqlSite) -> None:
 
 def test_a_server_that_cannot_be_reached_is_reported(site: MysqlSite) -> None:
     site.configure(ENTITY, dsn="mysql://root@127.0.0.1:1/shop")
-    assert "is it running and reachable?" in site.refused("check")
+    assert "is the server running and reachable?" in site.refused("check")
 
 
 def test_an_account_that_needs_tls_is_refused_without_tls(site: MysqlSite) -> None:

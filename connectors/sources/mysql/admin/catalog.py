@@ -1,8 +1,8 @@
 """Reads from the catalogue which tables a server has now, for setup, for checks and for reading the tables.
 
 The columns of streamed rows come from the table maps (the events that describe tables) in the binary log. Table maps do
-not tell some types apart. The declared type of such a column comes from the catalogue (`TableColumn.declared`). In both
-databases, the catalogue is `information_schema`.
+not tell some types apart. The declared type of such a column comes from the catalogue (`TableColumn.declared`). MySQL
+and MariaDB both call their catalogue `information_schema`.
 """
 
 from collections import defaultdict
@@ -16,10 +16,10 @@ from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVe
 from changelog.connectors.sources.mysql.session.names import quoted
 
 Query = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
-"""Runs SQL with `%s` parameters and returns the rows."""
+"""Runs SQL with the values of its `%s` parameters, and returns the rows."""
 
 TableName = tuple[str, str]
-"""The name of a database, and of a table in it."""
+"""The names of a database and of a table in it."""
 
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 
@@ -38,7 +38,7 @@ class TableColumn:
     """One column.
 
     `declared` is its type as the server prints it, such as `int(11) unsigned`. MariaDB stores a `json` column as a
-    `longtext` with a constraint; here it is `json` in both databases.
+    `longtext` with a constraint; `declared` is `json` for such a column too.
     """
 
     name: str
@@ -56,7 +56,7 @@ class UniqueIndex:
 
     @property
     def primary(self) -> bool:
-        """Whether this is the index of the primary key, which is always named `PRIMARY`."""
+        """Whether this is the index of the primary key. Such an index is always named `PRIMARY`."""
         return self.name == "PRIMARY"
 
 
@@ -145,9 +145,9 @@ def _read(query: Query, only: TableName | None, sized: Callable[[TableName], boo
     [(version,)] = query("SELECT VERSION()", ())
     json = json_columns(query, ServerVersion.parse(version).flavour, only)
     rows_of_tables = query(_TABLES.format(condition), names)
-    listed = {(schema, name) for schema, name, *_ in rows_of_tables}
+    table_names = {(schema, name) for schema, name, *_ in rows_of_tables}
     has_primary_key = {name for name, rows in columns.items() if any(key == _PRIMARY for *_, key in rows)}
-    is_whole = listed <= columns.keys() and has_primary_key <= indexes.keys() <= listed
+    is_whole = table_names <= columns.keys() and has_primary_key <= indexes.keys() <= table_names
     tables = [
         Table(
             schema=schema,
@@ -169,7 +169,7 @@ def _read(query: Query, only: TableName | None, sized: Callable[[TableName], boo
 
 
 def _restriction(only: TableName | None) -> tuple[str, Sequence[str]]:
-    """Returns the condition that selects the tables, and its values."""
+    """Returns the condition that selects the tables, and the values of its parameters."""
     if only is None:
         return f"TABLE_SCHEMA NOT IN ({', '.join(['%s'] * len(SYSTEM_DATABASES))})", SYSTEM_DATABASES
     return "TABLE_SCHEMA = %s AND TABLE_NAME = %s", only
@@ -188,7 +188,7 @@ def _column(row: tuple[Any, ...], *, is_json: bool) -> TableColumn:
 
 
 def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
-    """Yields the indexes of one table. Indexes over expressions, which have a part without a column, are left out."""
+    """Yields the indexes of one table. Leaves out indexes over expressions: these have a part without a column."""
     parts: dict[str, list[tuple[str | None, int | None]]] = defaultdict(list)
     for name, column, prefix_length in rows:
         parts[name].append((column, prefix_length))
@@ -199,7 +199,10 @@ def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
 
 
 def json_columns(query: Query, flavour: Flavour, only: TableName | None) -> Collection[tuple[str, str, str]]:
-    """Returns the columns that were declared as `json` in MariaDB: their constraint is `json_valid` of the column."""
+    """Returns the columns of MariaDB that were declared as `json`; none for MySQL.
+
+    MariaDB gives such a column the constraint `json_valid` and no type of its own.
+    """
     if flavour is not Flavour.MARIADB:
         return ()
     schema, table = only or (None, None)
@@ -231,7 +234,7 @@ WHERE (UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR DELETE_RULE NOT IN ('REST
 ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME
 """
 
-# The constraint that belongs to a column has the column's name.
+# A constraint of the level Column has the name of its column.
 _JSON_CONSTRAINTS = """
 SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
 WHERE LEVEL = 'Column' AND (%s IS NULL OR (CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s))

@@ -15,8 +15,10 @@ _PREFIX = "changelog:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The session that has the lock. `id` is the id of its connection. `user` and `host` are empty if the server does
-    not list the session.
+    """The session that has the lock.
+
+    `id` is the number that the server gave the session's connection. `user` and `host` are empty if the server does not
+    list the session.
     """
 
     id: int
@@ -24,7 +26,7 @@ class Holder:
     host: str
 
     def in_use(self, name: str) -> ChangelogError:
-        """Returns the error for a service that needs the lock."""
+        """Returns the error for another service that needs the lock of the changelog `name`."""
         who = f" ({self.user} from {self.host})" if self.user else ""
         return ChangelogError(
             Kind.IN_USE,
@@ -36,9 +38,9 @@ class Holder:
 def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
     """Takes the lock of the changelog `name` for the session of `query`, and waits for it up to `patience_s` seconds.
 
-    The server needs a moment to notice that a session has ended. `own` has the ids of all connections that this process
-    has had. Raises ChangelogError: IN_USE if a session of another process has the lock, CONNECTION if an earlier
-    session of this process still has it.
+    A lost session of this process can still have the lock, because the server needs a moment to notice the loss. `own`
+    has the ids of all connections that this process has had. Raises ChangelogError: IN_USE if a session of another
+    process has the lock, CONNECTION if an earlier session of this process still has it.
     """
     [(is_ours,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
     if is_ours == 1:

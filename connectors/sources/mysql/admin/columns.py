@@ -61,7 +61,7 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """Maps the id of each collation to the name of its character set. Names of collations begin with that name."""
+        """Maps the id of each collation to the name of its character set. A collation's name begins with this name."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 
@@ -82,8 +82,9 @@ class CatalogDeclarations:
         self._declared = {entity: dict(columns) for entity, columns in declarations.items()}
 
     def to_json(self) -> Mapping[str, Mapping[str, str]]:
-        """Returns the catalogue's answers, by entity and column. The answer is an empty text for a column whose type is
-        in the log.
+        """Returns the declared types from the catalogue, by entity and column.
+
+        The type is an empty text for a column whose type the log already tells.
         """
         return {entity: dict(columns) for entity, columns in self._declared.items()}
 

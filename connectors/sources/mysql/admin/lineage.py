@@ -39,8 +39,8 @@ class LogStart:
     place in the log, as one number) up to which the changelog is complete. It is 0 if the changelog was not made from
     the log files that this server has now. `received` has the transactions that the changelog has, and `resume` the
     transactions that the server need not send. `joined` is true if the server's log continues the log from which the
-    changelog was made. `half` is the transaction that is published only in part, with the epoch and the commit of the
-    published part.
+    changelog was made. `half` describes the transaction that is published only in part: its GTID, and the epoch and the
+    commit number in the positions of its published rows. `half` is None if there is no such transaction.
     """
 
     server: str
@@ -73,8 +73,8 @@ class LogStart:
 
         Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if the
         server has another flavour, or lacks transactions that the changelog has. With `accept`, it is no error if the
-        server lacks transactions: the changelog continues at the present end of the log. Tables that were already read
-        completely are not read again.
+        server lacks transactions. Then the changelog continues at the present end of the log, and tables that were
+        already read completely are not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)
         if checkpoint is None:
@@ -83,8 +83,8 @@ class LogStart:
             made_from = checkpoint.source.get("flavour", "another kind of database")
             raise ChangelogError(
                 Kind.DIVERGED,
-                f"the changelog was made from {made_from}, and the server is {version.flavour}",
-                hint=f"connect to the server from which it was made; or {OVER_GAP}",
+                f"the changelog was made from {made_from}, but the server is {version.flavour}",
+                hint=f"connect to the server from which the changelog was made; or {OVER_GAP}",
             )
         received = parse_gtids(version.flavour, checkpoint.source["gtids"])
         resume, half = _resume(version.flavour, checkpoint), _half(checkpoint)
@@ -140,8 +140,10 @@ def reaches_back(query: Query, version: ServerVersion, checkpoint: Checkpoint | 
 
 
 def is_lost(query: Query, version: ServerVersion, checkpoint: Checkpoint) -> bool:
-    """Returns whether the server has purged transactions that the changelog lacks. False if the server has another
-    flavour.
+    """Returns whether the server has purged transactions that the changelog lacks.
+
+    Returns False if the changelog was made from a server of another flavour: transactions of two flavours cannot be
+    compared.
     """
     if checkpoint.source.get("flavour") != version.flavour:
         return False
@@ -168,8 +170,9 @@ def _published(received: Gtids, half: tuple[str, int, int] | None) -> Gtids:
 
 
 def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:
-    """Returns the transactions in the server's log. MySQL can send a transaction before it lists the transaction as
-    executed. Until then, the transaction is in `gtid_owned`.
+    """Returns the transactions in the server's log.
+
+    MySQL can send a transaction before it lists the transaction as executed. Such a transaction is in `gtid_owned`.
     """
     if version.flavour is Flavour.MARIADB:
         return executed
@@ -193,6 +196,6 @@ def _diverged(server: str, checkpoint: Checkpoint, missing: Gtids) -> ChangelogE
 
 
 def _short(gtids: Gtids) -> str:
-    """Returns the text of a set, or only the beginning of a long text."""
+    """Returns the text of a set of transactions. Only the beginning of a long text is returned."""
     text = gtids.text
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,4 +1,4 @@
-"""Reads the state of the server's binary log: where it ends, which transactions it has had, and which are purged."""
+"""Reads the state of the server's log: where it ends, which transactions it has contained, and which are purged."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,10 @@ _RENAMED_STATUS = (8, 2, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """The end of the log: the name of the last file, the offset there in bytes, and all transactions before the end."""
+    """The end of the log: the last file, the offset of the end in this file, and all transactions before the end.
+
+    The offset is in bytes.
+    """
 
     file: str
     offset: int
@@ -29,7 +32,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePosition:
-    """A place in MariaDB's log: the name of the file, and the offset there in bytes."""
+    """A place in MariaDB's log: the name of a file, and an offset in this file, in bytes."""
 
     file: str
     offset: int
@@ -47,7 +50,10 @@ class FilePosition:
 
 
 def snapshot_place(query: Query) -> FilePosition:
-    """Returns the place up to which this session's snapshot sees the transactions in MariaDB's log."""
+    """Returns the place in MariaDB's log where this session's snapshot was taken.
+
+    The snapshot shows the transactions that end before this place.
+    """
     status: dict[str, str] = dict(query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'", ()))
     return FilePosition(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))
 
@@ -83,7 +89,7 @@ def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, s
         raise ChangelogError(
             Kind.PRECONDITION,
             "the server writes no binary log",
-            hint="set log_bin in its configuration file, and restart it",
+            hint="set log_bin in the server's configuration file, and restart the server",
         )
     file, offset, do_databases, ignored_databases, *gtids = rows[0]
     return file, int(offset), do_databases, ignored_databases, gtids[0] if gtids else ""
@@ -113,6 +119,6 @@ def bytes_between(query: Query, first: int, end: int) -> int:
 
 
 def lower_case_table_names(query: Query) -> int:
-    """Returns the server's setting: 0 if upper and lower case differ in the names of tables, else 1 or 2."""
+    """Returns how the server treats names of tables: 0 if it tells upper and lower case apart, else 1 or 2."""
     [(value,)] = query("SELECT @@lower_case_table_names", ())
     return int(value)

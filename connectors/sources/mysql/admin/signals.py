@@ -1,8 +1,8 @@
 """Sends signals: inserts requests into the table `changelog_signal`. The service finds these rows in the log.
 
-`changelog.envelope.signal` defines the form of the requests. Any account that may insert rows there may send signals;
-if `[signals] secret` is configured, the service obeys only signals that are signed with it. The signature covers the
-number of the row, which no other row can have, so a copy of a signal is refused.
+`changelog.envelope.signal` defines the form of the requests. Any account that may insert rows into the table may send
+signals; if `[signals] secret` is configured, the service obeys only signals that are signed with this secret. The
+signature covers the number of the row. No other row can have this number, so a copy of a signal is refused.
 """
 
 from secrets import randbelow
@@ -26,7 +26,7 @@ def message_tables() -> str:
 def send(connection: Connection, signal: Signal, secret: bytes | None, *, database: str) -> int:
     """Inserts the signal, in a transaction of its own; returns the coordinate of the log's end after the insert.
 
-    The service has recorded the signal once its checkpoint is after this coordinate. Raises ChangelogError.
+    When the service's checkpoint is past this coordinate, the service has read the signal. Raises ChangelogError.
     """
     number = randbelow(_NUMBERS)
     signing = None if secret is None else Signing(secret=secret, cluster=database, transaction=number)
@@ -48,7 +48,8 @@ def send(connection: Connection, signal: Signal, secret: bytes | None, *, databa
 def send_fence(connection: Connection) -> None:
     """Inserts a row without content, which makes the service store a checkpoint soon.
 
-    If the account may not insert the row, or if there is no such table, the service stores its next checkpoint later.
+    It is no error if the account may not insert the row, or if there is no such table: the service then stores its next
+    checkpoint no sooner than usual.
     """
     try:
         connection.execute(f"INSERT INTO {SIGNAL_TABLE} (id, content) VALUES (%s, '')", (randbelow(_NUMBERS),))

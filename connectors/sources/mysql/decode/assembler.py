@@ -1,8 +1,8 @@
-"""Turns events of the binary log into rows of the changelog. Pure.
+"""Turns events of the binary log into rows of the changelog. It reads no socket, file or clock.
 
-The `Assembly` of the capture core puts the rows in order; `TransactionReader` tells it which events belong together.
-The `commit` in the positions of a transaction is the coordinate (the place in the log, as one number) of its GTID
-event.
+The `Assembly` of the capture core puts the rows in order. `TransactionReader` tells the `Assembly` which events belong
+to one transaction. The positions of a transaction's rows have as their `commit` the coordinate of the transaction's
+GTID event: its place in the log, as one number.
 
 The service writes nothing to the server, so nothing in the log marks when a table was read. Instead, the source notes
 where the log ended at that time. It publishes the rows of the read once the stream has reached this place and is
@@ -39,20 +39,20 @@ class WaitingReads(Protocol):
     """The table reads that wait until the stream has reached a place."""
 
     def due(self, end: int) -> Iterable[bytes]:
-        """Takes a coordinate between two transactions. Returns the nonces (ids) of the table reads to publish there."""
+        """Returns the nonces (ids) of the table reads to publish at `end`, a coordinate between two transactions."""
 
     def next_due(self) -> int | None:
-        """Returns the first coordinate at which a table read is due; None if none waits."""
+        """Returns the first coordinate at which a table read is due; None if no table read waits."""
 
 
 class Assembler:
-    """Keeps the state between two calls of `feed`.
+    """Turns the events of a stream into rows. Keeps the state of the stream between two calls of `feed`.
 
     `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
     rows are already published; `partial` says that this position is inside a transaction. `through` is the coordinate
-    up to which the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of
-    columns are announced. `reads` has the table reads that wait; the assembler queries `reads` at each place between
-    two transactions.
+    up to which the changelog is complete. `listener` is told which rows are delivered; it is None if no tables are to
+    be read. `versions` knows which columns the changelog has; without it, no changes of columns are announced. `reads`
+    has the table reads that wait; the assembler queries `reads` at each place between two transactions.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Assembler:
         self._tail = EMPTY
         self._decoded: Iterator[Item] = iter(())
         self.busy = False
-        """Whether `feed` has more to return from the events that it got. If so, it must be called without events."""
+        """Whether `feed` has more to return from the events that it got. If so, the next call must pass no events."""
         self._end = through
         at_end = published is not None and published.commit == through - 1
         self._ordinal = published.ordinal // 2 + 1 if published is not None and at_end else 0
@@ -98,10 +98,11 @@ class Assembler:
         return self._assembly.stop
 
     def feed(self, events: EventBlock) -> Assembled:
-        """Returns the transactions that are complete now, and a part of a transaction only if the transaction is large.
+        """Returns the rows of the transactions that are complete now.
 
-        While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are not
-        events. Errors of other kinds are stored in `stop` instead; after such an error, nothing more is returned.
+        Rows of an incomplete transaction are returned only if the transaction is large. While the assembler is `busy`,
+        `events` must be empty. Raises ChangelogError (MALFORMED) for bytes that are not events. Errors of other kinds
+        are stored in `stop` instead; after such an error, nothing more is returned.
         """
         if self.stop is not None:
             return Assembled()

@@ -71,9 +71,10 @@ def cut(events: EventBlock) -> int:
 
 
 def divided(reader: EventReader, block: EventBlock, find: Callable[[int], TransactionRun | None]) -> Iterator[Item]:
-    """Yields the decoded events of a block, and None where many compressed rows force a division of the block.
+    """Yields the decoded events of a block, and None wherever the caller must first encode the rows so far.
 
-    Compressed events become larger when they are decompressed, so `portion` bounds only events without compression.
+    Compressed events become larger when they are decompressed, so `portion` cannot limit how large their rows become.
+    Therefore None is yielded when the decompressed rows since the last None have reached `BLOCK_BYTES_MAX` bytes.
     `find` is called with the index of an event. If it returns a run of transactions that begins with this event, the
     run is yielded instead of its events. The caller must handle each item before it asks for the next. Raises
     ChangelogError (MALFORMED).

@@ -1,7 +1,7 @@
 """Tracks where the stream is in the binary log.
 
-An event says at which offset of the file it ends, but has only the lower 32 bits of this offset. Inside a transaction,
-MariaDB's events do not say it at all. A *coordinate* is a place in the log as one number
+An event contains the offset in the file at which it ends, but only the lower 32 bits of this offset. Inside a
+transaction, MariaDB's events do not contain it at all. A *coordinate* is a place in the log as one number
 (`values.positions.coordinates`).
 """
 
@@ -13,14 +13,17 @@ _FOUR_GIB = 1 << 32
 
 
 class LogPlace:
-    """The place after the last event. Raises ChangelogError (MALFORMED) if events come before any file's name."""
+    """The place after the last event.
+
+    Before the stream has named a file, no place is known: `begin_of` and `end` raise ChangelogError (MALFORMED).
+    """
 
     def __init__(self) -> None:
         self._file: int | None = None
         self._offset = 0
 
     def enter(self, file: str, offset: int) -> None:
-        """Records that the next events are in a file, at an offset."""
+        """Records that the next event is in `file`, at `offset`."""
         _, self._file = parse_file_name(file)
         self._offset = offset
 
@@ -33,11 +36,11 @@ class LogPlace:
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def base(self, first: int, last: int) -> int | None:
-        """Returns a coordinate. Each of the next events ends at the sum of this coordinate and its `end_log_pos`.
+        """Returns what must be added to an event's `end_log_pos` to get the coordinate at which the event ends.
 
-        `first` and `last` are the `end_log_pos` of the first and of the last of these events. Returns None if no
-        coordinate fits all of them. That is so if they are not in order in one file, or if the file's offset passes a
-        multiple of 4 GiB among them.
+        The result is valid for the next events. `first` and `last` are the `end_log_pos` of the first and of the last
+        of them. Returns None if no number fits all of these events: if they are not in order in one file, or if the
+        offset in the file passes a multiple of 4 GiB among them.
         """
         low = self._offset % _FOUR_GIB
         base = self._offset - low

@@ -24,8 +24,8 @@ class LogTransaction:
     """A transaction whose GTID was read.
 
     `commit` is its coordinate (its place in the log, as one number) on this server. `is_repeated` says that it was
-    delivered earlier. `stamp` is the stamp in its GTID. `takes_effect` is false if the transaction only begins a
-    two-phase ALTER of MariaDB, or rolls it back.
+    delivered earlier. `stamp` is the stamp that the tag of its GTID stands for; None without a tag. `takes_effect` is
+    false if the transaction only begins a two-phase ALTER of MariaDB, or rolls one back.
     """
 
     gtid: str
@@ -51,9 +51,9 @@ class LogState:
     """Tracks where the stream is, and which transactions it has delivered.
 
     `received` has the transactions that were delivered before the source was opened; they are dropped if the server
-    sends them again. `resume` has those that the server does not send again. `on_delivery` is called with the
-    coordinate and the GTID of each transaction, before its rows are assembled; it need not be called while `records`
-    returns false. `half` and `dropped` are described at the attributes of these names.
+    sends them again. `resume` has the transactions that the server was asked not to send again. `on_delivery` is called
+    with the coordinate and the GTID of each transaction, before its rows are assembled; it need not be called while
+    `records` returns false. `half` and `dropped` are described at the attributes of these names.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class LogState:
         self.lower_case_table_names = lower_case_table_names
         self.epoch, self.database = epoch, database
         self.half = half
-        """The last transaction that was published in part: its GTID, and the epoch and the commit of the published
-        part.
+        """The last transaction that was published in part: its GTID, and the epoch and the commit in the positions of
+        the published rows.
 
-        Its other rows get the same epoch and commit, even if another server sends them.
+        The transaction's other rows get the same epoch and commit, even if another server sends them.
         """
         self._awaits_half = half is not None
         """True while the rest of `half` has not been read. The server must send it before all other rows, because these
@@ -106,7 +106,7 @@ class LogState:
         """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
         self._received = received
         self._resume: Gtids | None = resume
-        """Set while the server may still send prepared transactions once more; these come before all new ones."""
+        """Not None while the server may still send prepared transactions once more, which come before all new ones."""
         self._gtids, self._sent = received.builder(), resume.builder()
         self._ended: list[LogTransaction | Series] = []
         self._ended_before = 0
@@ -144,7 +144,7 @@ class LogState:
 
     @property
     def here(self) -> int:
-        """The coordinate of the transaction that is being read; if there is none, a coordinate after the last one."""
+        """The coordinate of the transaction that is being read. If none is, a coordinate after the last transaction."""
         if self.transaction is not None:
             return self.transaction.commit
         try:
@@ -172,9 +172,9 @@ class LogState:
         self.maps.clear()
 
     def can_pass(self, head: str, numbers: Ints) -> bool:
-        """Returns whether the next transactions, which have these GTIDs, can be recorded at once by `pass_all`.
+        """Returns whether `pass_all` can record the next transactions, which have these GTIDs, all at once.
 
-        They can if no transaction is open, and if all of them are new and unpublished.
+        This is so if no transaction is open, the rest of `half` is not awaited, and all these transactions are new.
         """
         if self.transaction is not None or self._awaits_half:
             return False
@@ -205,7 +205,7 @@ class LogState:
             )
 
     def hold(self, xa_id: log.XaId, transaction: LogTransaction) -> None:
-        """Begins to collect the rows of an XA transaction. `transaction` is the transaction of its PREPARE."""
+        """Begins to collect the rows of an XA transaction. `transaction` is the log's transaction that prepares it."""
         before = None if isinstance(self._received, GtidSet) else self._all_sent()
         self.holding = xa_id, HeldTransaction(gtid=transaction.gtid, commit=transaction.commit, before=before)
 
@@ -280,8 +280,9 @@ class LogState:
         self.leaves_epoch = False
 
     def _coordinate(self, position: Position) -> int:
-        """Returns the coordinate of the transaction at a position: the position's commit, unless that is a coordinate
-        of another server.
+        """Returns the coordinate, on this server, of the transaction at a position.
+
+        This is the position's commit, unless that is a coordinate of another server.
         """
         if self.half is not None and self.half[1:] == (position.epoch, position.commit):
             for transaction in (*self._ended, self.transaction):

@@ -1,8 +1,9 @@
 """Holds the rows of prepared XA transactions until they are committed or rolled back.
 
-A prepared transaction survives its session, and even a restart of the server. Its rows are in the log where it was
-prepared, but they are visible, and published, only where it is committed. So the service holds them in memory. After a
-restart, the service asks the server for the prepared transactions once more.
+A prepared transaction survives its session, and even a restart of the server. The log has its rows at the place where
+it was prepared. But they become visible only when it is committed, so they are published at the place of the commit,
+and the service holds them in memory until then. After a restart, the service asks the server for the prepared
+transactions once more.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ HELD_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """The stamp of the next rows, from the comment of their statement; None if they have none."""
+    """The stamp of the next rows, from the comment of their statement; None if these rows have no stamp."""
 
     stamp: Stamp | None
 
@@ -32,8 +33,8 @@ class HeldTransaction:
     """The rows of one prepared transaction.
 
     `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` has the transactions that the
-    server had sent before it. It is None for MySQL, whose sets of GTIDs can leave out this transaction and still have
-    later ones.
+    server had sent before this one. `before` is None for MySQL, where a set of GTIDs can leave out this transaction and
+    still have later ones.
     """
 
     gtid: str
@@ -44,7 +45,7 @@ class HeldTransaction:
     stamp: Stamp | None = None
 
     def add(self, event: TableMap | RowsEvent) -> None:
-        """Adds an event. Counts its size in memory, which may exceed that in the log: MariaDB can compress rows."""
+        """Adds an event. Counts its size in memory, which may exceed its size in the log: MariaDB can compress rows."""
         self.events.append(event)
         self.nbytes += max(event.header.size, len(event.body))
 
@@ -87,7 +88,7 @@ class PreparedTransactions:
             raise ChangelogError(
                 Kind.LIMIT,
                 f"the rows of prepared XA transactions take more than {self._bytes_max >> 20} MiB",
-                hint=f"prepare smaller transactions, or fewer at a time; for these, {OVER_GAP}",
+                hint=f"prepare smaller transactions, or fewer at a time; to get past the present ones, {OVER_GAP}",
             )
 
     def forget_from(self, commit: int) -> None:

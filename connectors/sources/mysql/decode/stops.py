@@ -7,7 +7,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 
 SKIP = "changelog accept POSITION --as skip"
-"""The command by which an operator continues after a stop. POSITION is the position of the stop."""
+"""The command by which an operator lets the service continue after a stop. POSITION is the position of the stop."""
 
 
 class Stops:
@@ -25,7 +25,7 @@ class Stops:
             raise stop
 
     def error(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
-        """Returns an error at this place, after encoding the rows before it."""
+        """Encodes the rows before this place. Returns an error that has this place as its position."""
         self._run.flush()
         position = self.here()
         choices = ("skip",) if SKIP in hint else ()
@@ -33,5 +33,5 @@ class Stops:
         return ChangelogError(kind, message, hint=hint, position=position, choices=choices)
 
     def here(self) -> Position:
-        """Returns the position of the next row; if no transaction is open, that of a place between two transactions."""
+        """Returns the position of the next row; if no transaction is open, the position of the present place."""
         return self._run.here() if self._run.is_open else Position(self._state.epoch, self._state.here, 0)

@@ -30,7 +30,7 @@ class TableEffects:
         self._state, self._tables, self._run, self._texts, self._stops = state, tables, run, texts, stops
 
     def apply(self, effect: Effect) -> None:
-        """Handles what a statement did to a published table."""
+        """Handles one effect of a statement. Ignores effects on tables that are not published."""
         match effect:
             case Truncated(table=table):
                 self._truncate(table)
@@ -114,7 +114,10 @@ class TableEffects:
             self._state.miss(entity.name, reason)
 
     def _refuse_statement(self, tables: frozenset[TableName] | None) -> None:
-        """Refuses a statement that changed rows of `tables`, if one of them is published. None means any table."""
+        """Refuses a statement that changed rows of `tables`, if one of these tables is published.
+
+        `tables` is None if the statement may have changed any table; then it is refused too.
+        """
         published = sorted(table for table in tables or () if self._tables.named(table) is not None)
         if tables is None or published:
             names = ", ".join(".".join(table) for table in published) or "an unknown table"

@@ -34,7 +34,7 @@ from changelog.envelope.versions import TableColumns
 
 STAMP_TABLE = "changelog_stamp"
 SIGNAL_TABLE = "changelog_signal"
-"""A row inserted into one of these tables is a message to the service: its column `content` has the text."""
+"""A row that is inserted into one of these tables is a message to the service. Its column `content` has the text."""
 
 _BEGIN = b"BEGIN"
 _INSERT = log.Operation.INSERT
@@ -149,7 +149,10 @@ class TransactionReader:
         self._state.hold(xa_id, self._begun())
 
     def _prepare(self, event: log.XaPrepare) -> None:
-        """Keeps the rows of a prepared transaction. A one-phase transaction is committed here."""
+        """Ends a transaction that prepares an XA transaction. The rows are held until the XA transaction is committed.
+
+        With `one_phase`, the XA transaction is committed here, so its rows are published at once.
+        """
         state = self._state
         if state.holding is None:
             raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")
@@ -289,12 +292,15 @@ class TransactionReader:
         columns = ("the column " if len(absent) == 1 else "the columns ") + ", ".join(absent)
         self._stops.unless_skipped(
             f"a row of the table {table.bound.binding.table} lacks {columns}: "
-            "in its session, binlog_row_image was not FULL",
+            "in the session that wrote the row, binlog_row_image was not FULL",
             f"run `{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )
 
     def _messages(self, prefix: str, table_map: log.TableMap, event: log.RowsEvent) -> None:
-        """Passes on the texts of inserted rows, and the rows' numbers, because signatures of signals cover them."""
+        """Passes on the text and the number of each inserted row. (The signature of a signal covers the row's number.)
+
+        A signal without a text only asks the service to store a checkpoint soon (`admin.signals.send_fence`).
+        """
         for number, content in message_rows(table_map, event):
             if prefix == SIGNAL_PREFIX and not content:
                 self._run.message(FENCE_PREFIX, b"")
@@ -342,12 +348,12 @@ class TransactionReader:
                 self._roll_back(ends=step.verb is Verb.ROLLBACK)
 
     def _roll_back(self, *, ends: bool) -> None:
-        """Refuses a rollback, which is logged only if its transaction changed a table that cannot be rolled back."""
+        """Refuses a logged rollback. A server logs it only if the transaction changed a table that cannot roll back."""
         if not self._begun().is_repeated:
             self._stops.unless_skipped(
                 "the log has a transaction that was rolled back after it changed a table whose engine cannot roll back",
                 "use InnoDB for all tables that are changed together with published ones; "
-                f"`{SKIP}` publishes its changes; then run `changelog rebuild` for these tables",
+                f"run `{SKIP}`, which publishes the changes that were rolled back, then `changelog rebuild`",
             )
         if ends:
             self._end()

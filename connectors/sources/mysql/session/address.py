@@ -1,4 +1,4 @@
-"""Reads the address of a server and the account to use from a URL: `mysql://USER:PASSWORD@HOST:3306/DATABASE`."""
+"""Parses a URL with a server's address and the account to use: `mysql://USER:PASSWORD@HOST:3306/DATABASE`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -31,7 +31,7 @@ _LIMITS = (
     " /*!50708 , max_execution_time = 0 */"
     " /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0 */"
 )
-"""The server's own limits for a statement or a transaction may be too low for reading a table."""
+"""Turns off the server's own limits for statements and transactions: they may be too low for reading a table."""
 
 _ERROR = 0xFF
 _STREAM_PACKETS_MAX = 1 << 30
@@ -42,8 +42,8 @@ class Connection:
     """A session in autocommit mode. Only one thread may use it; but any thread may call `abort`.
 
     The session begins by running `statements`. The server's own time limits for a statement are off. Raises
-    ChangelogError: ACCESS if the server refuses us, CONNECTION if it cannot be reached now, PRECONDITION if the
-    database does not exist.
+    ChangelogError: ACCESS if the server refuses the account, CONNECTION if the server cannot be reached now,
+    PRECONDITION if the database does not exist.
     """
 
     def __init__(
@@ -93,7 +93,10 @@ class Connection:
         self.query(sql, values)
 
     def send(self, command: int, content: bytes, action: str) -> None:
-        """Sends a command, whose answer the caller reads with `packets` or `stream_packets`."""
+        """Sends a command. The caller then reads the answer with `packets` or `stream_packets`.
+
+        `action` says in error texts what we were doing.
+        """
         with translated(action):
             self._link._execute_command(command, content)
             self._link._sock.settimeout(POLL_S)
@@ -102,8 +105,8 @@ class Connection:
     def stream_packets(self, action: str) -> Packets:
         """Waits until a packet has arrived, and returns all packets that have arrived; see `PacketReader.packets`.
 
-        `action` names the attempted action. The last packet may be an error of the server, which sends nothing after an
-        error. Raises ChangelogError (CONNECTION) if the connection broke.
+        Only the last packet can be an error of the server, because the server sends nothing after an error. `action`
+        says in error texts what we were doing. Raises ChangelogError (CONNECTION) if the connection broke.
         """
         with self._unbroken(action):
             return self._reader.packets(_STREAM_PACKETS_MAX)
@@ -129,7 +132,7 @@ class Connection:
             raise ChangelogError(Kind.CONNECTION, f"{action}: the connection to the server broke: {error}") from error
 
     def abort(self) -> None:
-        """Ends the connection at once. If another thread waits for the server, its wait ends, too."""
+        """Ends the connection at once. If another thread is waiting for the server, this thread's wait ends, too."""
         link_socket: socket.socket | None = self._link._sock
         if link_socket is not None:
             with contextlib.suppress(OSError):
@@ -142,16 +145,17 @@ class Connection:
 
 
 def server_error(payload: bytes, action: str) -> ChangelogError:
-    """Returns our error for an error packet, which the page *ERR_Packet* of MySQL's documentation describes."""
+    """Returns our error for an error packet. The page *ERR_Packet* of MySQL's documentation describes such packets."""
     number = int.from_bytes(payload[1:3], "little")
     message = payload[9:] if payload[3:4] == b"#" else payload[3:]
     return explain(number, message.decode("utf-8", "replace"), action)
 
 
 class _Link(pymysql.connections.Connection):
-    """A connection of the client library that loads the certificates of authorities only to verify the server's.
+    """A connection of PyMySQL. It loads certificates of authorities only if the server's certificate must be verified.
 
-    Loading the system's certificates takes more CPU time than everything else that a connection needs.
+    PyMySQL itself would always load the system's certificates, and that takes more CPU time than everything else that a
+    connection needs.
     """
 
     def _create_ssl_ctx(self, sslp: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
@@ -174,12 +178,15 @@ def _open(address: Address) -> Any:
             ssl_disabled=address.tls.mode is TlsMode.DISABLED,
             ssl=_tls_context(address.tls),
         )
-    except (pymysql.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: the extra `rsa` is missing
+    except (pymysql.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: PyMySQL lacks its extra `rsa`
         raise rejection(error, encrypted=address.tls.mode is not TlsMode.DISABLED) from error
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext | None:
-    """Returns None if the client library should try TLS, and connect without TLS if the server does not offer it."""
+    """Returns the context for a connection that must use TLS; None if TLS is off or optional (PREFERRED).
+
+    If TLS is optional, PyMySQL itself tries TLS, and connects without TLS if the server does not offer it.
+    """
     if tls.mode in (TlsMode.DISABLED, TlsMode.PREFERRED):
         return None
     verifies = tls.mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY)
@@ -187,7 +194,7 @@ def _tls_context(tls: Tls) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=tls.ca or None) if verifies or tls.ca else _unverified()
         context.check_hostname = tls.mode is TlsMode.VERIFY_IDENTITY
         context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL itself makes fail this check
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's self-made certificates do not pass this check
         if tls.cert:
             context.load_cert_chain(tls.cert, keyfile=tls.key or None)
     except (OSError, ssl.SSLError) as error:

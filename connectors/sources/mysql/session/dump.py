@@ -19,7 +19,7 @@ _THROUGH_GTID = 0x04
 _SEND_ANNOTATIONS = 0x02
 _FIRST_POSITION = 4
 
-# While the queue of events is full, we do not read, and the server must not give up.
+# While our queue of events is full, we do not read from the connection. The server must not give up then.
 _NET_WRITE_TIMEOUT_S = 86_400
 
 _DOING = "starting to stream the binary log"

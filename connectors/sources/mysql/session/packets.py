@@ -70,10 +70,10 @@ class Packets:
 
 
 class PacketReader:
-    """A buffered reader over a connected socket, whose timeout must be `POLL_S`.
+    """A buffered reader over a connected socket. The timeout of the socket must be `POLL_S`.
 
-    PyMySQL also reads its packets through this object, which it takes for a file (`read` and `close`). Only one thread
-    may read.
+    PyMySQL reads its packets through this object, too, as if it were a file (`read` and `close`). Only one thread may
+    read.
     """
 
     def __init__(self, connection: socket.socket, patience: PacketPatience) -> None:

@@ -20,11 +20,11 @@ class ResultTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRows:
-    """The rows of a result. They are in `data`, one after the other. Each row follows a header of HEADER_BYTES bytes.
+    """The rows of a result. They are in `data`, one after the other, each after a header of HEADER_BYTES bytes.
 
     `bounds` has the offset at which the header of each row begins, and then, as its last element, the end of `data`.
-    The values of a row follow each other. Each is a length and a text, or the byte 0xFB for NULL. Source: the page
-    *Text Resultset Row* of MySQL's documentation.
+    In a row, the values follow each other. Each value is a length and a text, or the byte 0xFB for NULL. Source: the
+    page *Text Resultset Row* of MySQL's documentation.
     """
 
     data: bytearray
@@ -65,7 +65,7 @@ def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextR
 def read_portions(connection: Connection, sql: str, *, rows_max: int, bytes_max: int) -> Iterator[TextRows]:
     """Runs a query, and yields its rows in non-empty portions, as they arrive.
 
-    A portion ends when it has `rows_max` rows or `bytes_max` bytes. It can exceed these limits by the rows that arrive
+    A portion ends once it has `rows_max` rows or `bytes_max` bytes. It can exceed these limits by the rows that arrive
     in one read of the socket. Raises ChangelogError.
     """
     portion = TextRows.none()

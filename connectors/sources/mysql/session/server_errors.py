@@ -1,7 +1,7 @@
-"""Translates the errors of the server, and of the client library, into ours.
+"""Translates the errors of the server, and of the client library (PyMySQL), into ours.
 
 The numbers are those of MySQL's Error Reference and of MariaDB's page *MariaDB Error Codes*. The numbers that are used
-here mean the same in both.
+here mean the same in both databases.
 """
 
 import contextlib
@@ -19,15 +19,17 @@ SYNTAX = 1064
 
 _TLS = "add ?ssl-mode=REQUIRED to [source] dsn"
 _GRANTS = "run the SQL that `changelog init --grants` prints"
+_PASSWORD = "give the account a new password: ALTER USER … IDENTIFIED BY …"
+_UNLOCK = "unlock the account: ALTER USER … ACCOUNT UNLOCK"
 
 _KINDS: Mapping[int, tuple[Kind, str | None]] = {
-    1040: (Kind.CONNECTION, "the server has too many connections"),
+    1040: (Kind.CONNECTION, "raise max_connections on the server, or close connections"),
     1044: (Kind.ACCESS, "check the database in [source] dsn, and the account's rights"),
     1045: (Kind.ACCESS, "check user and password in [source] dsn"),
     1049: (Kind.PRECONDITION, "check the database in [source] dsn"),
     1053: (Kind.CONNECTION, None),
     SYNTAX: (Kind.USAGE, None),
-    1129: (Kind.CONNECTION, "FLUSH HOSTS on the server"),
+    1129: (Kind.CONNECTION, "run FLUSH HOSTS on the server"),
     1130: (Kind.ACCESS, "let this account connect from this host"),
     1142: (Kind.ACCESS, _GRANTS),
     1143: (Kind.ACCESS, _GRANTS),
@@ -42,15 +44,15 @@ _KINDS: Mapping[int, tuple[Kind, str | None]] = {
     1317: (Kind.CONNECTION, None),
     TABLE_CHANGED: (Kind.ALTERED, None),
     1698: (Kind.ACCESS, "check user and password in [source] dsn"),
-    1820: (Kind.ACCESS, "ALTER USER … IDENTIFIED BY …"),
-    1862: (Kind.ACCESS, "ALTER USER … IDENTIFIED BY …"),
+    1820: (Kind.ACCESS, _PASSWORD),
+    1862: (Kind.ACCESS, _PASSWORD),
     1927: (Kind.CONNECTION, None),
     1969: (Kind.CONNECTION, None),
     3024: (Kind.CONNECTION, None),
-    3118: (Kind.ACCESS, "ALTER USER … ACCOUNT UNLOCK"),
+    3118: (Kind.ACCESS, _UNLOCK),
     3159: (Kind.ACCESS, _TLS),
     4031: (Kind.CONNECTION, None),
-    4151: (Kind.ACCESS, "ALTER USER … ACCOUNT UNLOCK"),
+    4151: (Kind.ACCESS, _UNLOCK),
 }
 
 _DUMP_FAILED = 1236
@@ -65,16 +67,20 @@ _DUMP_ERRORS = (
     ("Could not find", Kind.GAP, OVER_GAP),
     ("is not in the master's binlog", Kind.DIVERGED, OVER_GAP),
 )
-"""Parts of the server's text for the error `_DUMP_FAILED`, with the kind of our error and its hint."""
+"""The server has one number, `_DUMP_FAILED`, for different errors. Each entry here has a part of the server's text, and
+the kind and the hint of our error for it. The first entry whose part is in the text decides.
+"""
 
 _DENIED = frozenset({1045, 1698})
-"""The errors of a wrong password."""
+"""The server's errors for a wrong password."""
 
 _CLIENT = range(2000, 3000)
 """The errors of the client library: the connection itself failed or broke."""
 
 _BROKE = frozenset({2006, 2013})
-"""The client library's errors for a connection that was open and broke, even if TLS was the first to notice."""
+"""The client library's errors for an open connection that broke. Their texts can name SSL, because TLS may be the first
+to notice.
+"""
 
 _QUOTING_VALUES = frozenset({1062, 1264, 1292, 1366, 1406, 1411, 1525, 1690, 3140, 3141, 4025})
 """Errors whose messages may quote the values of a row."""
@@ -109,7 +115,7 @@ def explain(number: int, message: str, action: str) -> ChangelogError:
 
 
 def _dump_failed(text: str, action: str) -> ChangelogError:
-    """Returns our error if the server refuses or ends a dump of the binary log. Only the error's text says why."""
+    """Returns our error for a server that refused or ended the stream of its log. Only the error's text says why."""
     for part, kind, hint in _DUMP_ERRORS:
         if part in text:
             return ChangelogError(kind, f"{action}: {text.partition(';')[0]}", hint=hint)
@@ -119,7 +125,7 @@ def _dump_failed(text: str, action: str) -> ChangelogError:
 def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
     """Returns our error for a failed attempt to connect. `encrypted` says that TLS would have been used.
 
-    A server does not say whether the password is wrong or the account requires TLS.
+    A server does not say whether the password is wrong or the account requires TLS, so the hint can name both.
     """
     number, message = _parts(error)
     text = " ".join(message.split())
@@ -139,7 +145,8 @@ def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
             f"no encrypted connection to the server: {text}",
             hint="check ssl-mode and ssl-ca in [source] dsn",
         )
-    return ChangelogError(Kind.CONNECTION, f"cannot connect to the server: {text}", hint="is it running and reachable?")
+    hint = "is the server running and reachable?"
+    return ChangelogError(Kind.CONNECTION, f"cannot connect to the server: {text}", hint=hint)
 
 
 def _parts(error: BaseException) -> tuple[int, str]:

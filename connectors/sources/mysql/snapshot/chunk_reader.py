@@ -56,8 +56,8 @@ _log = structlog.get_logger("mysql")
 class ReadChunks:
     """The chunks that have been read, and that wait until the stream reaches their place.
 
-    For each chunk, it has the nonce (the name of the chunk's window), and the place where the log ended when the chunk
-    was read.
+    For each chunk, the list has the nonce (the name of the chunk's window), and the place where the log ended when the
+    chunk was read.
     """
 
     _lock: Lock
@@ -74,7 +74,7 @@ class ReadChunks:
             self._waiting.append((end, nonce))
 
     def next_due(self) -> int | None:
-        """Returns the first coordinate at which a chunk may be published; None if none waits."""
+        """Returns the first coordinate at which a chunk may be published; None if no chunk waits."""
         with self._lock:
             return min((end for end, _ in self._waiting), default=None)
 
@@ -176,7 +176,7 @@ def _condition(table: ReadTable, range_: ChunkRange) -> str:
 
 
 def take_snapshot(reader: Connection, control: Connection, deliveries: Deliveries) -> Visibility:
-    """Begins a transaction of `reader` with a snapshot, and returns what it sees."""
+    """Begins a transaction of `reader` with a snapshot, and returns what the snapshot sees."""
     if reader.flavour is Flavour.MARIADB:
         reader.execute(BEGIN)
         return _place_snapshot(reader, deliveries)
@@ -189,11 +189,12 @@ def take_snapshot(reader: Connection, control: Connection, deliveries: Deliverie
 def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot:
     """Returns what the snapshot of MariaDB sees.
 
-    In two cases, places alone do not say whether the snapshot misses a delivered transaction, and the GTIDs decide:
+    In two cases, places alone do not say whether the snapshot misses a delivered transaction, so the GTIDs decide:
 
     - The snapshot ends before the place where the stream begins. Still, it may miss no transaction, because the log can
       end with events of the server itself, such as a checkpoint. No snapshot includes these before the next commit.
-    - The server has taken the place of another one, so it is not known where the delivered transactions end in its log.
+    - The server has taken the place of another one. Then it is not known where the delivered transactions end in the
+      log of the new server.
     """
     place = snapshot_place(reader.query)
     if deliveries.covered is None or place.coordinate < deliveries.covered:

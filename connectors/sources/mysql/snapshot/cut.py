@@ -1,10 +1,10 @@
 """Takes a cut through the server: a transaction whose snapshot sees exactly the transactions before a place in the log.
 
 MariaDB says up to which place of the log a snapshot sees the transactions. This is wrong only while XA transactions
-commit, because their commit is in the log before snapshots see it. MySQL does not say the place at all. So in both
-cases, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment. The snapshot is taken while nobody can commit. The
-lock waits for running statements, and other sessions wait for the lock. So each attempt is short, and there is a longer
-pause before the next attempt.
+commit, because their commit is in the log before snapshots see it. MySQL does not say the place at all. So with MySQL,
+and with MariaDB while XA transactions commit, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment: the
+snapshot is taken while nobody can commit. The lock waits for running statements, and other sessions wait for the lock.
+So each attempt is short, and there is a longer pause before the next attempt.
 
 Locks on the definitions of the tables are taken before the snapshot. Without them, another table could get the name of
 a published table just after the snapshot, and would be read in its place.
@@ -70,7 +70,8 @@ def take_cut(reader: Connection, control: Connection, tables: Sequence[str], *, 
 def _unlocked_cut(reader: Connection, control: Connection, tables: Sequence[str]) -> Cut | None:
     """Takes a cut of MariaDB; returns None for MySQL, and if an XA transaction may have been committed meanwhile.
 
-    The server counts an XA COMMIT when it begins, and lists the prepared transaction until it has ended.
+    The server counts an XA COMMIT when this statement begins, and lists the prepared transaction until the statement
+    has ended. So if neither the list nor the count shows an XA COMMIT, none was running.
     """
     if control.flavour is not Flavour.MARIADB:
         return None

@@ -1,5 +1,4 @@
-"""Makes SQL for the key columns of a table: SQL that orders and compares them, and SQL that returns their values as
-literals.
+"""Makes the SQL that orders and compares the key columns of a table, and the SQL that returns their values as literals.
 
 When a table is divided into ranges, the server itself compares the keys. So each row is in exactly one of the ranges,
 such as `k <= a`, `k > a and k <= b` and `k > b`, whatever the collation of `k` is. The literal of a text gets the
@@ -25,8 +24,8 @@ class KeyColumn:
 
     `compared` is the SQL expression by which rows are compared and ordered. `literal` is an SQL expression that returns
     the column's value as a text, in the form of an SQL literal. `from_canonical` turns the canonical text of a value
-    (its text in messages) into a literal that the server always accepts. For a text that no value of the column has, it
-    returns None. A row has the value if the SQL expression `lookup` equals this literal.
+    (its text in messages) into a literal that the server always accepts; a row has this value if the SQL expression
+    `lookup` equals the literal. For a text that cannot be a value of the column, `from_canonical` returns None.
     """
 
     compared: str
@@ -36,7 +35,7 @@ class KeyColumn:
 
 
 def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyColumn | None:
-    """Returns the SQL for a column; `data_type` is as in `information_schema.COLUMNS`.
+    """Returns the SQL for a column; `data_type` is the column's `DATA_TYPE` in `information_schema.COLUMNS`.
 
     Returns None for a type that no key can have.
     """
@@ -58,7 +57,7 @@ def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyCo
 
 
 def range_condition(key: Sequence[KeyColumn], first: Literals | None, end: Literals | None) -> str:
-    """Returns the condition for the rows after `first`, up to and including `end`.
+    """Returns the SQL condition for the rows with keys after `first`, up to and including `end`.
 
     If `first` or `end` is None, the range has no limit on that side.
     """
@@ -71,8 +70,9 @@ def range_condition(key: Sequence[KeyColumn], first: Literals | None, end: Liter
 
 
 def _after(key: Sequence[KeyColumn], bound: Literals) -> str:
-    """Returns the condition for keys after `bound`. The form `(a, b) > (1, 2)` is avoided, because the server cannot
-    use an index for it.
+    """Returns the SQL condition for keys after `bound`.
+
+    It does not have the form `(a, b) > (1, 2)`, because the server cannot use an index for that.
     """
     column, literal = key[0].compared, bound[0]
     if len(key) == 1:
@@ -81,8 +81,9 @@ def _after(key: Sequence[KeyColumn], bound: Literals) -> str:
 
 
 def keys_condition(key: Sequence[KeyColumn], keys: Sequence[Literals]) -> str:
-    """Returns the condition for the rows with these keys. It uses OR, because with IN, MySQL 8.0.15 does not find every
-    `TIME`.
+    """Returns the SQL condition for the rows with these keys.
+
+    The condition uses OR, because with IN, MySQL 8.0.15 does not find every `TIME`.
     """
     equal = (
         " AND ".join(f"{column.lookup} = {literal}" for column, literal in zip(key, literals, strict=True))
@@ -105,7 +106,7 @@ def _double(text: str) -> str | None:
 
 
 def _single(text: str) -> str | None:
-    """Returns the text of the DOUBLE that equals a FLOAT. It has more digits than the canonical text of the FLOAT."""
+    """Takes the canonical text of a FLOAT. Returns the text of the equal DOUBLE; this text can have more digits."""
     double = _double(text)
     if double is None:
         return None

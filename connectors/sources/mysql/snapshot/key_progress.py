@@ -1,8 +1,8 @@
 """Tracks which ranges of a table's keys are published.
 
-The bounds of the ranges are not known when a table's reading is planned. At first, the whole table is one range. A
-reader that is given a range finds out where the first rows of the range end, and narrows the range to these rows. The
-rest of the range is handed out again:
+The bounds of the ranges are not known when the reading of a table is planned. At first, the whole table is one range.
+A reader that is given a range finds out where the first rows of the range end, and narrows the range to these rows. The
+rest of the range is then handed out as a range of its own:
 
     (all)            ──▶  reads (… 20000]              left: (20000 …)
     (20000 …)        ──▶  reads (20000 … 40000]        left: (40000 …)
@@ -23,7 +23,7 @@ _LEAF = "table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A key at which a range ends or begins. `number` is how many chunks come before it, for reports of progress."""
+    """A key at which a range ends or begins. `number` is how many chunks come before the key, for progress reports."""
 
     number: int
     key: Literals
@@ -52,9 +52,9 @@ class ChunkRange:
 class KeyProgress:
     """The progress of reading one entity's table; it is a `TableTask` of the windows.
 
-    `signature` identifies the columns and their types. `chunks` is about how many chunks the table has.
+    `signature` identifies the table's columns and their types. `chunks` is about how many chunks the table has.
     `ranges_left` holds the ranges that are not published yet, in order. `queue` says which of them are handed out.
-    `generation` counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
+    `generation` counts how often the reading has started again. `again` and `stale` are explained in `table_progress`.
     """
 
     entity: str
@@ -81,7 +81,10 @@ class KeyProgress:
         return None
 
     def narrow(self, part: ChunkRange, narrowed: ChunkRange) -> None:
-        """Replaces a range that was handed out by its beginning; the rest is handed out again."""
+        """Makes `narrowed`, the beginning of `part`, take the place of `part`, which was handed out.
+
+        The rest of `part` will be handed out as a range of its own.
+        """
         rest = ChunkRange(first=narrowed.end, end=part.end)
         number = self.ranges_left.index(part)
         self.ranges_left[number : number + 1] = [narrowed, rest]
@@ -133,7 +136,10 @@ class KeyProgress:
     def resume(
         cls, entity: str, signature: str, *, chunks: int, chunk_rows: int, document: Mapping[str, Any] | None
     ) -> "KeyProgress":
-        """Resumes from a checkpoint's stored progress, if the table has not changed since."""
+        """Resumes from `document`, the progress that a checkpoint stored, if the signature is still the same.
+
+        Otherwise, the whole table is to be read.
+        """
         progress = cls(entity=entity, signature=signature, chunks=chunks, chunk_rows=chunk_rows)
         if document is None:
             return progress
@@ -158,9 +164,7 @@ def _bound(value: Any) -> Bound | None:
 
 
 def _joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
-    """Joins ranges that follow each other. Fewer ranges make checkpoints smaller, because each one stores all
-    bounds.
-    """
+    """Joins ranges that follow each other. Checkpoints store the bounds of all ranges, so this makes them smaller."""
     joined: list[ChunkRange] = []
     for range_ in ranges:
         if joined and joined[-1].end is not None and joined[-1].end == range_.first:

@@ -18,7 +18,10 @@ from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 
 
 def read_keys(connection: Connection, origin: Origin, table: ReadTable, part: LookupKeys, *, read_at: int) -> KeyedRows:
-    """Reads the rows of the keys under the transaction's snapshot. Raises ChangelogError and ResultTooLargeError."""
+    """Reads the rows of the keys in `part`, under the snapshot of the connection's transaction.
+
+    Raises ChangelogError and ResultTooLargeError.
+    """
     rows = table.rows(connection, origin, _condition(table.key, part.keys), read_at=read_at)
     requested = pa.array(part.keys, pa.utf8())
     return KeyedRows(origin=origin, rows=rows, requested=requested, ghosts=part.ghosts)

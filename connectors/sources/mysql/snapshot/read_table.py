@@ -25,7 +25,7 @@ CHUNK_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
-    """How to read an entity's table while it has this `signature`.
+    """How to read an entity's table as long as its `signature`, a hash of its columns and their types, stays the same.
 
     `bound` binds the entity to all columns of the table. `places` are the indexes of the columns that are read, and
     `selections` has the SQL for each of them. `where` is the entity's row filter. `key` is the SQL of the key columns.
@@ -50,7 +50,10 @@ class ReadTable:
         return self._encoded(origin, text_rows, read_at=read_at)
 
     def portions(self, connection: Connection, origin: Origin, *, rows_max: int, bytes_max: int) -> Iterator[ChunkRows]:
-        """Reads all rows, and yields them in portions; see `read_portions`. Raises ChangelogError."""
+        """Reads all rows that pass the entity's row filter, and yields them in portions; see `read_portions`.
+
+        Raises ChangelogError.
+        """
         for portion in read_portions(connection, self._query("TRUE"), rows_max=rows_max, bytes_max=bytes_max):
             yield self._encoded(origin, portion, read_at=0)
 
@@ -72,8 +75,8 @@ class ReadTable:
 def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTable:
     """Returns how an entity's table is read now.
 
-    Raises ChangelogError. ALTERED: there is no such table. PRECONDITION: the table lacks a column of the key, or such a
-    column has a type by which rows cannot be found.
+    Raises ChangelogError. ALTERED: there is no such table. PRECONDITION: the table lacks a column of the entity's key,
+    or a column of the key has a type by which rows cannot be found.
     """
     rows = catalog.rows(entity.table)
     if not rows:

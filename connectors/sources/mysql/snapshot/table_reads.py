@@ -57,7 +57,10 @@ def planned_reads(
     windows: Mapping[str, Any],
     repairs: Repairs,
 ) -> TableReads:
-    """Plans what an opened source reads. `windows` and `repairs` are the stored progress and the stored repairs."""
+    """Plans which tables an opened source reads, and what is left to read of each.
+
+    `windows` and `repairs` are the progress and the repairs that the checkpoint stores.
+    """
     plan = PlannedReads(entities, windows, repairs, can_sweep=context.changelog is not None)
     columns = catalog.all_rows([entity.table for entity in plan.unread])
     tables = {
@@ -98,7 +101,10 @@ def _progress(context: ReadContext, entity: Entity, signature: str, document: Ma
 
 @contextmanager
 def _snapshots(context: ReadContext) -> Iterator[Callable[[], Visibility]]:
-    """Yields a function that takes a snapshot. The search for deleted keys (`capture.tables.sweeper`) calls it."""
+    """Yields a function that takes a snapshot, ends it at once, and returns what it saw.
+
+    The search for deleted keys (`capture.tables.sweeper`) calls this function.
+    """
     with context.connect() as reader, context.connect() as control:
 
         def snapshot() -> Visibility:

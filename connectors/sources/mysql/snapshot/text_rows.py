@@ -20,8 +20,8 @@ _NULL = 0xFB
 def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> TextColumns:
     """Returns where the values of a result are in `rows.data`, and adds padding to the end of `rows.data`.
 
-    Column n of the result becomes column `places[n]` of `width` columns; the others are null. Raises ChangelogError
-    (MALFORMED) if a row does not have as many values as `places`.
+    Column n of the result becomes column `places[n]` of `width` columns; the other columns are null. Raises
+    ChangelogError (MALFORMED) if a row does not have as many values as `places`.
     """
     rows.data.extend(bytes(PADDING_BYTES))
     buffer = np.frombuffer(rows.data, np.uint8)

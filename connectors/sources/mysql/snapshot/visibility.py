@@ -1,4 +1,4 @@
-"""Finds out which transactions a snapshot of the server sees, of those in the binary log.
+"""Finds out which transactions of the binary log a snapshot of the server sees.
 
 A transaction is identified by its coordinate in the log. For each snapshot, MariaDB names a place in the log: the
 snapshot sees exactly the commits before this place. MySQL only says which GTIDs were executed before the snapshot was
@@ -23,9 +23,10 @@ Mask = npt.NDArray[np.bool_]
 class Deliveries:
     """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
 
-    The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
-    use. `received` has the transactions that were delivered before the stream was opened. A snapshot of MariaDB sees
-    all of these if it ends at the coordinate `covered` or later. While no such coordinate is known, `covered` is None.
+    The thread that reads the stream adds transactions, and other threads take snapshots. A transaction is forgotten
+    when all snapshots in use see it. `received` has the transactions that were delivered before the stream was opened.
+    A snapshot of MariaDB sees all of these if the snapshot ends at the coordinate `covered` or later. While no such
+    coordinate is known, `covered` is None.
     """
 
     def __init__(self, received: Gtids, covered: int | None) -> None:
@@ -36,7 +37,7 @@ class Deliveries:
         self._snapshots: WeakSet[GtidSnapshot] = WeakSet()
 
     def add(self, coordinate: int, gtid: str) -> None:
-        """Adds a transaction. It must be after all transactions that were added before."""
+        """Adds a transaction. Its coordinate must be greater than those of all transactions that were added before."""
         with self._lock:
             self._coordinates.append(coordinate)
             self._gtids.append(gtid)
@@ -70,7 +71,7 @@ class Deliveries:
 class PlaceSnapshot:
     """A snapshot of MariaDB: it sees exactly the transactions whose coordinate is less than `end`.
 
-    `sees_received` says whether it sees all transactions that were delivered before the stream was opened.
+    `sees_received` says whether the snapshot sees all transactions that were delivered before the stream was opened.
     """
 
     end: int
@@ -94,7 +95,7 @@ class GtidSnapshot:
         self._delivered = deliveries
 
     def misses(self, ids: Ints) -> Mask:
-        """See `Visibility`. The mask may also have a transaction that the snapshot does see, which does no harm."""
+        """See `Visibility`. The mask may also include a transaction that the snapshot does see. That does no harm."""
         coordinates, places = np.unique(ids, return_inverse=True)
         gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
         mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]

@@ -21,8 +21,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class CatalogColumn(NamedTuple):
     """The fields of `information_schema.COLUMNS` that `FIELDS` names.
 
-    `column_type` is `json` for a `json` column of MariaDB, although its `data_type` is `longtext`. Each number is None
-    for a type to which it does not apply. `octet_length` is the maximum length of a value in bytes.
+    `column_type` is `json` for a `json` column of MariaDB, although its `data_type` is `longtext`. `octet_length` is
+    the maximum length of a value in bytes. The last four fields are None for types to which they do not apply.
     """
 
     name: str
@@ -78,7 +78,10 @@ def column_of(row: CatalogColumn, collations: Mapping[str, int]) -> LogColumn:
 
 
 def _stored(code: TypeCode, column_type: str) -> TypeCode:
-    """Returns the code of the layout in which MariaDB stores the type."""
+    """Returns the code of the layout in which the server stores the column's values.
+
+    MariaDB has layouts of its own for compressed columns, and for dates and times in the old format.
+    """
     if column_type.endswith(_COMPRESSED):
         return _COMPRESSED_CODES[code]
     return _OLD_CODES[code] if column_type.endswith(OLD_FORMAT) else code
@@ -171,4 +174,4 @@ _SHAPES: Mapping[str, tuple[TypeCode, Callable[[CatalogColumn], int]]] = {
     )
     for name in names.split()
 }
-"""The type in the log, and its metadata, by `DATA_TYPE`."""
+"""For each `DATA_TYPE`, the column's type in the log, and the function that returns the column's metadata."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumn:
-    """One column of a table map, which is the log's description of a table. It has everything that decides how the
-    column's values are read and published.
+    """One column, as a table map (the log's description of a table) describes it.
+
+    The members are everything that decides how the column's values are read and published:
 
     - `type`: the code of the log (`type_codes.TypeCode`). If the log has `STRING`, its metadata names the true type
       (`ENUM`, `SET` or `STRING`), and `type` is the true one.

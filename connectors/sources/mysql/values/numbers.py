@@ -1,8 +1,8 @@
-"""Converts the bytes of numbers and bits in the binary log to text (*prints* them).
+"""Converts numbers and bits from their bytes in the binary log to text (*prints* them).
 
 The layouts are those of the server's fields (`Field_tiny` and its siblings in `field.cc`), and of `decimal2bin` in
-`decimal.cc`. Each function that returns a `Printer` is called once for a column. For bytes that are not valid for the
-type, the printers raise ChangelogError (MALFORMED); they raise no other error.
+`decimal.cc`. Each function that returns a `Printer` is called once for each column. For bytes that are not valid for
+the type, the printers raise ChangelogError (MALFORMED); they raise no other error.
 """
 
 import math
@@ -13,7 +13,7 @@ from changelog.connectors.sources.mysql.values.malformed import check_size, malf
 from changelog.envelope.codec import floats
 
 Printer = Callable[[bytes | memoryview], bytes]
-"""Converts a value's bytes in the log, without the length before them, to the printed text."""
+"""Takes a value's bytes in the log, without the length that stands before them. Returns the printed text."""
 
 _GROUP_DIGITS = 9
 _GROUP_BYTES = 4
@@ -102,7 +102,7 @@ def _group_bytes(digits: int) -> int:
 
 
 def _digits(octets: bytes, groups: list[int]) -> str:
-    """Returns all digits of a decimal without a sign. `groups` has the number of digits in each of its groups."""
+    """Returns all digits of a decimal number without a sign. `groups` has the number of digits of each group."""
     texts = []
     at = 0
     for digits in groups:

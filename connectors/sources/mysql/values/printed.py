@@ -1,4 +1,4 @@
-"""Converts the bytes of a column's values in the binary log to text (*prints* them).
+"""Converts the values of a column from their bytes in the binary log to text (*prints* them).
 
 The printed text of a value is what its codec (`types.codec_for`) converts to JSON. It is the text that the server
 prints in the result of a query, except in the cases that `selected` lists.

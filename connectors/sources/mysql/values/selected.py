@@ -1,7 +1,7 @@
-"""Makes the SQL that reads a column's values from its table, and the function that converts what the server sends. The
-result is the text that the module `printed` makes of the same values in the binary log.
+"""Makes the SQL that reads a column's values from a table, and the function that converts what the server sends.
 
-The server sends the values in its text protocol. It prints most of them as `printed` does. These are the exceptions:
+The result is the text that the module `printed` makes of the same values in the binary log. The server sends the values
+in its text protocol, and prints most of them as `printed` does. These are the exceptions:
 - numbers that the server rounds or pads with zeros
 - TIMESTAMPs, which the server prints without a zone
 - types that the server prints as bytes
@@ -45,10 +45,10 @@ Convert = Callable[[bytes], bytes]
 class Selected:
     """A column of a query.
 
-    `sql` is its expression. `convert` turns the bytes that the server sends for a value other than NULL into the
-    printed text; it raises ChangelogError (MALFORMED) for bytes that the server never sends. If `convert` is None, the
-    bytes that the server sends are the printed text. `convert_column` does the same as `convert` for many values
-    together; it is None if there is no such function.
+    `sql` is the SQL expression to select. `convert` turns the bytes that the server sends for a value other than NULL
+    into the printed text; it raises ChangelogError (MALFORMED) for bytes that the server never sends. If `convert` is
+    None, the bytes that the server sends are the printed text. `convert_column` does the same as `convert` for many
+    values together; it is None if there is no such function.
     """
 
     sql: str
@@ -63,7 +63,7 @@ Conversion = tuple[Convert | None, PrintColumn | None]
 def selected(column: LogColumn) -> Selected:
     """Returns how to read a column: the expression that a query selects, and the conversion of the values.
 
-    `column` must be from the catalogue (`catalog_columns`), so that `declared` is set. It says, for example, whether
+    `column` must be from the catalogue (`catalog_columns`), so that `declared` is set: this says, for example, whether
     the server pads numbers with zeros.
 
     Raises ChangelogError (PRECONDITION) if the column's type cannot be published.

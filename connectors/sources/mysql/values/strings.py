@@ -1,5 +1,4 @@
-"""Converts the bytes of strings, enumerations, addresses and compressed values in the binary log to text (*prints*
-them).
+"""Converts strings, enumerations, addresses and compressed values from their bytes in the log to text (*prints* them).
 
 For bytes that are not valid for the type, the printers raise ChangelogError (MALFORMED); they raise no other error.
 """
@@ -42,8 +41,9 @@ def binary(length: int) -> Printer:
 
 
 def enum(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
-    """Prints the label of an ENUM, whose number has `size` bytes, little-endian. The number 0 stands for the empty
-    text.
+    """Prints the label of an ENUM. The log has the label's number, in `size` bytes, little-endian.
+
+    The number 0 stands for the empty text.
     """
     texts = [b"", *map(to_utf8, labels)]
 
@@ -58,7 +58,10 @@ def enum(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
 
 
 def set_(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
-    """Prints the labels of a SET, separated by commas. Its `size` bytes, little-endian, have one bit for each label."""
+    """Prints the labels in a SET, separated by commas. The log has one bit for each label of the column.
+
+    The bits are in `size` bytes, little-endian.
+    """
     texts = list(map(to_utf8, labels))
 
     def printed(raw: bytes | memoryview) -> bytes:
@@ -75,12 +78,12 @@ def compressed(content: Printer) -> Printer:
     """Prints a value of a column that MariaDB compresses. `content` prints the uncompressed bytes.
 
     If the first byte is 0, the content follows uncompressed. Any other first byte has three parts:
-    - The lowest 3 bits say how many bytes the length of the content takes.
+    - The lowest 3 bits say how many bytes the length of the uncompressed content takes.
     - Bit 3 says that zlib's header is left out.
-    - The upper half is the method.
+    - The upper 4 bits are the compression method.
 
-    The length, big-endian, and the compressed content follow (`compress_zlib` in MariaDB's `field_comp.cc`). An empty
-    value has no bytes at all.
+    Then follow this length, big-endian, and the compressed content (`compress_zlib` in MariaDB's `field_comp.cc`). An
+    empty value has no bytes at all.
     """
 
     def printed(raw: bytes | memoryview) -> bytes:
@@ -107,7 +110,7 @@ def _uncompressed(raw: bytes | memoryview) -> bytes | memoryview:
 
 
 def uuid(raw: bytes | memoryview) -> bytes:
-    """Prints a MariaDB UUID, whose bytes in the log are in the order of the text."""
+    """Prints a MariaDB UUID. In the log, its bytes have the same order as in its text."""
     digits = _address("UUID", raw, 16).hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])).encode()
 
@@ -135,9 +138,7 @@ def inet6(raw: bytes | memoryview) -> bytes:
 
 
 def _longest_zeros(words: Sequence[int]) -> tuple[int, int]:
-    """Returns where the first of the longest runs of zeros begins, and its length. The length is 0 if there are no
-    zeros.
-    """
+    """Returns where the first of the longest runs of zeros begins, and how long it is: 0 if there are no zeros."""
     start, longest, run = 0, 0, 0
     for number, word in enumerate(words):
         run = 0 if word else run + 1

@@ -1,4 +1,4 @@
-"""Converts the bytes of dates and times in the binary log to text (*prints* them), as the server does.
+"""Converts dates and times from their bytes in the binary log to text (*prints* them), as the server does.
 
 The layouts are those of `my_time.cc` (`my_time_packed_to_binary`, `my_datetime_packed_to_binary`,
 `my_timestamp_to_binary`). MariaDB can also write the older layouts, if `mysql56_temporal_format` is OFF. In a date, the
@@ -29,9 +29,9 @@ def date(raw: bytes | memoryview) -> bytes:
 def time(digits: int) -> Printer:
     """Prints a TIME with `digits` fractional digits, for example `-838:59:59.0`.
 
-    The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
-    from the lowest bit up, are 6 bits for the second and 6 for the minute; the other bits hold the hour. A time is
-    negative if the number is less than the offset. Then the difference, without its sign, has these parts.
+    The bytes are the sum of a number and an offset, big-endian. The sign of the number is the sign of the time. In the
+    number without its sign, the lowest bytes are the fraction. Above them, from the lowest bit up, are 6 bits for the
+    second and 6 for the minute; the other bits hold the hour.
     """
     fraction_size = (digits + 1) // 2
 
@@ -49,9 +49,9 @@ def time(digits: int) -> Printer:
 def datetime_(digits: int) -> Printer:
     """Prints a DATETIME with `digits` fractional digits.
 
-    The first 5 bytes are a big-endian number, to which an offset was added. From its lowest bit up, there are 6 bits
-    for the second, 6 for the minute, 5 for the hour and 5 for the day. The other bits hold `13 * year + month`. The
-    bytes of the fraction follow.
+    The first 5 bytes are the sum of a number and an offset, big-endian. From the number's lowest bit up, there are 6
+    bits for the second, 6 for the minute, 5 for the hour and 5 for the day. The other bits hold `13 * year + month`.
+    The bytes of the fraction follow.
     """
     fraction_size = (digits + 1) // 2
 
@@ -71,8 +71,8 @@ def datetime_(digits: int) -> Printer:
 def timestamp(digits: int) -> Printer:
     """Prints a TIMESTAMP in UTC, with `digits` fractional digits and `+00` at the end.
 
-    It is big-endian: 4 bytes with the seconds since 1970, then the fraction. The value 0 is the zero date, which has no
-    zone.
+    The bytes are big-endian: 4 with the seconds since 1970, and then the fraction. The value 0 is the zero date, which
+    is printed without a zone.
     """
     fraction_size = (digits + 1) // 2
 
@@ -85,8 +85,8 @@ def timestamp(digits: int) -> Printer:
 
 
 def old_time(raw: bytes | memoryview) -> bytes:
-    """Prints a TIME of the older layout: 3 bytes, a little-endian signed integer that is `hhmmss` when written in
-    decimal: 123456 is 12:34:56.
+    """Prints a TIME of the older layout: 3 bytes, a little-endian signed integer. Its decimal digits are `hhmmss`, so
+    123456 is 12:34:56.
     """
     check_size("TIME", raw, 3)
     number = int.from_bytes(raw, "little", signed=True)
@@ -95,9 +95,7 @@ def old_time(raw: bytes | memoryview) -> bytes:
 
 
 def old_datetime(raw: bytes | memoryview) -> bytes:
-    """Prints a DATETIME of the older layout: 8 bytes, a little-endian integer that is `YYYYMMDDhhmmss` when written in
-    decimal.
-    """
+    """Prints a DATETIME of the older layout: 8 bytes, a little-endian integer with the digits `YYYYMMDDhhmmss`."""
     check_size("DATETIME", raw, 8)
     day, clock = divmod(int.from_bytes(raw, "little"), 1000000)
     hours, rest = divmod(clock, 10000)

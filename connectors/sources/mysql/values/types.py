@@ -1,7 +1,7 @@
-"""Chooses the codec of a column, which converts the printed text of a value to its published form.
+"""Chooses the codec of a column. A codec converts the printed text of a value to its published form.
 
-`docs/reference/types.md` has the table for users. The printed text of a value is the same whether it was read from the
-binary log (`printed`) or from the table (`selected`).
+The printed text of a value is the same whether it was read from the binary log (`printed`) or from the table
+(`selected`). `docs/reference/types.md` tells users how each type is published.
 """
 
 import binascii
@@ -19,7 +19,7 @@ BINARY = 63
 """The id of the collation of columns whose values are bytes and not text."""
 
 OLD_FORMAT = "/* mariadb-5.3 */"
-"""MariaDB prints this after the types of columns that it stores in the older layout of times."""
+"""MariaDB prints this after the type of a column with times that are stored in the older layout."""
 
 _BIGINT_UNSIGNED_DIGITS = 20
 
@@ -54,10 +54,10 @@ def declared_type(column: LogColumn) -> str:
 
 
 def lacks_size(declared: str) -> bool:
-    """Returns whether the log does not say how many bytes the values of a declared type have.
+    """Returns whether the log hides how many bytes the values of a declared type have.
 
-    This is true of times with a fraction in MariaDB's older layout. The columns after such a column cannot be read,
-    either.
+    It does so for times with a fraction in MariaDB's older layout. The columns after such a column cannot be read,
+    either, because nobody knows where they begin.
     """
     return declared.endswith(OLD_FORMAT) and "(" in declared
 
@@ -77,8 +77,9 @@ def base64(text: bytes) -> bytes:
 
 
 def embedded(text: bytes) -> bytes:
-    """Returns a text that is JSON as it is, and any other text as a JSON string. MariaDB does not always check that a
-    `json` column has JSON.
+    """Returns `text` as it is if it is JSON; any other text becomes a JSON string.
+
+    MariaDB does not always check that a `json` column has JSON.
     """
     try:
         canonical.parse(text)

@@ -1,4 +1,4 @@
-"""Checks every precondition of the source. The finding for a precondition that is not met says how to meet it."""
+"""Checks every precondition of the source. If a precondition is not met, its finding says how to meet it."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,10 @@ _ABSENT = "create it, GRANT SELECT on it, or remove the entity"
 def findings(
     query: Query, entities: Sequence[Entity], all_tables: Sequence[Table], *, keeps_state: bool
 ) -> list[Finding]:
-    """Returns all findings: first on the server and the account, then on each table.
+    """Returns all findings: first on the server and the service's user account, then on each table. Changes nothing.
 
-    `query` must run in a session of the account that runs the service. `all_tables` are the tables of the server.
-    `keeps_state` is as in `changelog.connectors.sources.mysql.settings.Settings`.
-    Changes nothing.
+    `query` must run in a session of that account. `all_tables` are the tables of the server. `keeps_state` means the
+    same as in `changelog.connectors.sources.mysql.settings.Settings`.
     """
     by_name = {(table.schema, table.name): table for table in all_tables}
     present = facts.read(query)

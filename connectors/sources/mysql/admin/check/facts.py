@@ -17,12 +17,12 @@ _VARIABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """Facts about the server and the current account.
+    """Facts about the server, and about the user account of the present session.
 
-    `settings` maps each global variable that exists to its value, in upper case. `is_replica` says whether the server
-    replicates from another server; None if this is unknown, for example because the account may not query it.
-    `privileges` are the global privileges of the account, as the server names them. They are None if the account also
-    has roles, because the server does not list the privileges of roles.
+    `settings` maps each of the global variables in `_VARIABLES` that the server has to its value, in upper case.
+    `is_replica` says whether the server replicates from another server; None if this is unknown, for example because
+    the account may not query it. `privileges` are the account's global privileges, as the server names them. They are
+    None if the session has a current role, because the server does not list the privileges of roles.
     """
 
     version: ServerVersion

@@ -1,4 +1,4 @@
-"""Checks the server's version, its settings, and the rights of the account."""
+"""Checks the server's version, its settings, and the rights of the account with which the service connects."""
 
 from collections.abc import Iterator, Mapping
 
@@ -29,7 +29,7 @@ _GTID_STEPS = (
 
 
 def findings(facts: ServerFacts, *, keeps_state: bool = False) -> Iterator[Finding]:
-    """Yields all findings on the server and on the account. `keeps_state` is as in `Settings`."""
+    """Yields all findings on the server and on the account. `keeps_state` means the same as in `Settings`."""
     yield _version(facts)
     yield from _log(facts)
     yield from _settings(facts, keeps_state=keeps_state)
@@ -53,20 +53,22 @@ def _version(facts: ServerFacts) -> Finding:
 def _log(facts: ServerFacts) -> Iterator[Finding]:
     if facts.setting("log_bin") != "ON":
         yield fail(
-            "log_bin", "the server writes no binary log", "set log_bin in its configuration file, and restart it"
+            "log_bin",
+            "the server writes no binary log",
+            "set log_bin in the server's configuration file, and restart the server",
         )
     if facts.setting("binlog_storage_engine"):
         yield fail(
             "binlog_storage_engine",
             "the binary log is stored in InnoDB, which the source cannot read",
-            "remove binlog_storage_engine from the server's configuration file, and restart it",
+            "remove binlog_storage_engine from the server's configuration file, and restart the server",
         )
     for name in ("binlog_do_db", "binlog_ignore_db"):
         if facts.setting(name):
             yield fail(
                 name,
                 f"the binary log leaves out changes of some databases ({name})",
-                f"remove {name} from the server's configuration file, and restart it",
+                f"remove {name} from the server's configuration file, and restart the server",
             )
 
 
@@ -77,7 +79,7 @@ def _settings(facts: ServerFacts, *, keeps_state: bool) -> Iterator[Finding]:
         images = (*images, "NOBLOB")
     yield _must_be(facts, "binlog_format", ("ROW",), "sessions that are open now keep the old value")
     yield _must_be(facts, "binlog_row_image", images, "sessions that are open now keep the old value")
-    yield _must_be(facts, "binlog_row_metadata", ("FULL",), "the next statement of each session uses it")
+    yield _must_be(facts, "binlog_row_metadata", ("FULL",), "each session uses it from its next statement on")
 
 
 def _must_be(facts: ServerFacts, name: str, values: tuple[str, ...], note: str) -> Finding:
@@ -108,7 +110,7 @@ def _replica(facts: ServerFacts) -> Iterator[Finding]:
     if facts.setting(name) != "OFF" or facts.is_replica is False:
         return
     message = f"{name} is OFF: a replica does not log what it replicates"
-    hint = f"set {name} = ON in the server's configuration file, and restart it"
+    hint = f"set {name} = ON in the server's configuration file, and restart the server"
     yield fail(name, message, hint) if facts.is_replica else warn(name, message, f"if the server is a replica, {hint}")
 
 
@@ -119,7 +121,8 @@ def _retention(facts: ServerFacts) -> Finding:
         return warn(
             "retention",
             f"the server deletes its binary log after {seconds / 3600:.3g} hours",
-            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service stopped for longer loses changes",
+            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service that is stopped for longer than the "
+            "server keeps its log loses changes",
         )
     duration = f"for {seconds / 86_400:.3g} days" if seconds else "until somebody purges it"
     return ok("retention", f"the server keeps its binary log {duration}")

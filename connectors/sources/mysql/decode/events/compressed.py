@@ -1,9 +1,9 @@
 """Decompresses what MariaDB compresses in an event (`log_bin_compress`).
 
 Source: MariaDB's `log_event.h`, "Compressed Record". Such a record has three parts:
-- A byte: bits 4 to 6 are the algorithm, and bits 0 to 2 are the size of the next part.
-- The number of bytes before compression, as a big-endian number.
-- A zlib stream.
+- One byte: bit 7 is set, bits 4 to 6 are the algorithm, and bits 0 to 2 are the size of the next part in bytes.
+- The size of the content before compression, as a big-endian number.
+- The compressed content, as a zlib stream.
 """
 
 import zlib
@@ -15,9 +15,10 @@ _MARK, _ALGORITHM, _SIZE_BYTES = 0x80, 0x70, 0x07
 
 
 def inflate(cursor: Cursor) -> bytes:
-    """Decompresses all bytes that are left. Raises ChangelogError (MALFORMED) if they are not one complete record.
+    """Decompresses all remaining bytes. Raises ChangelogError (MALFORMED) if they are not one complete record.
 
-    Memory grows with what the stream contains, up to EVENT_BYTES_MAX, and not with the size that the record claims.
+    The memory that this takes depends on what the stream really contains, up to EVENT_BYTES_MAX, and not on the size
+    that the record claims.
     """
     begin = cursor.at
     first = cursor.number(1)

@@ -26,7 +26,7 @@ _HEADER_SIZES = {
     EventType.UPDATE_ROWS: 10,
     EventType.DELETE_ROWS: 10,
 }
-"""The sizes of the events' fixed parts, on which the decoders rely."""
+"""The size, in bytes, of the fixed part that follows the header in these events. The decoders rely on these sizes."""
 
 _XA_PART_BYTES = 64
 
@@ -38,9 +38,9 @@ def rotate(cursor: Cursor, header: Header) -> Rotate:
 
 
 def format_description(cursor: Cursor, header: Header) -> FormatDescription:
-    """Decodes a FORMAT_DESCRIPTION, without the checksum at its end.
+    """Decodes a FORMAT_DESCRIPTION. The caller has already removed the checksum at its end.
 
-    Raises ChangelogError (MALFORMED) if events are stored in a form that the decoders do not know.
+    Raises ChangelogError (MALFORMED) if the description says that events have a form that the decoders do not know.
     """
     version = cursor.number(2)
     if version != 4:
@@ -86,14 +86,18 @@ def stop(_: Cursor, header: Header) -> ServerStop:
 
 
 def previous_gtids(cursor: Cursor, header: Header) -> PreviousGtids:
-    """Decodes a PREVIOUS_GTIDS of MySQL. The set of GTIDs in it stays encoded."""
+    """Decodes a PREVIOUS_GTIDS of MySQL, except for the set of GTIDs in it: the set stays encoded."""
     if cursor.left < 8:
         raise cursor.malformed(f"a set of GTIDs of only {cursor.left} bytes")
     return PreviousGtids(header=header, encoded=cursor.rest())
 
 
 def gtid_list(cursor: Cursor, header: Header) -> GtidList:
-    """Decodes a GTID_LIST of MariaDB. The upper four bits of the count are flags. Zeros pad an empty list."""
+    """Decodes a GTID_LIST of MariaDB.
+
+    The list begins with the count of its GTIDs; the upper four bits of this number are flags. MariaDB pads an empty
+    list with zero bytes.
+    """
     count = cursor.number(4) & 0x0FFFFFFF
     gtids = tuple((cursor.number(4), cursor.number(4), cursor.number(8)) for _ in range(count))
     zeros_to_the_end(cursor)
@@ -137,7 +141,7 @@ def incident(cursor: Cursor, header: Header) -> Incident:
 def heartbeat(cursor: Cursor, header: Header) -> Heartbeat:
     """Decodes a HEARTBEAT.
 
-    The header has the position. If the position needs more than four bytes, MariaDB stores 0 in the header, and puts
+    The position in the log is in the header. If it needs more than four bytes, MariaDB stores 0 in the header, and puts
     the position before the name of the file.
     """
     position = header.end_log_pos or cursor.number(8)

@@ -7,10 +7,10 @@ _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 
 
 class Cursor:
-    """Reads `data` from `at` up to `end`. Missing bytes raise ChangelogError (MALFORMED) with their offset.
+    """Reads `data` from `at` up to `end`. A read beyond `end` raises ChangelogError (MALFORMED) with the offset.
 
-    All numbers are little-endian. Two arguments are only for error messages: `what` names the whole that `data` is a
-    part of, and `base` is the offset of `data` in this whole.
+    All numbers are little-endian. Two arguments are only for error texts: `data` can be a part of something larger, for
+    example of an event. `what` names the larger thing, and `base` is the offset of `data` in it.
     """
 
     __slots__ = ("_base", "_what", "at", "data", "end")
@@ -28,7 +28,7 @@ class Cursor:
         return self.end - self.at
 
     def malformed(self, problem: str, at: int | None = None) -> ChangelogError:
-        """Returns an error that names the offset `at`, by default that of the next byte."""
+        """Returns an error that names the offset `at`; by default, it names the offset of the next byte."""
         offset = self._base + (self.at if at is None else at)
         return ChangelogError(Kind.MALFORMED, f"the binary log has {problem} (byte {offset} of the {self._what})")
 
@@ -61,12 +61,12 @@ class Cursor:
         return self.number(_WIDTHS[first])
 
     def take(self, size: int) -> bytes:
-        """Reads `size` bytes as a copy."""
+        """Reads `size` bytes, and returns a copy of them."""
         begin = self.skip(size)
         return bytes(self.data[begin : self.at])
 
     def rest(self) -> bytes:
-        """Reads all bytes that are left as a copy."""
+        """Reads all remaining bytes, and returns a copy of them."""
         return self.take(self.left)
 
     def text(self, size: int) -> str:

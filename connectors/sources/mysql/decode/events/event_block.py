@@ -1,6 +1,6 @@
 """Holds many events of the binary log side by side in memory, without a Python object for each event.
 
-│ gap │ event │ gap │ event │ …          a piece: packets as they arrived; a gap is the header of a packet
+│ gap │ event │ gap │ event │ …          a piece: packets as they arrived (for a gap, see `GAP_BYTES`)
 """
 
 from bisect import bisect_right
@@ -14,11 +14,11 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 GAP_BYTES = 5
-"""The bytes before each event: the header of its packet, and the status byte of the protocol."""
+"""How many bytes come before each event: the header of its packet, and the status byte of the protocol."""
 
 PADDING_BYTES = 128
-"""The bytes after the last event in `EventBlock.joined`. They allow reading a fixed number of bytes from each event,
-even if the event is shorter.
+"""How many zero bytes follow the last event in `EventBlock.joined`. Because of them, a fixed number of bytes can be
+read from each event, even if the event is shorter.
 """
 
 _VIEW_BYTES_MIN = 1 << 20
@@ -42,13 +42,13 @@ class EventPiece:
         return int(self.ends[-1]) - self.begin if len(self.ends) else 0
 
     def part(self, first: int, end: int) -> "EventPiece":
-        """Returns the events from number `first` up to, not including, `end`. The bytes are shared."""
+        """Returns the events from number `first` up to, but not including, `end`. Their bytes are not copied."""
         return EventPiece(self.data, self.ends[first:end], int(self.ends[first - 1]) if first else self.begin)
 
 
 @dataclass(slots=True, eq=False)
 class EventBlock(Sequence[bytes | memoryview]):
-    """The events of some pieces, in order. A large event is a memoryview."""
+    """A sequence of the events in `pieces`. A large event is returned as a memoryview, so it is not copied."""
 
     pieces: list[EventPiece]
     _counts: list[int] = field(init=False)
@@ -82,7 +82,10 @@ class EventBlock(Sequence[bytes | memoryview]):
         return self._sizes
 
     def joined(self) -> tuple[bytearray, Ints]:
-        """Returns a copy of the whole block as one piece, with padding after it, and where each event ends in it."""
+        """Copies the whole block into one buffer, followed by `PADDING_BYTES` zero bytes.
+
+        Returns the buffer, and for each event the offset in the buffer at which the event ends.
+        """
         data = bytearray().join(
             [
                 *(memoryview(piece.data)[piece.begin : int(piece.ends[-1])] for piece in self.pieces),
@@ -107,7 +110,7 @@ class EventBlock(Sequence[bytes | memoryview]):
         if isinstance(place, slice):
             first, end, step = place.indices(len(self))
             if step != 1:
-                raise ValueError("a part of a block has consecutive events")
+                raise ValueError("a slice of a block must have the step 1")
             return self._part(first, end)
         if not 0 <= place < len(self):
             raise IndexError(f"event {place} of {len(self)}")

@@ -39,8 +39,9 @@ _BEFORE_THE_FORMAT = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType
 class EventReader:
     """Decodes the events of one connection, or of one file, in their order.
 
-    Its state is the last format description, which says whether events end with a checksum, and which server wrote
-    them. Before the first format description, a stream has only events that the server makes for this connection alone.
+    Its state is the last format description: this says whether the events after it end with a checksum, and which
+    server wrote these events. Before the first format description, a stream has only events that the server makes for
+    this connection alone.
     """
 
     def __init__(self) -> None:
@@ -55,12 +56,12 @@ class EventReader:
         return self._format
 
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:
-        """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.
+        """Decodes `packet`, which begins with the header of an event and ends with this event.
 
-        A packet has one event, unless it is a compressed transaction. The events of such a packet are decompressed one
-        by one, as the caller takes them. Raises ChangelogError (MALFORMED) with the offset in the event if the event
-        cannot be read, if bytes are left over, or if the checksum is wrong. No other error is raised. A memoryview is
-        never decoded by `frequent_events`.
+        Returns one event, unless `packet` is a compressed transaction. The events of a compressed transaction are
+        decompressed one by one, as the caller takes them. Raises ChangelogError (MALFORMED), with the offset in the
+        event, if the event cannot be read, if bytes are left over, or if the checksum is wrong. No other error is
+        raised. The fast decoders in `frequent_events` are used only for `bytes`, not for a memoryview.
         """
         size = len(packet)
         if self._format is None or size < HEADER_BYTES + CHECKSUM_BYTES or not isinstance(packet, bytes):
@@ -110,7 +111,7 @@ class EventReader:
             yield self._event(inner, inner_header._replace(end_log_pos=header.end_log_pos))
 
     def _event(self, cursor: Cursor, header: Header) -> Event:
-        """Decodes the event that `cursor` contains after its header."""
+        """Decodes the event whose `header` has already been read from `cursor`."""
         event: Event
         if header.type == EventType.TABLE_MAP:
             event = row_events.table_map(cursor, header, self._dialect)
@@ -124,7 +125,10 @@ class EventReader:
 
 
 def _format_description(cursor: Cursor, header: Header) -> FormatDescription:
-    """Decodes a format description. It has a checksum even if other events have none."""
+    """Decodes a format description. It has a checksum even if other events have none.
+
+    The server computes this checksum as if `IN_USE_FLAG` were not set.
+    """
     begin = cursor.at
     flags = header.flags & ~IN_USE_FLAG
     head = bytes(cursor.data[:_FLAGS_OFFSET]) + flags.to_bytes(2, "little")

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class EventType(IntEnum):
-    """The type of an event: MySQL's numbers are below 160, and MariaDB's own from there on.
+    """The type of an event. The numbers from 160 on are types that only MariaDB has.
 
     Sources: `Log_event_type` in MySQL's `binlog_event.h` and in MariaDB's `log_event.h`.
     """

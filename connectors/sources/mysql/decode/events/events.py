@@ -1,7 +1,7 @@
 """Defines a dataclass for each kind of event in the binary log; `event_reader` decodes them.
 
-No code changes an event. Still, the classes of frequent events are not frozen, because objects of frozen classes take
-three times as long to make. A log of small transactions has seven events for each change.
+No code changes an event. Still, the classes of frequent events are not frozen: objects of frozen classes take three
+times as long to make, and a log of small transactions has seven events for each change.
 
 Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
 """
@@ -19,7 +19,7 @@ from changelog.connectors.sources.mysql.values.columns import LogColumn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotate:
-    """The log continues in another file, at an offset. The server also sends this before the first event of a file."""
+    """The log continues at the offset `position` of `file`. The server also sends this before a file's first event."""
 
     header: Header
     file: str
@@ -28,7 +28,7 @@ class Rotate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatDescription:
-    """The first event of a file, which says how the others are stored.
+    """The first event of a file. It says in which form the other events of the file are stored.
 
     `has_checksums` says that each event ends with a CRC32. Byte n - 1 of `header_sizes` is the size of the fixed part
     that follows the header in events of type n.
@@ -51,8 +51,8 @@ class MysqlGtid:
     """A transaction of MySQL begins. `number` counts the transactions of `server_uuid` and `tag`; `tag` may be empty.
 
     `original_commit_us` is when the server that first ran the transaction committed it, and `immediate_commit_us` is
-    when the sending server did, in microseconds since 1970 UTC. `transaction_bytes` is its size in the log, including
-    this event. Each of these three is None if the server does not write it.
+    when the sending server committed it, both in microseconds since 1970 UTC. `transaction_bytes` is the transaction's
+    size in the log, including this event. Each of these three is None if the server does not write it.
     """
 
     header: Header
@@ -104,7 +104,7 @@ class MariadbGtid:
     - `transactional`: it can be rolled back, because it changed only tables of transactional engines.
     - `ddl`: it is a statement that changes definitions.
     - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
-    - `alter`: which part of a two-phase ALTER it is. For the second part, `alter_start` is the sequence of the first.
+    - `alter`: which part of a two-phase ALTER it is. `alter_start`: in the second part, the sequence of the first part.
     - `commit_id`: a number that is the same for all transactions that were committed together.
     """
 
@@ -123,7 +123,7 @@ class MariadbGtid:
 
     @property
     def server_id(self) -> int:
-        """The server that first ran the transaction."""
+        """The id of the server that first ran the transaction."""
         return self.header.server_id
 
     @property
@@ -142,7 +142,10 @@ class PreviousGtids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidList:
-    """The last transactions in all earlier files of MariaDB's log: the domain id, server id and sequence of each."""
+    """For each domain and server, the last transaction in all earlier files of MariaDB's log.
+
+    Each transaction is given by its domain id, server id and sequence.
+    """
 
     header: Header
     gtids: tuple[tuple[int, int, int], ...]
@@ -150,11 +153,11 @@ class GtidList:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """A statement. `client_collation` is the id of a collation, None if it is not known. `sql` is in the character set
-    of this collation.
+    """A statement. `sql` is its text, in the character set of the collation with the id `client_collation`.
 
-    `database` is the session's current database. `sql_mode` has the server's bits for this setting; None if it is not
-    known. The statement began `microseconds` after the header's timestamp.
+    `database` is the session's current database. `sql_mode` has the server's bits for this setting. The statement began
+    `microseconds` after the header's timestamp. `sql_mode`, `client_collation` and `microseconds` are None if the event
+    lacks them.
     """
 
     header: Header
@@ -179,7 +182,7 @@ class Query:
 
 @dataclass(slots=True, kw_only=True)
 class Xid:
-    """A transaction committed. `number` is the server's internal number of the transaction."""
+    """A transaction was committed. `number` is the server's internal number of the transaction."""
 
     header: Header
     number: int
@@ -187,7 +190,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XaPrepare:
-    """An XA transaction is prepared; with `one_phase`, it is committed at once."""
+    """An XA transaction was prepared; with `one_phase`, it was committed instead, without being prepared first."""
 
     header: Header
     xa_id: XaId
@@ -196,7 +199,7 @@ class XaPrepare:
 
 @dataclass(slots=True, kw_only=True)
 class TableMap:
-    """Describes the rows of `table_id` up to the end of the statement.
+    """Describes a table. Up to the end of the statement, events with rows refer to this table by `table_id`.
 
     The names are decoded together with the event, but the columns only when a property needs them. So a table that
     nobody publishes cannot stop the reader, even if it has columns of an unknown type. `body` has the encoded names and
@@ -241,7 +244,7 @@ ENDS_STATEMENT = 1
 
 @dataclass(slots=True, kw_only=True)
 class RowsEvent:
-    """Rows of one table that were inserted, updated or deleted; `row_images` decodes them.
+    """Rows of one table that were inserted, updated or deleted. The module `row_images` decodes the rows.
 
     - `width`: the number of columns of the table.
     - `before`, `after`: bitmaps of the columns that the old rows and the new rows contain; None if there are no such
@@ -279,7 +282,7 @@ class RowsQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The server has sent everything up to this place, and is waiting for new events."""
+    """The server has sent everything up to the offset `position` of `file`, and is waiting for new events."""
 
     header: Header
     file: str
@@ -288,7 +291,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The server could not log something, so that the log may lack changes."""
+    """The server could not log something, so the log may lack changes."""
 
     header: Header
     number: int
@@ -306,7 +309,7 @@ class ServerStop:
 class StatementContext:
     """A value that the next statement uses (`INTVAR`, `RAND`, `USER_VAR`).
 
-    It shows that the server logged a change as a statement, and not as the changed rows.
+    Such an event shows that the server logged a change as a statement, and not as the changed rows.
     """
 
     header: Header

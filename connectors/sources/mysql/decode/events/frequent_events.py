@@ -53,7 +53,7 @@ _TWO_TIMESTAMPS, _TWO_VERSIONS = 1 << 55, 1 << 31
 _STANDALONE, _GROUP_COMMIT, _TRANSACTIONAL, _DDL, _XA = 1, 2, 4, 32, 64 | 128
 _NO_EXTRA_DATA = 2
 _LENGTH_MAX = 0xFA
-"""The largest length-encoded integer that has one byte."""
+"""The largest length-encoded integer that takes only one byte."""
 _TWO_BYTES = 0xFC
 
 
@@ -110,7 +110,7 @@ def _map_fields(content: bytes) -> tuple[int, int, str, str, bytes]:
 
 
 def _mysql_gtid(packet: bytes, header: Header, end: int, _dialect: Dialect) -> Event | None:
-    """Decodes a GTID of MySQL 8: with one timestamp, the transaction's size, and one version of the server."""
+    """Decodes a GTID as MySQL 8 usually writes it: with one timestamp, the size, and one version of the server."""
     at = HEADER_BYTES + _MYSQL_GTID.size
     size_at = at + _TIMESTAMP_BYTES
     if end <= size_at:
@@ -164,7 +164,7 @@ def _mariadb_gtid(packet: bytes, header: Header, end: int, _: Dialect) -> Event 
 
 
 def _rows(operation: Operation, *, extra: bool) -> Decode:
-    """Returns the decoder of events with rows of fewer than 251 columns, and without extra data."""
+    """Returns a decoder for events with rows. It decodes only events with at most 250 columns and no extra data."""
     fields, without_extra = (_ROWS, _NO_EXTRA_DATA) if extra else (_ROWS_V1, b"")
     bitmaps_begin = HEADER_BYTES + fields.size
     has_before, has_after = operation is not Operation.INSERT, operation is not Operation.DELETE
@@ -196,7 +196,7 @@ def _rows(operation: Operation, *, extra: bool) -> Decode:
 
 @lru_cache(maxsize=1024)
 def _bitmap(octets: bytes, width: int) -> bytes:
-    """Returns a bitmap without the unused bits of its last byte."""
+    """Returns the bitmap with the unused bits of its last byte set to 0."""
     return (int.from_bytes(octets, "little") & (1 << width) - 1).to_bytes(len(octets), "little")
 
 

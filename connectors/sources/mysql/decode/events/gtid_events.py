@@ -31,7 +31,7 @@ class _Commit:
 
 
 def mysql_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
-    """Decodes a GTID of MySQL, which has no tag."""
+    """Decodes a GTID event of MySQL. Ids with a tag are in GTID_TAGGED events instead."""
     server_uuid, number = _identity(cursor)
     if not 0 < number < _NUMBER_MAX:
         raise cursor.malformed(f"the transaction number {number}", cursor.at - 8)
@@ -64,7 +64,7 @@ def _identity(cursor: Cursor) -> tuple[UUID, int]:
 
 
 def _commit(cursor: Cursor) -> _Commit:
-    """Reads what follows the id. Newer servers write more; each group of fields may be the last."""
+    """Reads the fields after the id. Newer servers write more fields, so the event may end after any group of them."""
     if not cursor.left:
         return _Commit()
     clock = cursor.number(1)
@@ -81,7 +81,7 @@ def _commit(cursor: Cursor) -> _Commit:
     if cursor.left and cursor.number(4) & _TWO_VERSIONS:
         cursor.skip(4)
     if cursor.left:
-        cursor.skip(8)  # the ticket of a group that is committed together
+        cursor.skip(8)  # the ticket: a number that transactions have in common if they are committed together
     return _Commit(original_commit_us=original, immediate_commit_us=immediate, transaction_bytes=size)
 
 
@@ -92,9 +92,8 @@ _LAST_KNOWN_FIELD = 11
 def tagged_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
     """Decodes a GTID_TAGGED, which MySQL writes from 8.3 on.
 
-    Its fields have numbers, in ascending order, and some fields may be missing.
-
-    Fields with higher numbers than we know are skipped, unless the event says that they must not be ignored.
+    Its fields have numbers, in ascending order, and some fields may be missing. Fields with higher numbers than we know
+    are skipped, unless the event says that they must not be ignored.
     """
     begin = cursor.at
     version = packed(cursor)
@@ -123,7 +122,7 @@ def tagged_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
 
 
 def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]]:
-    """Reads all known fields: those that are numbers, and those that are bytes."""
+    """Reads all known fields. Returns the numeric fields and the fields with bytes, both by the field's number."""
     numbers: dict[int, int] = {}
     texts: dict[int, bytes] = {}
     last = -1
@@ -145,7 +144,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. The first byte ends with one 1 bit for each byte that follows."""
+    """Reads a number of 1 to 9 bytes. The first byte ends with as many 1 bits as bytes follow."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1
@@ -181,7 +180,7 @@ _SECOND_PHASES = _COMMIT_ALTER | _ROLLBACK_ALTER
 
 
 def mariadb_gtid(cursor: Cursor, header: Header) -> MariadbGtid:
-    """Decodes a GTID of MariaDB. A short one is padded with zero bytes."""
+    """Decodes a GTID event of MariaDB. The server pads a short event with zero bytes."""
     sequence, domain_id, flags = cursor.number(8), cursor.number(4), cursor.number(1)
     commit_id = cursor.number(8) if flags & _GROUP_COMMIT else None
     xa = xa_id(cursor, cursor.signed(4), size_bytes=1) if flags & (_PREPARED_XA | _COMPLETED_XA) else None
@@ -204,7 +203,10 @@ def mariadb_gtid(cursor: Cursor, header: Header) -> MariadbGtid:
 
 
 def _extra_flags(cursor: Cursor) -> tuple[AlterPhase | None, int | None]:
-    """Reads the second byte of flags and what belongs to it. Returns the part of a two-phase ALTER."""
+    """Reads the second byte of flags, and the fields that these flags announce.
+
+    Returns `alter` and `alter_start` of `MariadbGtid`.
+    """
     begin = cursor.at
     flags = cursor.number(1) if cursor.left else 0
     if flags & _MULTI_ENGINE:

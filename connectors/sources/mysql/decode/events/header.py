@@ -26,9 +26,11 @@ IGNORABLE_FLAG = 0x80
 class Header(NamedTuple):
     """The fields that all events have, in the order in which they are stored.
 
-    - `timestamp_s`: when the statement began, in seconds since 1970 UTC; 0 in events that are made for the reader.
-    - `type`: the number of the event's type (`event_types.EventType`). `server_id`: the server that first wrote it.
-    - `size`: the size of the event in bytes, with the header and the checksum.
+    - `timestamp_s`: when the statement began, in seconds since 1970 UTC; 0 in events that the server made for this
+      reader alone.
+    - `type`: the number of the event's type (`event_types.EventType`).
+    - `server_id`: the id of the server that first wrote the event.
+    - `size`: the size of the event in bytes, including the header and the checksum.
     - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. It is 0 in MariaDB's transactions, except
       at their beginning and end. MySQL packs a compressed transaction into one `TRANSACTION_PAYLOAD` event; the events
       inside have the `end_log_pos` of that event.
@@ -44,7 +46,7 @@ class Header(NamedTuple):
 
     @property
     def artificial(self) -> bool:
-        """Whether the server made the event for this reader. Such an event is not in the file."""
+        """Whether the server made the event for this reader alone. Such an event is not in the file."""
         return bool(self.flags & ARTIFICIAL_FLAG)
 
     @property
@@ -66,4 +68,4 @@ def read_header(cursor: Cursor) -> Header:
 
 
 unpack_header = struct.Struct("<IBIIIH").unpack_from
-"""Returns the fields of the header that begins at an offset of a buffer."""
+"""Takes a buffer, and the offset in it at which a header begins. Returns the fields of this header."""

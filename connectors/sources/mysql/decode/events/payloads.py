@@ -18,10 +18,10 @@ _SIZE_OFFSET = 9
 
 
 def payload_events(cursor: Cursor) -> Iterator[bytes]:
-    """Yields the events of a TRANSACTION_PAYLOAD, with their headers, as they are decompressed.
+    """Yields the events of a TRANSACTION_PAYLOAD, with their headers. Each is decompressed when the caller asks for it.
 
     At most one event and one piece of 1 MiB are in memory, whatever sizes the payload claims. Raises ChangelogError
-    (MALFORMED) if the payload is not complete, or has more or other bytes than it claims.
+    (MALFORMED) if the payload cannot be decompressed, or if its size is not what it claims.
     """
     begin = cursor.at
     fields = _fields(cursor)
@@ -49,7 +49,7 @@ def _fields(cursor: Cursor) -> dict[int, int]:
 
 
 class _Stream:
-    """Decompresses the rest of `cursor`, which should become `size` bytes."""
+    """Decompresses the remaining bytes of `cursor`. The result should have `size` bytes."""
 
     def __init__(self, cursor: Cursor, size: int) -> None:
         self._cursor, self._begin, self._bytes_left = cursor, cursor.at, size
@@ -59,7 +59,7 @@ class _Stream:
         return self._cursor.malformed(f"a compressed transaction with {problem}", self._begin)
 
     def read(self, size: int) -> bytes:
-        """Returns the next `size` bytes, or nothing at the end."""
+        """Returns the next `size` bytes; no bytes at the end of the stream."""
         pieces = []
         missing = min(size, self._bytes_left)
         while missing and (piece := self._piece(min(missing, _PIECE_BYTES))):

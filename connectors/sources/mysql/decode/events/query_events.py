@@ -23,7 +23,7 @@ def compressed_query(cursor: Cursor, header: Header) -> Query:
 
 
 def rows_query(cursor: Cursor, header: Header) -> RowsQuery:
-    """Decodes a ROWS_QUERY of MySQL. Its first byte is the statement's size modulo 256; nobody needs it."""
+    """Decodes a ROWS_QUERY of MySQL. Its first byte, the statement's size modulo 256, is not needed."""
     cursor.skip(1)
     return RowsQuery(header=header, sql=cursor.rest())
 
@@ -61,7 +61,7 @@ class QueryContext:
 
 @lru_cache(maxsize=256)
 def context_of(content: bytes, variables_bytes: int) -> QueryContext:
-    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables, and a database.
+    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables and the database.
 
     The results are cached, because the statements of a session repeat these bytes. Raises ChangelogError (MALFORMED)
     with the offset in the event.
@@ -84,7 +84,7 @@ _TOO_MANY_DATABASES = 254
 _SECOND_ALTER_PHASES = 4 | 8
 
 _FIXED = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 129: 8}
-"""The sizes, in bytes, of status variables that have no meaning for us."""
+"""The size in bytes of each status variable that we skip, by the variable's code; only variables of a fixed size."""
 
 
 def _variables(cursor: Cursor) -> QueryContext:
@@ -107,7 +107,7 @@ def _variables(cursor: Cursor) -> QueryContext:
 
 
 def _skip_variable(cursor: Cursor, code: int) -> bool:
-    """Skips a status variable without a fixed size. Returns False if the variable is not known."""
+    """Skips the value of a status variable without a fixed size. Returns False if the variable is not known."""
     if code in (_TIME_ZONE, _CATALOG_WITHOUT_ZERO):
         cursor.skip(cursor.number(1))
     elif code == _CATALOG:
@@ -127,7 +127,10 @@ def _skip_variable(cursor: Cursor, code: int) -> bool:
 
 
 def _skip_databases(cursor: Cursor) -> None:
-    """Skips the names of the databases that a statement changes; each name ends with a zero byte."""
+    """Skips the names of the databases that a statement changes; each name ends with a zero byte.
+
+    If there are too many databases, the server writes `_TOO_MANY_DATABASES` in place of their count, and no names.
+    """
     count = cursor.number(1)
     if count == _TOO_MANY_DATABASES:
         return

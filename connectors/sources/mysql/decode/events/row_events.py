@@ -65,7 +65,7 @@ def rows(
 
 
 def _skip_extra_data(cursor: Cursor) -> None:
-    """Skips the extra data, whose size includes the two bytes of the size."""
+    """Skips the extra data. It begins with its size in two bytes, and this size counts the two bytes too."""
     begin = cursor.at
     size = cursor.number(2)
     if size < 2:
@@ -79,7 +79,7 @@ def _rest(cursor: Cursor) -> memoryview:
 
 
 def _bitmap(cursor: Cursor, width: int) -> bytes:
-    """Reads a bit for each column, and clears the unused bits of the last byte, which the server sets."""
+    """Reads a bit for each column. The server sets the unused bits of the last byte; here they become 0."""
     bitmap = cursor.take((width + 7) // 8)
     unused = -width % 8
     return bitmap[:-1] + bytes([bitmap[-1] & 0xFF >> unused]) if unused else bitmap

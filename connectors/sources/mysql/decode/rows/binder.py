@@ -1,4 +1,4 @@
-"""Binds a table, as a table map or the catalogue describes it, to the entity that its rows belong to."""
+"""Binds a table to the entity that its rows belong to. The table's columns come from a table map or the catalogue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The `relid` (a table's id) of every table: the log has no such ids. The source finds out in another way if a new
-table takes the name of a published one.
+"""The `relid` of every table. A `relid` should identify a table, but the log has no lasting ids of tables. The source
+finds out in another way if a new table takes the name of a published one.
 """
 
 
@@ -49,5 +49,5 @@ class Binder:
 
 
 def needed(binding: Binding) -> list[int]:
-    """Returns the places of the columns that are published or belong to the key or partition, in ascending order."""
+    """Returns the places of the columns that are published, or belong to the key or to the partition, in order."""
     return sorted({field.index for field in (*binding.fields, *binding.key, *binding.partition)})

@@ -1,4 +1,4 @@
-"""Defines how the values of an entity's table are printed and published, while the table has certain columns."""
+"""Defines how the values of an entity's table are printed and published, as long as its columns stay the same."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ Print = Callable[[bytes | memoryview], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTable:
-    """A table of an entity, with these columns.
+    """The table of an entity, as long as it has these columns.
 
-    `printers` has the place of each column whose value is needed, and the function that prints it. `column_printers`
-    maps the same places to the functions that print many values of a column at once; None where there is no such
-    function. `layout` is None if a column has a type whose values are never in rows. `may_lack` has the places of the
-    columns that rows may lack.
+    The place of a column is its index in `columns`. `printers` has the place of each column whose values are needed,
+    and the function that prints one value. `column_printers` maps the same places to the functions that print many
+    values of a column at once; None where there is no such function. `layout` is None if a column has a type whose
+    values are never in rows. `may_lack` has the places of the columns that rows may lack.
     """
 
     entity: Entity
@@ -49,10 +49,10 @@ class BoundTable:
         *,
         noblob: bool = False,
     ) -> "BoundTable":
-        """Returns the table with these columns; `charsets` are those of `printer_for`.
+        """Returns the table with these columns. `charsets` maps ids of collations to the names of their character sets.
 
-        With `noblob`, rows may lack TEXT and BLOB columns outside of the entity's keys, as they do if MySQL's
-        `binlog_row_image` is NOBLOB.
+        With `noblob`, rows may lack TEXT and BLOB columns, except for the entity's key and partition columns. MySQL
+        leaves out such columns if its `binlog_row_image` is NOBLOB.
         """
         layout = RowLayout.of(columns)
         printers = tuple((place, printer_for(columns[place], charsets)) for place in needed(bound.binding))
@@ -84,10 +84,10 @@ class BoundTable:
         return [self.columns[place].name for place in lacking if place not in self.may_lack]
 
     def with_defaults(self, inserted: Image) -> Image:
-        """Returns an inserted row with the values that it lacks.
+        """Fills in the values that an inserted row lacks, and returns the row.
 
-        MySQL leaves out a TEXT or BLOB column only if the statement does not name it and it has no default. Then it is
-        null, or empty if it is NOT NULL.
+        MySQL leaves out a TEXT or BLOB column only if the statement does not name the column and the column has no
+        default. Then the value is null, or empty if the column is NOT NULL.
         """
         if UNCHANGED not in inserted:
             return inserted

@@ -12,7 +12,7 @@ _NUMBER, _CONTENT = "id", "content"
 
 
 def message_rows(table_map: TableMap, event: RowsEvent) -> Iterator[tuple[int, bytes]]:
-    """Yields the number (`id`) and the text (`content`) of each row; nothing if the table lacks such a column."""
+    """Yields the number (`id`) and the text (`content`) of each row; nothing if the table lacks either column."""
     places = _places(table_map.body, table_map.dialect)
     if places is None:
         return

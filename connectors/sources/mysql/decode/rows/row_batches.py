@@ -25,10 +25,11 @@ BODY_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows of some events. Each list has one element for each event, except `starts`, which has one for each row.
+    """Rows of some events.
 
-    `bodies` has the rows of each event, `counts` the number of its changes, and `first_places` the place of its first
-    change in the block. `starts` says where the rows begin in the joined bodies.
+    `bodies` has the bytes of all rows, in one or several pieces. For each event, `counts` has the number of its
+    changes, and `first_places` the place of its first change in the block. For each row, `starts` has the offset at
+    which the row begins in the joined bodies.
     """
 
     bodies: Sequence[bytes | pa.Buffer]
@@ -43,9 +44,9 @@ class _Part:
 
 @dataclass(slots=True)
 class RowBatch:
-    """The rows of several events of one table and with one op. Each row contains all columns.
+    """The rows of several events that have the same table and the same op. Each row contains all columns.
 
-    `images` is the number of stored rows for each change: an update has two, the old row and the new one.
+    `images` is how many rows the log has for each change: two for an update (the old row and the new one), else one.
     """
 
     table: BoundTable
@@ -62,7 +63,7 @@ class RowBatch:
         self.images = 2 if self.op is Op.UPDATE else 1
 
     def add(self, event: RowsEvent, first_place: int) -> int:
-        """Adds the rows of an event. Returns their number; 0 if they are unusual, and nothing was added."""
+        """Adds the rows of an event. Returns the number of changes; adds nothing and returns 0 if they are unusual."""
         if not is_whole(self.table, event):
             return 0
         body = bytes(event.body)
@@ -80,7 +81,7 @@ class RowBatch:
         return count
 
     def extend(self, statements: "RowEvents", first_place: int) -> None:
-        """Adds the rows of many events. `first_place` is the place in the block of the row with the number 0."""
+        """Adds the rows of many events of a run. `first_place` is the place in the block of the run's first change."""
         self._end_part()
         first_places = first_place + statements.first_rows
         self._parts.append(_Part([statements.bodies()], statements.counts, first_places, statements.starts))
@@ -94,14 +95,14 @@ class RowBatch:
             self._nbytes = 0
 
     def bodies(self) -> Sequence[bytes | pa.Buffer]:
-        """Returns the rows of all events. No more rows can be added."""
+        """Returns the bytes of all rows. After this call, no more rows may be added."""
         self._end_part()
         return [body for part in self._parts for body in part.bodies]
 
     def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
-        """Returns the rows. Their texts are added to `pool`.
+        """Returns the rows. The texts of their values are added to `pool`.
 
-        `octets` are the bytes with which `pool` begins. The bodies are in them from `begin` on.
+        `octets` are the bytes with which `pool` begins. What `bodies` returned is in them, from `begin` on.
         """
         parts, rows = self._parts, list[Ints]()
         for part in parts:
@@ -142,11 +143,11 @@ def _none() -> Ints:
 
 @dataclass(slots=True, eq=False)
 class RowEvents:
-    """Events of one table and one op in a run of transactions. Their rows contain all columns.
+    """Events of one run (see `usual.runs`) that have the same table and the same op. Their rows contain all columns.
 
     For each event, `numbers` has its number in the run; its rows are `sizes` bytes of `octets` from `begins` on. After
-    `scan`, `counts` has the number of its changes, and `starts` where each row begins in `bodies()`. `first_rows` is
-    the number of its first change.
+    `scan`, `counts` has the number of the event's changes, and `starts` has for each row its offset in `bodies()`.
+    `first_rows` has for each event the number of its first change, where all changes of the run are counted from 0.
     """
 
     table: BoundTable

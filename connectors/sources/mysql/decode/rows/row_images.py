@@ -17,7 +17,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialJson:
-    """What changed in a JSON value; `diffs` are applied to the old value one after the other."""
+    """What changed in a JSON value. To get the new value, the `diffs` are applied to the old one, one after another."""
 
     diffs: memoryview
 
@@ -34,10 +34,10 @@ def images(table_map: TableMap, rows: RowsEvent) -> Iterator[tuple[Image | None,
 
     `rows` must have the table id of `table_map`, and must belong to the same statement. The values are views of the
     event's packet, which stays in memory as long as they do. Rows can have no column at all, if defaults are inserted
-    with a minimal row image. Then the log does not say how many rows there were, and this yields one change.
+    with a minimal row image. Then the log does not say how many rows there were, and this function yields one change.
 
-    Raises ChangelogError: MALFORMED with the offset in the event's rows if they cannot be read, PRECONDITION if the
-    table map has no names of columns.
+    Raises ChangelogError: MALFORMED, with the offset in the event's rows, if the rows cannot be read; PRECONDITION if
+    the table map has no names of columns.
     """
     columns = table_map.columns
     if columns is None:

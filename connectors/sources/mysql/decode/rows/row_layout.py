@@ -21,15 +21,16 @@ _ROWS_MAX = 8
 """`starts_in` finds rows only if there are at least _EVENTS_MIN events, with at most _ROWS_MAX rows each."""
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
-"""Takes the rows of an event and a function, which it calls with the place of each row. Returns false if `row_images`
-has to read the rows.
+"""Takes the bytes of an event's rows, and a function. Calls this function with the offset of each row. Returns false if
+`row_images` has to read the rows.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawValues:
-    """The values of one column: `raw` has those that are not null. The mask `null` says which are null; it is None if
-    no value is null.
+    """The values of one column: `raw` has the values that are not null.
+
+    The mask `null` says which values are null; it is None if no value is null.
     """
 
     raw: RawColumn
@@ -57,10 +58,10 @@ class RowLayout:
         return cls(frames=frames, nullable=nullable, scan=_compiled(frames, nullable), every_column=every_column)
 
     def starts(self, body: bytes) -> list[int]:
-        """Returns where each row of an event begins.
+        """Returns the offset of each row of an event.
 
-        Returns no rows if `row_images` has to read them, because they are malformed, or because a column that is not
-        nullable has a null.
+        Returns an empty list if `row_images` has to read the rows, because they are malformed, or because a column that
+        is not nullable has a null.
         """
         starts: list[int] = []
         try:
@@ -69,10 +70,10 @@ class RowLayout:
             return []
 
     def starts_in(self, octets: Bytes, begins: Ints, sizes: Ints) -> Ints | None:
-        """Returns where each row begins in the joined rows of many events, which have few rows each.
+        """Takes many events with few rows each. Returns where each row begins in the joined rows of all events.
 
-        The rows of an event are `sizes` bytes of `octets` from `begins` on. Returns None if `starts` has to find them:
-        if there are few events, or if an event has many or unusual rows. `octets` needs `PADDING_BYTES` after the rows.
+        The rows of an event are `sizes` bytes of `octets` from `begins` on. `octets` needs `PADDING_BYTES` after them.
+        Returns None if `starts` has to find the rows: if there are few events, or if an event has many or unusual rows.
         """
         if len(begins) < _EVENTS_MIN:
             return None
@@ -92,7 +93,7 @@ class RowLayout:
         return ordered
 
     def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
-        """Returns where each row ends; -1 if it is unusual, or does not end before its limit."""
+        """Returns where each row ends; -1 if it is unusual, or goes beyond its limit, the end of its event's rows."""
         null_bytes = (len(self.frames) + 7) // 8
         at, is_wrong = rows + null_bytes, rows + null_bytes > limits
         rows = np.where(is_wrong, 0, rows)
@@ -142,8 +143,8 @@ def _framed(octets: Bytes, starts: Ints, frame: Framing) -> RawColumn:
 def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
     """Compiles a function that finds the rows of one table.
 
-    Each row begins where the row before it ends, so only a loop can find the rows. The loop has only the operations
-    that this table needs. It needs one addition for all columns that have a fixed size and are not nullable, and a few
+    Each row begins where the row before it ends, so a loop must go from row to row. The loop has only the operations
+    that this table needs: one addition for all columns that have a fixed size and are not nullable, and a few
     operations for each other column.
     """
     null_bytes = (len(frames) + 7) // 8

@@ -1,6 +1,7 @@
 """Collects the rows of a block as texts, in groups of the same table and op, until they are encoded.
 
-Usual events are converted together (`row_batches`). `add` is the plain path, which converts value by value.
+The rows of usual events are converted together; `row_batches.is_whole` says which events are usual. `add` is the plain
+path, for all other events: it converts value by value.
 """
 
 from collections.abc import Sequence
@@ -69,9 +70,10 @@ class RowTexts:
         self._count = 0
 
     def add_event(self, table: BoundTable, op: Op, event: RowsEvent) -> int:
-        """Adds the rows of an event, and returns their number. If they are unusual, returns 0: `add` must add them.
+        """Adds the rows of an event, and returns the number of changes.
 
-        Invalid values are found only when `take` is called.
+        If the rows are unusual, adds none of them and returns 0; then `add` must add them one by one. Invalid values
+        are found only when `take` is called.
         """
         count = self._batch(table, op).add(event, self._count)
         self._count += count
@@ -90,7 +92,7 @@ class RowTexts:
         return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
-        """Adds a row. `BoundTable.absent` must return no columns for it.
+        """Adds a change. `BoundTable.absent` must return no columns for its rows.
 
         Raises ChangelogError (MALFORMED) for an invalid value.
         """
@@ -134,9 +136,9 @@ class RowTexts:
             data += text
 
     def take(self) -> tuple[Sequence[RowGroup], bytes]:
-        """Removes and returns the rows, and the data that their texts are in, which is padded for `splice`.
+        """Removes and returns the rows, and the bytes in which their texts are. These bytes are padded for `splice`.
 
-        Raises ChangelogError (MALFORMED) for an invalid value of an event that was added as a whole.
+        Raises ChangelogError (MALFORMED) for an invalid value in rows that `add_event` or `add_statements` added.
         """
         data, groups, batches = self._data, self._groups.values(), self._batches.values()
         self._data, self._groups, self._batches, self._count = bytearray(), {}, {}, 0

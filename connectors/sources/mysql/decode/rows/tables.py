@@ -1,5 +1,5 @@
-"""Remembers, for each published table, the columns from its latest table map in the binary log, and how their values
-are published.
+"""Remembers the columns of each published table, as its latest table map in the log describes them, and how the values
+of these columns are published.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -52,7 +52,7 @@ class Tables:
         self._by_description: dict[bytes, BoundTable] = {}
 
     def entity(self, table_map: TableMap) -> Entity | None:
-        """Returns the entity that the table's rows belong to; None if they are not published."""
+        """Returns the entity that the table's rows belong to; None if the table is not published."""
         return self._entities.get((table_map.schema, table_map.table))
 
     @property
@@ -61,7 +61,7 @@ class Tables:
         return [TableName(*name) for name in self._entities]
 
     def named(self, table: TableName) -> Entity | None:
-        """Returns the entity whose table has this name; None if it is not published."""
+        """Returns the entity whose table has this name; None if no published table has it."""
         return self._entities.get(table)
 
     def bound(self, entity: Entity) -> BoundTable:
@@ -82,10 +82,10 @@ class Tables:
         return self._by_description.get(table_map.body)
 
     def describe(self, entity: Entity, table_map: TableMap) -> tuple[BoundTable | None, BoundTable]:
-        """Returns the table as it was described before (None for the first description), and as it is now.
+        """Returns the table as it was described before, and as `table_map` describes it.
 
-        The table map must have the names of the columns. Raises ChangelogError (PRECONDITION) if a type cannot be
-        published.
+        The former is None if this is the first description. The table map must have the names of the columns. Raises
+        ChangelogError (PRECONDITION) if a type cannot be published.
         """
         columns = table_map.columns
         assert columns is not None

@@ -48,7 +48,7 @@ def framing(column: LogColumn) -> Framing:
 
 
 def _digits_size(digits: int) -> int:
-    """Returns the bytes for decimal digits: four for each nine digits, and fewer for the rest."""
+    """Returns how many bytes decimal digits take: four for every nine digits, and fewer for the remaining digits."""
     return digits // 9 * 4 + (digits % 9 + 1) // 2
 
 

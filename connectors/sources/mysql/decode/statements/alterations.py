@@ -19,9 +19,11 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 def altered(reader: StatementReader) -> Sequence[Effect]:
     """Returns the effects of an ALTER TABLE. The reader stands after the words ALTER TABLE.
 
-    The `Renamed` effects come last, wherever RENAME stands in the statement. No column's name is mistaken for one of
-    the words that are searched for. Each of these words is either reserved, or has an effect only before the reserved
-    word PARTITION.
+    The `Renamed` effects come last, wherever RENAME stands in the statement.
+
+    A column's name is hardly ever mistaken for one of the words that are searched for, because each of these words is
+    reserved, or has an effect only before TABLE, PARTITION or TABLESPACE. The one exception is `DROP tablespace`: if it
+    drops a column of this name, it still counts as a `TablespaceReplaced`.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

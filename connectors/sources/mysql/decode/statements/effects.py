@@ -8,7 +8,10 @@ from changelog.connectors.sources.mysql.decode.events.events import XaId
 
 
 class TableName(NamedTuple):
-    """The name of a table. The schema is empty if the statement names none, and its session has no current database."""
+    """The name of a table.
+
+    `schema` is empty if the statement names no database for the table, and the session has no current database.
+    """
 
     schema: str
     table: str
@@ -31,7 +34,10 @@ class Altered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """A table has a new name, or is in another database. If a statement renames several tables, their order matters."""
+    """A table was renamed, or moved to another database.
+
+    If a statement renames several tables, the order of its `Renamed` effects matters.
+    """
 
     table: TableName
     new: TableName

@@ -11,7 +11,7 @@ from functools import cache
 
 
 class UnclearStatementError(Exception):
-    """The statement is not of a form that we know."""
+    """The statement has a form that we do not know."""
 
 
 class Lexeme(Enum):
@@ -45,7 +45,7 @@ class Token:
 
 
 def tokens(sql: str, *, ansi_quotes: bool, no_backslash_escapes: bool) -> Iterator[Token]:
-    """Yields the tokens of a statement. The two modes are those of `sql_mode`.
+    """Yields the tokens of a statement. `ansi_quotes` and `no_backslash_escapes` are SQL modes of its session.
 
     The content of `/*!50100 … */` and `/*M!100100 … */` is part of the statement. (Before a server logs a statement, it
     disables such comments if it does not execute them itself.) Raises UnclearStatementError if a quote or an executed

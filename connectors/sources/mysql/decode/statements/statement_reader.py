@@ -20,7 +20,7 @@ _END: Final = Token(kind=Lexeme.SYMBOL, text="")
 class StatementReader:
     """The tokens of a statement, and a place among them.
 
-    `database` is the session's current one. If `fold_names` is set, the names of tables and databases are converted to
+    `database` is the session's current database. If `fold_names` is set, names of tables and databases are converted to
     lower case, as a server with `lower_case_table_names` compares them. `complete` is false if the statement has more
     tokens than TOKENS_MAX, or text that cannot be divided into tokens; only the tokens before that are read.
     """

@@ -34,8 +34,8 @@ from changelog.connectors.sources.mysql.decode.statements.transaction_steps impo
 
 Effects = Sequence[Effect]
 RowChange = Callable[[StatementReader], frozenset[TableName]]
-"""Returns the tables whose rows a statement can have changed. Raises UnclearStatementError if the
-statement may have changed any table.
+"""Returns the tables whose rows a statement can have changed. Raises UnclearStatementError if it may have changed any
+table.
 """
 
 
@@ -47,10 +47,10 @@ def effects(
     no_backslash_escapes: bool,
     lower_case_table_names: int,
 ) -> Effects:
-    """Returns the effects of a statement, in the order in which they happen; nothing if it changes no table.
+    """Returns the effects of a statement on tables and transactions, in the order in which they happen.
 
     `sql` is in UTF-8. If the client used another character set, the caller converts the statement first, because in
-    some character sets the bytes of a letter can look like quotes. `database` is the current one of the session, and
+    some character sets the bytes of a letter can look like quotes. `database` is the session's current database, and
     `ansi_quotes` and `no_backslash_escapes` are modes of the session's `sql_mode`. If `lower_case_table_names` is not
     0, all names are returned in lower case. If a name is not valid UTF-8, it is not known which table it means. Then
     the effect is an `Unsure` or a `Dml` without a table.

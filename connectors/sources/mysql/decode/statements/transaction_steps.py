@@ -37,7 +37,7 @@ def xa(reader: StatementReader) -> Sequence[Transactional]:
 
 
 def _xa_id(reader: StatementReader) -> XaId:
-    """Reads the id of an XA transaction, as `X'6162',X'',1`. A client can leave out the second and third part."""
+    """Reads the id of an XA transaction, such as `X'6162',X'',1`. A client can leave out the second and third part."""
     gtrid = _part(reader)
     bqual = _part(reader) if reader.accept_symbol(",") else b""
     format_id = _number(reader) if reader.accept_symbol(",") else 1

@@ -1,4 +1,4 @@
-"""Gives a code to each slice of a buffer. Slices with the same content have the same code."""
+"""Gives a code (a number) to each slice of a buffer. Slices with the same content have the same code."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,9 @@ import numpy.typing as npt
 from changelog.connectors.sources.mysql.decode.usual.headers import Ints, Octets
 
 _COMPARED_MAX = 8
-"""How many contents are looked for in all slices at once. Further contents are looked up slice by slice."""
+"""Each of the first `_COMPARED_MAX` contents is compared with all slices at once. The other slices are then looked up
+one by one, because comparing all of them with each further content would take longer.
+"""
 
 
 def distinct(octets: Octets, begins: Ints, lengths: Ints) -> tuple[Ints, Sequence[int]]:

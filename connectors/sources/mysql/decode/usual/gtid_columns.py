@@ -36,10 +36,11 @@ _STANDALONE, _GROUP_COMMIT, _XA = 1, 2, 64 | 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidColumns:
-    """The GTIDs of several events, with one element for each.
+    """The GTIDs of several events. Each array has one element for each event.
 
-    The text of a GTID is `heads[head_codes]`, followed by its number. `committed_at` is when the transaction was
-    committed, in microseconds since 1970 UTC. If `is_usual` is false for an event, its other elements mean nothing.
+    The text of a GTID consists of two parts: its head, which is the element of `heads` that `head_codes` chooses, and
+    its number. `committed_at` is when the transaction was committed, in microseconds since 1970 UTC. If `is_usual` is
+    false for an event, its other elements mean nothing.
     """
 
     is_usual: Mask
@@ -50,7 +51,7 @@ class GtidColumns:
 
 
 def gtid_columns(headers: Headers, events: Ints, checksum_bytes: int) -> GtidColumns:
-    """Decodes the GTIDs among the events. All GTIDs must be from the same kind of database."""
+    """Decodes the GTID events with these indexes in the block. All of them are from MySQL, or all are from MariaDB."""
     window, ends = headers.window(events), headers.sizes[events] - checksum_bytes
     if len(events) and headers.types[events[0]] == EventType.GTID:
         return _mysql(window, ends, headers.timestamps_s[events])

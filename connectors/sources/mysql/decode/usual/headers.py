@@ -40,11 +40,12 @@ _HEADER = np.dtype(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headers:
-    """The headers of a block's events, with one element for each event.
+    """The headers of a block's events. Each array except `octets` has one element for each event.
 
     - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is lower
       than that of an earlier event. (Offsets begin again at 4 GiB, and in another file.)
     - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends`: the `end_log_pos` in the header.
+    - `begins`: the offset of the event in `octets`, which holds the whole block.
     """
 
     types: Octets
@@ -79,7 +80,10 @@ class Headers:
         )
 
     def window(self, events: Ints) -> Octets:
-        """Returns the first bytes of these events, as a matrix. A short event is followed by bytes of the next."""
+        """Returns the first `WINDOW_BYTES` bytes of each of these events, as the rows of a matrix.
+
+        If an event is shorter, its row ends with bytes that come after the event.
+        """
         return _window(self.octets, self.begins[events], WINDOW_BYTES)
 
 

@@ -1,9 +1,9 @@
-"""Finds runs of small transactions of the usual form in a block, and delivers each run at once.
+"""Finds runs in a block, and delivers each run at once. A run is a sequence of small transactions of the usual form.
 
 Most transactions of a busy log look alike: a GTID, BEGIN, a few statements with their rows, and the end. `shapes` finds
 them by the types of their events. The headers, checksums and GTIDs of a block are read together. The first bytes of all
 events are compared with the first bytes of earlier events (`statement_forms`). The rows of all transactions of a run
-are converted together. Nothing is done for each event alone.
+are converted together. So hardly any code runs once for each event.
 
 The general path (`transactions`) defines the result. It reads each transaction for which one of these is true:
 - It is not exactly of this form.
@@ -40,7 +40,8 @@ RUN_MIN = 8
 
 _EVENT_BYTES_MEAN_MAX = 2048
 _BLOCK_BYTES_MAX = 8 << 20
-"""Blocks with larger events or more bytes are not searched. Their events have many rows each, so little would be saved.
+"""A block is not searched if its events are larger than this on average, or if it has more bytes than this. The events
+of such a block have many rows each, so little would be saved.
 """
 
 _XID_BYTES = 8
@@ -49,12 +50,12 @@ _NOTHING = pa.scalar("")
 
 @dataclass(slots=True, kw_only=True)
 class TransactionRun:
-    """Consecutive transactions of the usual form, with one element for each in the arrays.
+    """Consecutive transactions of the usual form. Each array has one element for each transaction.
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
     which the transactions end; `end_log_pos` is that of the last event. `rows` has the number of published changes of
-    each transaction, and `ordinals` the ordinal of its first change: 1 if a stamp was inserted before it, otherwise 0.
-    `stamps` is None if no transaction has a stamp.
+    each transaction. `ordinals` has the ordinal of each transaction's first change: 1 if a stamp was inserted before
+    this change, otherwise 0. `stamps` is None if no transaction has a stamp.
     """
 
     end: int
@@ -111,7 +112,7 @@ class UsualRuns:
     def find(self, at: int) -> TransactionRun | None:
         """Returns the run that begins with the event at this place of the block; None if the event must be read alone.
 
-        All events before it must have been read.
+        All events before this event must have been read.
         """
         candidates = self._search()
         if candidates is None or at < self._search_from or (first := candidates.number(at)) is None:
@@ -138,7 +139,7 @@ class UsualRuns:
         return self._candidates
 
     def _end(self, candidates: "_Candidates", first: int) -> int:
-        """Returns the number after the last transaction that may be in a run with `first`."""
+        """Returns where a run that begins with `first` must end: the number of the first transaction after the run."""
         end, next_due = candidates.run_end(first), self._next_due()
         base = (
             None
@@ -205,7 +206,7 @@ class _Candidates:
         )
 
     def number(self, at: int) -> int | None:
-        """Returns the number of the usual transaction that begins at a place of the block; None if none does."""
+        """Returns the number of the usual transaction that begins at this place of the block; None if there is none."""
         number = int(np.searchsorted(self.firsts, at))
         is_first = number < len(self.firsts) and self.firsts[number] == at and self.is_usual[number]
         return number if is_first else None
@@ -215,12 +216,12 @@ class _Candidates:
         return self.gtids.heads[int(self.gtids.head_codes[number])]
 
     def run_end(self, first: int) -> int:
-        """Returns the number after the last transaction of the run in which `first` is."""
+        """Returns where the run of `first` ends: the number of the first transaction after the run."""
         return int(self.last[np.searchsorted(self.last, first)]) + 1
 
 
 class _Collector:
-    """Collects the statements of transactions from the number `first` on."""
+    """Collects the statements of the transaction with the number `first`, and of the transactions after it."""
 
     def __init__(self, candidates: _Candidates, forms: RunForms, first: int) -> None:
         self._candidates, self._forms, self._first = candidates, forms, first
@@ -229,7 +230,7 @@ class _Collector:
         self._signed: dict[int, tuple[Stamp | None, int]] = {}
 
     def add_all(self, end: int) -> int:
-        """Adds transactions up to the first one that is unusual, or up to `end`. Returns their number."""
+        """Adds transactions up to the first one that is unusual, or up to `end`. Returns how many were added."""
         candidates, first, block_forms = self._candidates, self._first, self._candidates.forms
         begin, last = candidates.statement_begins[first], candidates.statement_begins[end]
         heads = block_forms.heads[begin:last]

@@ -56,9 +56,10 @@ _FORMS = {
 
 
 def transactions(types: Octets) -> tuple[Ints, Ints]:
-    """Takes the types of a block's events. Returns where each transaction begins, and the places after their ends.
+    """Takes the types of a block's events. Returns the place of each transaction's first event, and the place after its
+    last event.
 
-    Finds only transactions of the flavour (MySQL or MariaDB) that the first GTID has.
+    Finds only transactions of one flavour (MySQL or MariaDB): that of the block's first GTID.
     """
     gtids = np.flatnonzero((types == EventType.GTID) | (types == EventType.MARIADB_GTID))
     if not len(gtids):

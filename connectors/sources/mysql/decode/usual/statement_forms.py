@@ -2,6 +2,7 @@
 
 The events of many transactions begin with the same bytes after their headers: only thread ids and rows differ. The
 first event with such bytes is decoded as any other event is. Further events with the same bytes have the same meaning.
+Events without a usual form must be *read alone*: the general path (`transactions`) reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,14 +35,14 @@ _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.
 _COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
 _TYPE_OFFSET = 4
 _HEADS_MAX = 32
-"""How many heads (the bytes of an event before its rows) of one table and type are looked for in all events at once.
-Events with further heads are read alone.
+"""A head is the bytes of an event before its rows. For each table map and type of event, up to this many different
+heads get a code. Events with any further head are read alone.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """How events with rows begin. `event` is one of them, and `map_code` is the code of its table map."""
+    """How some events with rows begin. `event` is one of these events, and `map_code` the code of its table map."""
 
     event: log.RowsEvent
     map_code: int
@@ -91,7 +92,7 @@ class BlockForms:
         return isinstance(event, log.Query) and event.sql == _BEGIN
 
     def _head_codes(self, rows: Ints) -> Ints:
-        """Returns the codes of the heads of these events, whose table maps are the events before them."""
+        """Returns the code of each event's head. `rows` are places of events with rows, each after its table map."""
         codes = np.full(len(rows), -1, np.int64)
         kinds = self._map_codes << 8 | self._headers.types[rows]
         for kind in np.unique(kinds[self._map_codes >= 0]).tolist():
@@ -145,12 +146,12 @@ class BlockForms:
         return events[0]
 
     def table_map(self, head: int) -> log.TableMap | None:
-        """Returns the table map of the events with a head."""
+        """Returns the table map that describes the events with this head; None if it cannot be decoded."""
         event = self._maps[self._heads[head].map_code]
         return event if isinstance(event, log.TableMap) else None
 
     def rows(self, head: int) -> log.RowsEvent:
-        """Returns one of the events with a head."""
+        """Returns one of the events with this head."""
         return self._heads[head].event
 
     @property
@@ -163,7 +164,7 @@ class BlockForms:
 class RunForms:
     """What the heads of a block mean in one run of transactions, during which no table changes.
 
-    `groups` has the statements of the run by table and op.
+    `groups` has the run's events with rows, one element for each table and op.
     """
 
     block: BlockForms
@@ -171,7 +172,7 @@ class RunForms:
     groups: list[RowEvents] = field(default_factory=list)
 
     def form(self, head: int) -> RowsForm | None:
-        """Returns the form of the events with a head; None if they have to be read alone."""
+        """Returns the form of the events with this head; None if they have to be read alone."""
         table_map, event = self.block.table_map(head), self.block.rows(head)
         if table_map is None or event.table_id != table_map.table_id or not event.ends_statement:
             return None

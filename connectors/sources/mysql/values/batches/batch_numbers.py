@@ -1,6 +1,6 @@
 """Converts columns of numbers to text (*prints* them), many values at once. `numbers` describes the layouts.
 
-Some values are *left*: this module does not convert them. They are converted one by one later (see `PrintedColumn`).
+Some values stay *unprinted* here. They are printed one by one later (see `PrintedColumn`).
 """
 
 import numpy as np
@@ -28,14 +28,15 @@ def integer(size: int, *, unsigned: bool) -> PrintColumn:
 
 
 def floating(size: int) -> PrintColumn:
-    """Prints FLOAT (4 bytes) or DOUBLE (8 bytes); see `print_floats` for values that are left."""
+    """Prints FLOAT (4 bytes) or DOUBLE (8 bytes). `print_floats` says which values stay unprinted."""
     return lambda raw: print_floats(raw.matrix(size).view(f"<f{size}").reshape(-1))
 
 
 def print_floats(values: npt.NDArray[np.floating]) -> PrintedColumn:
-    """Prints floats of 4 or 8 bytes.
+    """Prints floats of 4 or 8 bytes: the zero without a sign, and the numbers within the limits in `_FIXED`.
 
-    Numbers that Arrow prints with an exponent, and numbers that are not finite, are left.
+    All other values stay unprinted: the zero with a minus sign, numbers that need an exponent, and values that are not
+    finite numbers.
     """
     low, high = _FIXED[values.itemsize]
     zero = (values == 0) & ~np.signbit(values)
@@ -57,7 +58,7 @@ def distinct(size: int, printer: Printer) -> PrintColumn:
 
 
 def decimal(precision: int, scale: int) -> PrintColumn:
-    """Prints DECIMAL. Impossible values are left.
+    """Prints DECIMAL. Impossible values stay unprinted.
 
     All digits of a value are written into a row of a matrix, with a place for the sign before them. The text of the
     value leaves out the zeros at the beginning of the row.

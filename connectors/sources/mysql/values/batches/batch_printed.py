@@ -18,10 +18,10 @@ _DISTINCT_BYTES_MAX = 8
 
 
 def column_printer(column: LogColumn, charsets: Mapping[int, str], size: int, printer: Printer) -> PrintColumn | None:
-    """Returns a function that prints many values of a column; None if `printer` must print each of them.
+    """Returns a function that prints many values of a column at once; None if `printer` must print each value alone.
 
-    `charsets` is the same as for `printer_for`. `size` is the number of bytes of each value, or 0 if values have
-    different sizes.
+    `charsets` maps the ids of collations to the names of their character sets. `size` is the number of bytes of each
+    value, or 0 if values have different sizes.
     """
     if column.type in INTEGER_SIZES:
         return batch_numbers.integer(INTEGER_SIZES[TypeCode(column.type)], unsigned=column.unsigned)

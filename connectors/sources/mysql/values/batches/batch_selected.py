@@ -2,8 +2,7 @@
 
 The results must be the same as those of `values.selected`, which converts values one by one.
 
-Some values are *left*: this module does not convert them, and they are converted one by one later (see
-`PrintedColumn`).
+Some values stay *unconverted* here. They are converted one by one later (see `PrintedColumn`).
 """
 
 import numpy as np
@@ -25,11 +24,11 @@ _ZERO_YEAR = int.from_bytes(b"0000", "little")
 _ZERO = ord("0")
 
 texts = batch_strings.text(clean, fixed=False)
-"""Converts text. If one value is not valid UTF-8, all values that are not ASCII are left."""
+"""Converts text. If one value is not valid UTF-8, all values that are not ASCII stay unconverted."""
 
 
 def in_utc(raw: RawColumn) -> PrintedColumn:
-    """Adds the zone to the texts of TIMESTAMP values. The zero date is left."""
+    """Adds the zone `+00` to the texts of TIMESTAMP values. The zero date stays unconverted."""
     zone = len(raw.octets)
     octets = np.concatenate([raw.octets, np.frombuffer(_ZONE.ljust(PADDING_BYTES, b"\0"), np.uint8)])
     starts, lengths = raw.starts.astype(np.int32), raw.lengths.astype(np.int32)
@@ -40,16 +39,16 @@ def in_utc(raw: RawColumn) -> PrintedColumn:
 
 
 def without_zeros(raw: RawColumn) -> PrintedColumn:
-    """Converts numbers that the server may pad with zeros. Those that begin with a zero are left."""
+    """Converts numbers that the server may pad with zeros. Numbers that begin with a zero stay unconverted."""
     unprintable = (raw.octets[raw.starts] == _ZERO) & (raw.lengths > 1)
     return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, unprintable=unprintable)
 
 
 def floating(size: int) -> PrintColumn:
-    """Converts FLOAT (4 bytes) or DOUBLE (8 bytes), which are sent as numbers of 8 bytes.
+    """Converts FLOAT (4 bytes) or DOUBLE (8 bytes). The server sends both as the text of a DOUBLE.
 
-    If one of them is not a number, all values are left. Otherwise, the same values are left as by
-    `batch_numbers.floating`.
+    If one text is not a number, all values stay unconverted. Otherwise, the values stay unconverted that
+    `batch_numbers.print_floats` leaves unprinted.
     """
 
     def printed(raw: RawColumn) -> PrintedColumn:
@@ -69,7 +68,7 @@ def floating(size: int) -> PrintColumn:
 
 
 def bits(count: int) -> PrintColumn:
-    """Converts BIT of `count` bits. All values are left if one of them has the wrong size."""
+    """Converts BIT of `count` bits. If one value has the wrong size, all values stay unconverted."""
     size = (count + 7) // 8
     print_column = batch_numbers.distinct(size, bits_printer(count))
 

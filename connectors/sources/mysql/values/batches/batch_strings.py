@@ -1,7 +1,7 @@
-"""Converts columns of strings to text (*prints* them), many values at once, if the printed bytes are the stored ones.
+"""Converts columns of strings to text (*prints* them), many values at once.
 
-All other values are *left*: this module does not print them, and they are printed one by one later (see
-`PrintedColumn`).
+A value is printed here only if its text has the same bytes as the stored value. All other values stay *unprinted*. They
+are printed one by one later (see `PrintedColumn`).
 """
 
 import numpy as np
@@ -18,23 +18,22 @@ _FIRST_LEAD_BYTE = 0xC0
 
 
 def as_stored(raw: RawColumn) -> PrintedColumn:
-    """Prints VARBINARY and BLOB: the bytes as they are."""
+    """Prints VARBINARY and BLOB: returns the bytes as they are."""
     return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths)
 
 
 def binary(length: int) -> PrintColumn:
-    """Prints BINARY of `length` bytes. Values that are stored without their last zero bytes are left."""
+    """Prints BINARY of `length` bytes. Values that are stored without their last zero bytes stay unprinted."""
     return lambda raw: PrintedColumn(
         data=None, starts=raw.starts, lengths=raw.lengths, unprintable=raw.lengths != length
     )
 
 
 def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
-    """Prints text. If the character set is UTF-8 and all values are valid, prints all of them. Otherwise, prints the
-    values that are only ASCII, and leaves the others.
+    """Returns a function that prints text; None if the character set does not contain ASCII.
 
-    If the column is a CHAR (`fixed`), values with spaces at the end are left, too. Returns None if the character set
-    does not contain ASCII.
+    If the character set is UTF-8 and all values are valid, the function prints all of them. Otherwise, it prints only
+    those that are ASCII. If the column is a CHAR (`fixed`), values with spaces at the end always stay unprinted.
     """
     if not _has_ascii(to_utf8):
         return None
@@ -57,10 +56,7 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 
 
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
-    """Returns a mask of the texts that are not only ASCII.
-
-    With `is_utf8`, and if all texts are valid UTF-8, the mask selects none of them.
-    """
+    """Returns a mask of the texts that are not only ASCII; of no text if `is_utf8` is set and all are valid UTF-8."""
     mask = np.zeros(raw.count, bool)
     offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])
     octets = np.frombuffer(data, np.uint8)

@@ -1,7 +1,6 @@
 """Converts columns of times to text (*prints* them), many values at once. `temporal` describes the layouts.
 
-Impossible values are *left*: this module does not print them, and they are printed one by one later (see
-`PrintedColumn`).
+Impossible values stay *unprinted* here. They are printed one by one later (see `PrintedColumn`).
 """
 
 import numpy as np
@@ -65,7 +64,7 @@ def datetime_(digits: int) -> PrintColumn:
 
 
 def timestamp(digits: int) -> PrintColumn:
-    """Prints TIMESTAMP with `digits` digits of the fraction. The zero date is left."""
+    """Prints TIMESTAMP with `digits` digits of the fraction. The zero date stays unprinted."""
     size = (digits + 1) // 2
     end = _DATE_BYTES + 1 + _CLOCK_BYTES + _fraction_bytes(digits)
 
@@ -109,7 +108,7 @@ def _put_clock(matrix: Bytes, at: int, hours: Ints, minutes: Ints, seconds: Ints
 
 
 def _put_fraction(matrix: Bytes, at: int, fraction: Ints, digits: int) -> Mask:
-    """Writes the point and the digits. Returns a mask of the values that are too large."""
+    """Writes the point and the digits of the fraction. Returns a mask of the fractions that are too large."""
     stored_digits = (digits + 1) // 2 * 2
     if digits:
         matrix[:, at] = POINT

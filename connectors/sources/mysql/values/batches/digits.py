@@ -14,7 +14,7 @@ _TABLE: Final[Bytes] = np.array([b"%03d" % number for number in range(10**_TABLE
 
 
 def digits_of(numbers: npt.NDArray[np.integer], digits: int) -> Bytes:
-    """Returns a matrix of ASCII characters. A row has the last `digits` decimal digits of a number.
+    """Returns a matrix of ASCII characters: each row has the last `digits` decimal digits of one number.
 
     No number may be negative.
     """

@@ -17,7 +17,9 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 PADDING_BYTES = 16
-"""`RawColumn.octets` must have this many bytes after the last value, because reading a value can go beyond its end."""
+"""`RawColumn.octets` must have this many bytes after the last value, because reading a value can go beyond the value's
+end.
+"""
 
 _WORD_BYTES = 8
 
@@ -75,7 +77,7 @@ PrintColumn = Callable[[RawColumn], PrintedColumn]
 
 
 def arrow_texts(numbers: npt.NDArray[np.generic], unprintable: Mask | None = None) -> PrintedColumn:
-    """Returns the texts that Arrow makes of numbers."""
+    """Returns the texts that Arrow makes of numbers. `unprintable` is passed on to the result."""
     _, offsets, data = pa.array(numbers).cast(pa.utf8()).buffers()
     bounds = np.frombuffer(offsets, np.int32, len(numbers) + 1).astype(np.int64)
     return PrintedColumn(data=data.to_pybytes(), starts=bounds[:-1], lengths=np.diff(bounds), unprintable=unprintable)

@@ -4,7 +4,8 @@ The format is described at the top of `json_binary.h` in MySQL's source. A docum
 and then the value. An object or array begins with the number of its members and its size in bytes. Then come entries of
 fixed size. The entry of a key is its offset and its length. The entry of a value is its type and its offset; a small
 value takes the place of the offset. Offsets count from the start of the object or array. In a *small* object or array,
-numbers and offsets have 2 bytes; in a large one, they have 4.
+the number of members, the size and the offsets have 2 bytes each; in a *large* one, they have 4. The length of a key
+always has 2 bytes.
 """
 
 import math
@@ -140,7 +141,7 @@ class _Reader:
         ]
         members = dict(zip(names, self._values(form, at, entries, count, end, depth), strict=True))
         if len(members) != count:
-            raise _malformed(at)  # it has two members of one name
+            raise _malformed(at)  # two members have the same name
         return members
 
     def _array(self, form: _Form, at: int, end: int, depth: int) -> Json:
@@ -148,7 +149,7 @@ class _Reader:
         return self._values(form, at, at + form.header.size, count, end, depth)
 
     def _header(self, form: _Form, at: int, end: int, depth: int) -> tuple[int, int]:
-        """Returns the number of members, and the end of the object or array."""
+        """Reads the header of the object or array at `at`. Returns the number of its members, and where it ends."""
         if depth > DEPTH_MAX:
             raise _malformed(at)
         self._take(at, form.header.size, end)
@@ -158,7 +159,7 @@ class _Reader:
         return count, at + size
 
     def _values(self, form: _Form, start: int, entries: int, count: int, end: int, depth: int) -> list[Json]:
-        """Returns the values of the object or array that begins at `start`, whose entries begin at `entries`."""
+        """Returns the values of the object or array that begins at `start`. Their entries begin at `entries`."""
         size = form.value.size
         self._take(entries, count * size, end)
         values: list[Json] = []
@@ -187,8 +188,10 @@ class _Reader:
         return value
 
     def _length(self, at: int, end: int) -> tuple[int, int]:
-        """Returns a length, and where its bytes end. Each byte has 7 bits of the length, the lowest ones first. The
-        highest bit of a byte is set if another byte follows.
+        """Reads the length that is encoded at `at`. Returns it, and the offset of the first byte after the encoding.
+
+        Each byte has 7 bits of the length, the lowest ones first. The highest bit of a byte is set if another byte
+        follows.
         """
         length = 0
         for index in range(5):

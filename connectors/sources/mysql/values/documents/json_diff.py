@@ -1,8 +1,8 @@
 """Applies a partial update of a JSON document: MySQL can log a list of changes instead of the new document.
 
-With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event holds a list of changes in place of the new
-document. A change consists of one byte for the operation, a path and, unless the operation is REMOVE, a value. The path
-and the value are each preceded by their length, as a length-encoded integer. See `json_diff.h` in MySQL's source.
+It does so in PARTIAL_UPDATE_ROWS events, if `binlog_row_value_options` is PARTIAL_JSON. A change consists of one byte
+for the operation, a path and, unless the operation is REMOVE, a value. Before the path and before the value stands its
+length, as a length-encoded integer. See `json_diff.h` in MySQL's source.
 """
 
 import json
@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class JsonOperation(IntEnum):
-    """What a change does at its path. In an array, INSERT and REMOVE also move the elements after it."""
+    """What a change does at its path. In an array, INSERT and REMOVE also move the later elements."""
 
     REPLACE = 0
     INSERT = 1
@@ -74,9 +74,7 @@ def read_diffs(diffs: bytes | memoryview) -> Iterator[JsonChange]:
 
 
 def _apply(document: Json, change: JsonChange) -> None:
-    """Changes the document. Raises LookupError if the path does not exist, or if an INSERT names a member that
-    exists.
-    """
+    """Changes the document. Raises LookupError if the path does not exist, or if an INSERT names an existing member."""
     *steps, last = change.path
     parent = document
     for step in steps:
@@ -126,7 +124,7 @@ def _stored_order(name: str) -> tuple[int, bytes]:
 
 
 def _counted(data: bytes, at: int) -> tuple[bytes, int]:
-    """Returns the bytes that follow a length-encoded integer, and where they end."""
+    """Reads a length-encoded integer, and as many bytes as it says. Returns these bytes, and where they end."""
     if at >= len(data) or not (data[at] < _SHORT or data[at] in _SIZES):
         raise _malformed(at)
     size = _SIZES.get(data[at], 0)
@@ -138,7 +136,7 @@ def _counted(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _path(data: bytes, at: int) -> tuple[tuple[Step, ...], int]:
-    """Returns the steps of the path at `at`, and where it ends. A path has the same form as in JSON_SET."""
+    """Returns the steps of the path at `at`, and where the path ends. A path has the same form as in JSON_SET."""
     encoded, end = _counted(data, at)
     text = encoded.decode("utf-8", "surrogateescape")
     place = 1

@@ -1,8 +1,8 @@
-"""Converts values of SQL types that JSON lacks, such as DECIMAL and DATETIME, to the text that MySQL prints. MySQL's
-JSON documents can contain such values.
+"""Converts values of SQL types that JSON lacks, such as DECIMAL and DATETIME: MySQL's JSON documents can contain them.
 
-A document holds such a value as the code of its type, and bytes that depend on the type. See `Json_decimal` and
-`Json_datetime` in MySQL's `json_dom.h`, and `my_time.h` for the packed dates and times.
+The result is the text that MySQL prints. A document holds such a value as the code of its type, and bytes that depend
+on the type. See `Json_decimal` and `Json_datetime` in MySQL's `json_dom.h`, and `my_time.h` for the packed dates and
+times.
 """
 
 import base64
@@ -29,8 +29,8 @@ class Number:
 def opaque_value(kind: int, data: bytes) -> str | Number | None:
     """Returns the value that the server prints, or None if the type cannot have these bytes. `kind` is the type's code.
 
-    A date or a time is a string. If it includes a time, the string has 6 fractional digits. Values of other types are
-    strings with their bytes in base64.
+    A DECIMAL becomes a `Number`. A date or a time becomes a string; if it includes a time, the string has 6 fractional
+    digits. A value of any other type becomes a string with its bytes in base64.
     """
     if kind == TypeCode.NEWDECIMAL:
         text = _decimal(data)

@@ -21,7 +21,7 @@ _other_double: Final = re.compile(r"[0-9]e[+-]|[0-9]{16}\.").search
 
 
 def json_text(data: bytes | memoryview) -> bytes:
-    """Returns the text of a binary document. Raises ChangelogError (MALFORMED) with the offset of what is not valid."""
+    """Returns the text of a binary document. Raises ChangelogError (MALFORMED) with the offset of the invalid bytes."""
     return print_json(parse_json(data))
 
 

@@ -46,8 +46,9 @@ def file_offset(coordinate: int) -> int:
 
 
 def bytes_read(before: int, after: int) -> int:
-    """Returns how many bytes of the log lie between two coordinates. If they are in two files, only the bytes in the
-    second file are counted.
+    """Returns how many bytes of the log lie between two coordinates.
+
+    If the coordinates are in two files, only the bytes in the second file are counted.
     """
     same_file = file_number(before) == file_number(after)
     return max(after - before, 0) if same_file else file_offset(after)

@@ -1,9 +1,9 @@
-"""Converts sets of MySQL's GTIDs to and from bytes. These bytes are in the command COM_BINLOG_DUMP_GTID and in the
-event PREVIOUS_GTIDS.
+"""Converts sets of MySQL's GTIDs to and from bytes, as they are in the command COM_BINLOG_DUMP_GTID and in the event
+PREVIOUS_GTIDS.
 
-All numbers are little-endian. The set starts with the number of sources, in 8 bytes. Each source follows: its UUID (16
-bytes), the number of its intervals (8 bytes), and the intervals. An interval is two numbers of 8 bytes: its first
-number, and the first number after it.
+All numbers are little-endian. The set starts with the number of its sources (see `gtid_set`), in 8 bytes. Each source
+follows: its UUID (16 bytes), the number of its intervals (8 bytes), and the intervals. An interval is two numbers of 8
+bytes: the first number in the interval, and the first number after the interval.
 
 MySQL 8.3 and later use a second format if a source has a tag. This format also starts with 8 bytes: a byte 1, the
 number of sources in 6 bytes, and another byte 1. Each UUID is followed by a byte with twice the length of the tag, and
@@ -27,8 +27,8 @@ _TAGGED: Final = 1
 
 
 def encode_gtids(gtids: GtidSet) -> bytes:
-    """Returns the bytes of a set. Only a set with tags uses the format with tags, so MySQL 8.0 can read all other
-    sets.
+    """Returns the bytes of a set. The format with tags is used only for a set with tags, so that MySQL 8.0 can read all
+    other sets.
     """
     tagged = any(":" in source for source in gtids.intervals)
     count = len(gtids.intervals)
@@ -70,7 +70,7 @@ def decode_gtids(data: bytes | memoryview) -> GtidSet:
 
 
 def _decode_source(data: bytes, at: int, *, tagged: bool) -> tuple[str, int]:
-    """Returns the source at `at`, and where its intervals start."""
+    """Returns the source that is encoded at `at`, and where its intervals start."""
     end = at + _UUID_SIZE
     if end + tagged > len(data):
         raise _malformed(at)
@@ -90,7 +90,7 @@ def _is_tag(tag: bytes) -> bool:
 
 
 def _decode_bounds(data: bytes, at: int) -> tuple[Bounds, int]:
-    """Returns the intervals at `at`, and where they end."""
+    """Returns the intervals that are encoded at `at`, and where their bytes end."""
     (count,) = _unpack(_NUMBER, data, at)
     at += _NUMBER.size
     if count > (len(data) - at) // _INTERVAL.size:

@@ -132,8 +132,9 @@ def parse_gtid(text: str) -> tuple[int, int, int]:
 
 
 def _numbers(match: re.Match[str]) -> tuple[int, int, int] | None:
-    """Returns the three numbers, or None if one is too large: the first two have at most 32 bits, the last at most
-    64.
+    """Returns the three numbers of a GTID; None if one is too large.
+
+    The first two may have 32 bits, and the last may have 64.
     """
     domain, server, sequence = (int(part) for part in match.groups())
     fits = domain < 1 << 32 and server < 1 << 32 and sequence < 1 << 64

@@ -106,7 +106,7 @@ class GtidSetBuilder:
         self._bounds = {source: list(bounds) for source, bounds in start.intervals.items()}
 
     def add(self, gtid: str) -> None:
-        """Adds one GTID; nothing changes if the set has it. Raises ChangelogError (MALFORMED) if it is not a GTID."""
+        """Adds one GTID, unless the set has it. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
         source, number = parse_gtid(gtid)
         _add(self._bounds.setdefault(source, []), number)
 

@@ -1,6 +1,6 @@
 """Defines one interface for the sets of global transaction ids (GTIDs) of MySQL and of MariaDB.
 
-The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as its database prints it.
+The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as the server prints it.
 """
 
 from typing import Protocol, Self, TypeVar
@@ -18,7 +18,7 @@ G_co = TypeVar("G_co", covariant=True)
 
 
 class GtidsBuilder(Protocol[G_co]):
-    """Collects the GTIDs of a stream, in its order."""
+    """Collects the GTIDs of a stream, in the order of the stream."""
 
     def add(self, gtid: str) -> None:
         """Adds one GTID. Raises ChangelogError (MALFORMED) if it is not a GTID of this database."""
@@ -38,7 +38,7 @@ class Gtids(Protocol):
 
     @property
     def text(self) -> str:
-        """The set as text, which both `parse_gtids` and the server can read. Equal values have the same text."""
+        """The set as text, which both `parse_gtids` and the server can read. Equal sets have the same text."""
         ...
 
     def __bool__(self) -> bool: ...

@@ -1,8 +1,8 @@
 """Lists where the character sets of MySQL and MariaDB differ from the codecs of Python.
 
-Both servers convert texts in the same way. `tests/integration/mysql/test_charsets.py` compares every character of every
-set with a server, and prints what is wrong here. Compatibility ideographs are escaped, because editors may normalise
-them.
+MySQL and MariaDB convert texts in the same way. `tests/integration/mysql/test_charsets.py` compares these tables with a
+server, character by character, and prints what is wrong in them. Compatibility ideographs are written as escapes here,
+because editors may normalise them.
 """
 
 from collections.abc import Mapping

@@ -25,8 +25,8 @@ _HALF_WIDTH, _THIRD_SET = 0x8E, 0x8F
 def to_utf8(collation: int | None, charsets: Mapping[int, str]) -> ToUtf8:
     """Returns the converter of texts with this collation.
 
-    `charsets` maps ids of further collations to the names of their character sets, as the server lists them. Raises
-    ChangelogError (PRECONDITION) if the character set is not known.
+    `charsets` maps the ids of collations to the names of their character sets, as the server lists them; built-in
+    collations may be missing. Raises ChangelogError (PRECONDITION) if the character set is not known.
     """
     name = None if collation is None else charset_name(collation, charsets)
     converter = None if name is None else _converter(name)
@@ -43,7 +43,7 @@ def clean(text: bytes) -> bytes:
     """Returns a text in the server's UTF-8 as valid UTF-8, with `?` for each half of a surrogate pair.
 
     MariaDB accepts such halves in columns with any of its Unicode character sets, and MySQL accepts them in columns
-    with ucs2 and utf32. Both then print them in the results of queries.
+    with ucs2 and utf32. Both servers then print these halves in the results of queries.
     """
     try:
         text.decode()
@@ -95,7 +95,7 @@ def _decoded(text: bytes, codec: str) -> str | None:
 
 
 def _split(text: bytes, size: Callable[[bytes], int]) -> Iterator[bytes]:
-    """Yields the bytes of each character."""
+    """Yields the bytes of each character. `size` returns the size of the character that begins with two given bytes."""
     at = 0
     while at < len(text):
         end = at + size(text[at : at + 2])
@@ -104,8 +104,9 @@ def _split(text: bytes, size: Callable[[bytes], int]) -> Iterator[bytes]:
 
 
 def _expanded(runs: Mapping[bytes, str]) -> Iterator[tuple[bytes, str]]:
-    """Yields the bytes of each character in the runs, and what the servers convert it to. In sets with 94
-    characters a row, the last byte of a character goes from A1 to FE.
+    """Yields the bytes of each character in the runs, and the character to which the servers convert it.
+
+    In sets with 94 characters a row, the last byte of a character goes from A1 to FE.
     """
     for start, run in runs.items():
         code = bytearray(start)
@@ -155,7 +156,7 @@ _SIZES: Mapping[str, Callable[[bytes], int]] = {
 
 
 def _unicode(codec: str) -> ToUtf8:
-    """Converts from an encoding of Unicode, with `?` for each half of a surrogate pair."""
+    """Returns a converter from an encoding of Unicode. The converter writes `?` for each half of a surrogate pair."""
 
     def convert(text: bytes) -> bytes:
         return _from_unicode(text, codec).encode("utf-8", "replace")
@@ -172,7 +173,7 @@ def _from_unicode(text: bytes, codec: str) -> str:
     try:
         return text.decode(codec, "surrogatepass")
     except UnicodeDecodeError as error:
-        raise ChangelogError(Kind.MALFORMED, f"a text is not {codec}, at byte {error.start}") from None
+        raise ChangelogError(Kind.MALFORMED, f"a text is not valid {codec} at byte {error.start}") from None
 
 
 _UNICODE: Mapping[str, ToUtf8] = {

@@ -51,7 +51,7 @@ def _string(cursor: Cursor) -> LoggedType:
 
 
 def _typed_array(cursor: Cursor) -> LoggedType:
-    """Reads the metadata of an array: the elements' type, and the metadata of this type. Nobody needs them."""
+    """Skips the metadata of an array: the elements' type, and the metadata of this type. They are not needed."""
     element = cursor.number(1)
     if element == TypeCode.VARCHAR:
         cursor.skip(3)
@@ -83,7 +83,8 @@ def _is_fraction(meta: int) -> bool:
 
 
 _STRINGS = frozenset({TypeCode.STRING, TypeCode.ENUM, TypeCode.SET})
-"""The server writes only `STRING`, and the metadata says whether it is an `ENUM` or a `SET`."""
+"""For these three types, the server writes `STRING` as the type; the metadata says whether it is an `ENUM` or a `SET`.
+"""
 
 _SIZES_OF_NUMBERS: dict[int, frozenset[int]] = {
     TypeCode.ENUM: frozenset({1, 2}),
@@ -126,4 +127,4 @@ _METADATA: dict[int, tuple[int, Callable[[int], bool]]] = {
     TypeCode.GEOMETRY: (1, _is_prefix),
     TypeCode.VECTOR: (1, _is_prefix),
 }
-"""The size of the metadata in bytes, and which values are possible."""
+"""For each type, the size of its metadata in bytes, and a function that says whether the metadata can have a value."""

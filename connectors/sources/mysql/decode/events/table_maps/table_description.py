@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Servers differ in the
-columns that some optional fields describe: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. It depends on the server
+which columns some optional fields describe: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ class TableDescription:
 
 @lru_cache(maxsize=1024)
 def describe(body: bytes, dialect: Dialect) -> TableDescription:
-    """Decodes a table map from the name of its database on, without the checksum.
+    """Decodes `body`: a table map from the name of the database on, without the checksum at the end.
 
     Raises ChangelogError (MALFORMED) with the offset in the event.
     """
@@ -120,7 +120,7 @@ _LABELLED = frozenset({TypeCode.ENUM, TypeCode.SET})
 
 
 def _read_shapes(cursor: Cursor) -> tuple[Sequence[LoggedType], Sequence[bool]]:
-    """Reads the types of all columns, and whether each may be null."""
+    """Reads the types of all columns, and whether each column may be null."""
     codes = cursor.take(cursor.length())
     metadata = cursor.part(cursor.length())
     shapes = [read_shape(code, metadata) for code in codes]
@@ -189,9 +189,10 @@ def _names(field: Cursor, width: int) -> Sequence[str]:
 
 
 def _unsigned(cursor: Cursor, shapes: Sequence[LoggedType], fields: _Fields, dialect: Dialect) -> set[int]:
-    """Returns the indexes of the unsigned columns. The field has a bit for each numeric column, high bits first.
+    """Returns the indexes of the unsigned columns. SIGNEDNESS has a bit for each numeric column, high bits first.
 
-    If it is not known whether a YEAR has a bit, the bits are read both ways, and both must give the same signs.
+    If it is not known whether a YEAR column has a bit, the bits are read in both ways. The ways that fit the field's
+    size must then agree about all other columns.
     """
     without_years, with_years = _of_types(shapes, _NUMERIC), _of_types(shapes, _NUMERIC | {TypeCode.YEAR})
     if dialect.year_has_sign is not None:
@@ -221,7 +222,10 @@ def _high_bit(bitmap: bytes, position: int) -> bool:
 def _collations(
     cursor: Cursor, shapes: Sequence[LoggedType], fields: _Fields, character: Iterable[int]
 ) -> dict[int, int]:
-    """Returns the collation of each column with text, by index. The collations of labels are in other fields."""
+    """Returns the collation of each column with text or labels, by the column's index.
+
+    The collations of texts and those of labels are in different fields.
+    """
     text = _listed_collations(
         cursor, fields, _of_types(shapes, character), _Field.DEFAULT_CHARSET, _Field.COLUMN_CHARSET
     )
@@ -252,7 +256,7 @@ def _listed_collations(
 
 
 def _labels(cursor: Cursor, shapes: Sequence[LoggedType], fields: _Fields) -> dict[int, tuple[bytes, ...]]:
-    """Returns the labels of each ENUM and each SET, by index."""
+    """Returns the labels of each ENUM column and each SET column, by the column's index."""
     labels: dict[int, tuple[bytes, ...]] = {}
     for kind, field_type in ((TypeCode.ENUM, _Field.ENUM_LABELS), (TypeCode.SET, _Field.SET_LABELS)):
         columns = _of_types(shapes, (kind,))
