@@ -85,3 +85,4 @@ def _list_offsets(
             if failure.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
                 raise failure from error
             time.sleep(_ASK_AGAIN_S)
+            admin.topics()  # without this, librdkafka would name the former leader's epoch again, for up to 5 minutes
