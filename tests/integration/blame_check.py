@@ -13,11 +13,11 @@ from tests.unit.blame.search import Version, sorted_text, true_blame, versions_i
 from tests.unit.blame.world import folded
 
 KEYS = 5
-"""The number of keys of each entity for which the result of `key_blame` is checked, too."""
+"""For this many keys of each entity, those with the most versions, the result of `key_blame` is checked, too."""
 
 
 def check_blame(log: FileLog) -> int:
-    """Checks every attribute of every row of every entity. Returns the number of attributes.
+    """Checks every attribute of every row of every entity. Returns how many attributes it has checked.
 
     Leaves out rows that nobody has changed since the service read them from the table. There are very many such rows,
     and it is unknown who set their values.

@@ -17,7 +17,7 @@ def site(database: str, tmp_path: Path) -> Site:
     return Site(database, tmp_path)
 
 
-def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_was_added(site: Site) -> None:
+def test_rows_written_before_their_table_was_added_come_from_the_snapshot(site: Site) -> None:
     """The stream has only the changes that the transaction made after the table was added.
 
     The table is read after the transaction has ended. So the rows that are read include the changes that the
@@ -49,7 +49,7 @@ def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_w
     assert all(source["position"] > sources[1]["position"] for source in sources[2:])
 
 
-def test_rows_deleted_while_an_entity_was_not_configured_are_deleted_when_it_is_configured_again(site: Site) -> None:
+def test_an_entity_that_is_configured_again_gets_deletes_for_rows_that_were_deleted_meanwhile(site: Site) -> None:
     site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0), (2, 0)")
     site.configure(EARLY + LATE)
     with site.running() as service:

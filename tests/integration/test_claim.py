@@ -1,5 +1,5 @@
-"""Tests that only one service at a time can read a slot. Sessions of other roles must not be able to prevent it from
-reading.
+"""Tests that only one service at a time can read a slot. Sessions of other roles must not be able to keep the service
+from reading the slot.
 
 Before a service reads a slot, it claims the slot: it takes advisory locks that other services look for.
 """
@@ -30,7 +30,7 @@ LOCKS = "SELECT l.classid::int8::bit(32)::int4, l.objid::int8::int4 FROM pg_lock
 
 @pytest.fixture(params=["18", "15"])
 def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
-    """A connection to a fresh database of PostgreSQL 18, and then of 15."""
+    """A connection to a fresh database. Each test runs on PostgreSQL 18 and on PostgreSQL 15."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
         yield connection
@@ -133,7 +133,7 @@ def test_a_slot_that_many_sessions_claim_at_once_is_held_by_one_at_a_time(
 
 
 def _contend(dsn: str) -> None:
-    """Runs five threads, which claim the slot three times each. Checks that no two threads hold it at once."""
+    """Runs five threads. Each thread claims the slot three times. Checks that no two threads hold the slot at once."""
     claim, overlaps, winners = threading.Lock(), [], []
 
     def contend(number: int) -> None:
