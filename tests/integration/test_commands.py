@@ -355,7 +355,7 @@ def test_the_grants_that_init_prints_are_enough(
             )
 
 
-def test_drop_drops_nothing_without_the_option_yes(config_file: Path, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drop_drops_nothing_without_yes(config_file: Path, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("CREATE PUBLICATION booking FOR TABLE guest")

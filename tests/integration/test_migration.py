@@ -42,7 +42,7 @@ class Step:
     """An alteration and its expected effects. The effects are the announced changes, the columns that are read again,
     and whether the service stops until an operator accepts the alteration.
 
-    `after` is a statement that runs after the alteration.
+    If `changes` is None, the service announces no new version. `after` is a statement that runs after the alteration.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Site:
         """)
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Runs the statements in one session. Returns the rows of the last one."""
+        """Runs the statements in one session. Returns the rows of the last statement."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.format(publication=self.name).encode())
@@ -290,7 +290,9 @@ def take(site: Site, step: Step, service: Running) -> Running:
 
 
 def change_key(site: Site, service: Running) -> Running:
-    """Gives the entity another key column in the configuration. The next start must accept this change."""
+    """Gives the entity another key column in the configuration. The next start is refused unless the operator accepts
+    this change.
+    """
     service.until(caught_up(site))
     service.stop()
     service.check()

@@ -114,8 +114,8 @@ def _block_xid(message: Decoded, block_xid: int | None) -> int | None:
 
 
 def _capture(path: Path) -> None:
-    """Writes one message of each shape to `path`. For each message, writes whether it was streamed, its bytes, and the
-    decoded message.
+    """Writes one message to `path` for each combination of mode (plain or streamed), type, table and kind of old row.
+    For each message, writes its mode, its bytes, and the decoded message. Leaves out long messages.
     """
     texts: dict[tuple[object, ...], str] = {}
     with temporary_server(settings=TWO_PHASE) as running:
