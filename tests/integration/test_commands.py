@@ -178,7 +178,7 @@ def test_every_included_table_becomes_an_entity(tables: str, tmp_path: Path) -> 
     assert by_name["unit"].table == ("public", 'Odd "Näme')
 
 
-def test_all_problems_of_a_configuration_are_reported_at_once(tables: str, tmp_path: Path) -> None:
+def test_all_problems_of_a_configuration_are_reported_together(tables: str, tmp_path: Path) -> None:
     problems = resolve(
         tmp_path / "c.toml",
         tables,

@@ -83,7 +83,7 @@ def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [finding["status"] for finding in findings if any(text in finding["message"] for text in texts)]
 
 
-def test_check_asks_for_whole_old_rows_only_where_they_are_needed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_asks_for_whole_old_rows_only_where_needed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """With a state, whole old rows are needed in the log only if columns outside the key choose the partition."""
     assert statuses(site, capsys) == []
     site.configure(ENTITY)

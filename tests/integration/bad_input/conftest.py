@@ -40,6 +40,6 @@ def stopped_site(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def other_cluster(starts_servers: None) -> Iterator[PostgresServer]:
-    """A server of another cluster, which was started without logical decoding."""
+    """A server of another cluster. It was started without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as server:
         yield server
