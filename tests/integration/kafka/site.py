@@ -138,7 +138,7 @@ class Site:
         return {str(row["row"]["id"]): row["row"] for row in rows}
 
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
-        """Appends forged changes, which the table never had, to the changelog.
+        """Appends false changes to the changelog: changes that the table never had.
 
         The service must be stopped. `changes` maps keys to changes. A change maps columns to values as JSON text; None
         is a delete. Everything else is copied from the key's last row, or from another key's row if this key has no row

@@ -1,4 +1,4 @@
-"""Tests `ChangelogProducer`, which lets an application itself publish events to Kafka.
+"""Tests `ChangelogProducer`, with which an application publishes events to Kafka itself.
 
 A batch of events is published completely or not at all. An event that is published twice has the same id both times.
 """

@@ -1,7 +1,7 @@
-"""Checks that a real schema registry and our own code agree whether a changed schema is compatible.
+"""Checks that a real schema registry and our own code give the same verdict: whether a changed schema is compatible.
 
 The schemas and their changes are random. All modes of compatibility are checked. The registry is Apicurio, which uses
-Java's `SchemaCompatibility`. It differs from our checks in four ways:
+Java's `SchemaCompatibility`. Apicurio differs from our code in four ways:
 
 - If a record contains a map whose values contain the same record, Apicurio's stack overflows. The test leaves such
   schemas out.

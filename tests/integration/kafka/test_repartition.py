@@ -1,7 +1,7 @@
-"""Tests `changelog repartition`, after which an entity's changelog goes on in a new topic with another number of
-partitions.
+"""Tests `changelog repartition`. After this command, an entity's changelog goes on in a new topic with another number
+of partitions.
 
-The last message of each partition of the old topic is a *mark*, which names the new topic.
+The last message of each partition of the old topic is a *mark*. It names the new topic.
 """
 
 import json
@@ -205,7 +205,9 @@ def expected_versions(changes: int) -> dict[str, list[int]]:
 
 
 def live_rows(client: Client, topic: str) -> dict[str, Any]:
-    """Returns the rows that result from the messages of one topic alone; also checks their partitions."""
+    """Returns the rows that result from the messages of one topic alone. Checks that each message is in the partition
+    that its key chooses.
+    """
     rows: dict[str, Any] = {}
     count = len(client.admin().topics()[topic].partitions)
     for message in consumed(client, topic):
@@ -317,9 +319,9 @@ def test_a_repartition_is_done_once_although_it_is_killed_at_each_fail_point(
 def test_an_entity_can_be_repartitioned_again(
     site: Site, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second number is smaller than the first. Afterwards, changes and the newest topic are lost, and the topic is
-    created again with another number of partitions. To continue past this gap, the service makes a new checkpoint,
-    which still lists all topics.
+    """The second number of partitions is smaller than the first. Then the replication slot and the newest topic are
+    lost. To continue after this gap, the service creates the topic again, with yet another number of partitions, and
+    makes a new checkpoint. This checkpoint must still list all topics.
     """
     site.sql("INSERT INTO item SELECT n, 1 FROM generate_series(1, 9) AS n")
     publish(site)
