@@ -293,9 +293,7 @@ def test_check_compares_the_slot_with_the_changelog(
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_check_names_the_server_settings_that_are_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_the_server_settings_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with temporary_server(settings={**SETTINGS, "wal_level": "replica", "max_replication_slots": "0"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")

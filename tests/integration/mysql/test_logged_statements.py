@@ -1,4 +1,4 @@
-"""Tests that the service understands statements on tables as real servers log them."""
+"""Tests that the service understands statements about tables in the form in which real servers log them."""
 
 from pathlib import Path
 
