@@ -52,7 +52,7 @@ def create_table(dsn: str, rows: int = 0) -> None:
 
 
 class SqliteStore:
-    """A store as an application could implement it: one transaction commits the handler's rows and Debezium's offsets."""
+    """Imitates the store of an application: one transaction commits the handler's rows and Debezium's offsets."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -104,7 +104,9 @@ def write(changelog: Changelog, number: int) -> None:
 
 
 def stop_amid_changes(instance: ServedViews, changelog: Changelog) -> None:
-    """Freezes an instance while it processes changes of orders. By then, it has processed a change in each partition."""
+    """Freezes an instance while it processes changes of orders. By then, the instance has processed a change in each
+    partition.
+    """
     admin, application = changelog.settings.client.admin(), f"{changelog.settings.prefix}.{instance.by_service}"
     before = committed(admin, application)
     assert len(before) == PARTITIONS
