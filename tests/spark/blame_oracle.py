@@ -1,5 +1,5 @@
-"""Computes in plain Python the tables that the job `blame` must write. They hold the change that set each attribute of
-each row, and the number of changes of each service.
+"""Computes in plain Python the tables that the job `blame` must write. One table holds the change that set each
+attribute of each row. The other counts the changes of each service.
 """
 
 from collections import Counter

@@ -88,7 +88,7 @@ def documents(dsn: str) -> list[tuple[Any, ...]]:
 
 
 def expected_documents(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[Any, ...]]:
-    """Returns the documents of the rows, in the form of `documents`."""
+    """Returns the documents that must result from the rows, in the form that `documents` returns."""
 
     def matching(entity: str, names: Sequence[str], **on: object) -> list[dict[str, Any]]:
         return [

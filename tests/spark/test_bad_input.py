@@ -152,7 +152,7 @@ def test_a_change_that_cannot_be_read_is_named_by_its_position(error_of: ErrorOf
 
 @pytest.fixture(scope="module")
 def settings(broker: Broker) -> KafkaSettings:
-    """A topic that contains a message whose schema is in no registry."""
+    """The settings of a sink. Its topic `order` contains a message whose schema is in no registry."""
     fetched("jars")
     broker_client = client.Client(bootstrap_servers=broker.bootstrap_servers)
     settings = KafkaSettings(client=broker_client, name="app", prefix="bad-schema")

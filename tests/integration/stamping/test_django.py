@@ -48,7 +48,7 @@ urlpatterns = [path("write", view)]
 @pytest.fixture(scope="module", autouse=True)
 def application(tables: Tables) -> Iterator[None]:
     """Sets up Django with the database of `tables`. Django can be set up only once in a process, so no other test
-    module uses it.
+    module uses Django.
     """
     values = conninfo_to_dict(tables.dsn)
     database = {NAMES[name]: value for name, value in values.items() if name in NAMES}

@@ -57,7 +57,7 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> li
 
 
 def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
-    """Returns the first frames. Calls `take` until it returns some, because a keepalive also ends its wait."""
+    """Returns the first frames. Calls `take` again while it returns none, because a keepalive also ends a call."""
     deadline = time.monotonic() + PATIENCE_S
     while not (frames := open_stream.take(30, gather_s, gather_frames)):
         assert time.monotonic() < deadline
