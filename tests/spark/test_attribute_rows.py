@@ -27,8 +27,8 @@ DEFAULTS = DefaultStamps(general=DEFAULT, by_entity={})
 
 
 def arranged(records: Sequence[Record], rows_max: int) -> list[pa.RecordBatch]:
-    """Returns the changes in batches, sorted as the job sorts them. Each change has the origin of its row: where the
-    row had its first key.
+    """Returns the changes in batches, sorted as the job sorts them. Each change gets the columns `ORIGIN`, which
+    identify its row.
     """
     moves = [
         Move(position=str(position_of(change)), entity=change.entity, old=change.moved_from.key, new=change.place.key)

@@ -1,5 +1,5 @@
-"""Tests that the job `blame` finds the change that set each attribute of each row. Plain Python, which reads the
-changes key by key, must find the same changes.
+"""Tests that the job `blame` finds the change that set each attribute of each row. An implementation in plain Python
+reads the changes key by key, and must find the same changes.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from tests.spark.test_views import stamped, transactions
 from tests.unit.records import BEGIN, record
 from tests.unit.sinks.material import checkpoint
 
-__all__ = ["topics"]  # pytest uses this imported fixture, which has its own topic prefix
+__all__ = ["topics"]  # pytest uses this imported fixture, which gives each test its own topics
 
 CONFIG = """
 name = "booking"

@@ -1,4 +1,5 @@
-"""Tests the job `derive_deltas` from topics to topics: runs that are killed or repeated, and bad input.
+"""Tests that the job `derive_deltas` reads changes from topics and writes deltas to topics. Runs are killed, repeated,
+or given bad input.
 
 A *delta* describes, as a patch, what one change did to its row.
 """
@@ -153,8 +154,8 @@ class Topics:
 def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
     """Returns settings for topics that are never compacted.
 
-    The changes of the workload are of a fixed day, and jobs refuse to continue if a message is older than
-    `min.compaction.lag.ms`.
+    All changes of the workload have the same fixed day. If topics could be compacted, the jobs would refuse to
+    continue, because the messages are older than `min.compaction.lag.ms`.
     """
     lags = {"min.compaction.lag.ms": str(2**62), "max.compaction.lag.ms": str(2**63 - 1)}
     return KafkaSettings(
