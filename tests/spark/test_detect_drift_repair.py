@@ -166,7 +166,9 @@ def test_a_comparison_waits_for_a_repair_that_was_requested_before(site: Site, d
 
 
 def _wake_once_fenced(site: Site, service: Service) -> None:
-    """Wakes the paused service once the comparison holds its locks. A comparison takes these locks before its snapshot."""
+    """Wakes the paused service once the comparison holds its locks. A comparison takes its locks before it takes its
+    snapshot.
+    """
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
     deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:

@@ -153,7 +153,9 @@ CLAIMS = """SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
 def test_late_and_repeated_batches_and_crashes_do_no_harm(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
-    """Each batch may crash once, before or after it is applied. Then the target is opened again."""
+    """The first batch crashes before it is applied, and the second batch after it is applied. After each crash, the
+    target is opened again, and the batch is repeated.
+    """
     chance, workload = random.Random(seed), Guests(random.Random(seed + 1))
     records = [change for transaction in workload.transactions(60) for change in transaction]
     batches = scattered(records, chance, shares=(0.7, 1), entities=ENTITIES)

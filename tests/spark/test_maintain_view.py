@@ -373,7 +373,7 @@ def test_a_refused_run_changes_nothing(
     assert query(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid") == before
 
 
-def test_other_tables_are_refused(config: Path, run: Run, dsn: str) -> None:
+def test_a_table_that_does_not_fit_the_view_is_refused(config: Path, run: Run, dsn: str) -> None:
     run(JOB, config, *POSTGRES)
     for arguments, message in (
         (("--view", "statuses"), "orders is a view with other columns; use another --to"),

@@ -71,7 +71,7 @@ def transactions(seed: int, count: int) -> list[list[Record]]:
 
 
 def stamped(record: Record, stamp: Stamp) -> Record:
-    """Returns a copy of the record with another stamp, which says who made the change."""
+    """Returns a copy of the record with another stamp. A stamp says who made a change."""
     provenance = replace(record.envelope.provenance, stamp=stamp)
     return replace(record, envelope=replace(record.envelope, provenance=provenance))
 
@@ -155,8 +155,8 @@ def stored(path: Path, transactions: Sequence[Sequence[Record]]) -> Path:
 
 def positions(records: Sequence[Record], chance: random.Random, count: int) -> list[Position]:
     """Returns random positions. Some are positions of records, and some lie between the positions of two records."""
-    chosen_ = [choice.envelope.provenance.source.position for choice in chance.choices(records, k=count)]
-    return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in chosen_]
+    record_positions = [choice.envelope.provenance.source.position for choice in chance.choices(records, k=count)]
+    return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in record_positions]
 
 
 @pytest.fixture(scope="module")
