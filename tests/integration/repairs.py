@@ -45,7 +45,7 @@ def table(site: Site) -> dict[str, Any]:
 
 
 def begin(site: Site) -> None:
-    """Runs a service until the changelog has all rows of the table, and stops it."""
+    """Runs a service until the changelog has all rows of the table, and stops the service."""
     with site.running() as service:
         service.until(site.is_read)
 

@@ -47,7 +47,8 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# JSONS never draws the JSON null: as an element of an array, it is published like an SQL NULL. Unit tests cover it.
+# JSONS never draws the JSON null: as an element of an array, it is published like an SQL NULL. Unit tests cover this
+# case.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,

@@ -46,7 +46,8 @@ service = {{ listen = "127.0.0.1:0" }}
 class Site:
     """A database at `dsn`, and in `folder` the configuration of one service and the files of its changelog.
 
-    A slot's name is unique on the whole server, so the service has the name of its database.
+    The service, and so its replication slot, has the name of the database, because the name of a slot must be unique on
+    the whole server.
     """
 
     def __init__(self, dsn: str, folder: Path) -> None:
@@ -113,7 +114,7 @@ class Site:
 
     @cached_property
     def _last_lines(self) -> dict[str | None, tuple[FileVersions, list[str]]]:
-        """For each entity, the lines that `_lines` returned, and the versions of the files that it read."""
+        """For each entity, the lines that `_lines` returned last, and the versions of the files that it had read."""
         return {}
 
     def _lines(self, entity: str | None) -> list[str]:
@@ -168,8 +169,8 @@ def _file_versions(folder: Path) -> FileVersions | None:
 
 
 def _shown(line: str) -> list[str]:
-    """Returns a line of plain text as it is. If the line is an event of the service's log, returns the error with which
-    the service failed, or nothing if the event is not about this.
+    """Returns a line of plain text as it is. If the line is an event of the service's log, returns the error if the
+    event is `service failed`, and otherwise nothing.
     """
     if not line.startswith("{"):
         return [line]

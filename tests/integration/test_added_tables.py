@@ -18,10 +18,9 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def test_rows_written_before_their_table_was_added_come_from_the_snapshot(site: Site) -> None:
-    """The stream has only the changes that the transaction made after the table was added.
+    """One transaction changes a table before and after the table is added. The stream has only the later changes.
 
-    The table is read after the transaction has ended. So the rows that are read include the changes that the
-    transaction made before the table was added.
+    The table is read after the transaction has ended. So the rows that are read include the earlier changes, too.
     """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")

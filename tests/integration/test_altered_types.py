@@ -185,7 +185,7 @@ def test_a_table_may_take_the_name_of_a_table_with_composites(site: Site) -> Non
     assert currents(site, 2)[-1]["c"] == OLD
 
 
-def test_while_a_type_is_being_altered_its_values_are_text(site: Site) -> None:
+def test_while_a_type_is_being_altered_its_values_are_published_as_text(site: Site) -> None:
     with site.running() as service, psycopg.connect(site.dsn) as migration:
         service.until(site.is_read)
         with psycopg.connect(site.dsn, autocommit=True) as writer:

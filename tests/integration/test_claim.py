@@ -127,7 +127,7 @@ def test_a_session_whose_claim_failed_does_not_block_later_claims(conn: Connecti
 def test_a_slot_that_many_sessions_claim_at_once_is_held_by_one_at_a_time(
     request: pytest.FixtureRequest, version: int
 ) -> None:
-    """Each session claims the slot, holds it for a moment and ends. Two sessions never hold the slot at once."""
+    """Each session claims the slot, holds it for a moment and ends. Two sessions must never hold the slot at once."""
     with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
         _contend(dsn)
 
@@ -179,7 +179,9 @@ def test_another_role_cannot_open_a_replication_session(conn: Connection, strang
 
 
 def test_the_service_role_sees_which_session_holds_a_claim(conn: Connection, slot: str) -> None:
-    """The role of `init --grants` sees the claims of other sessions, but not their addresses and start times."""
+    """The role that `init --grants` creates for the service sees the claims of other sessions, but not the addresses
+    and start times of these sessions.
+    """
     role = sql.Identifier(f"run_{conn.info.dbname}")
     conn.execute(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(role))
     dsn = make_conninfo(conn.info.dsn, user=f"run_{conn.info.dbname}")

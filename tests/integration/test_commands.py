@@ -70,7 +70,9 @@ def write(path: Path, dsn: str, rest: str) -> Path:
 
 
 def resolve(path: Path, dsn: str, rest: str) -> list[str]:
-    """Checks that the configuration is refused. Returns the lines of the error: a count, and one line per problem."""
+    """Checks that the configuration is refused. Returns the lines of the error: the number of problems, and one line
+    for each problem.
+    """
     with connect(dsn) as connection, pytest.raises(ChangelogError) as raised:
         entities.resolve(config.load(write(path, dsn, rest), {}), read_tables(connection))
     assert raised.value.kind is Kind.USAGE

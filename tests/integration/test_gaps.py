@@ -67,8 +67,8 @@ class World:
         """Checks that the service refuses to start. Then continues over the gap while rows are written, and returns the
         gap.
 
-        Without `--yes`, the command only shows the gap. With `--yes`, it is killed at each fail point in `crashes`, and
-        started again.
+        Without `--yes`, the command only shows the gap. With `--yes`, the command also runs the service; it is killed
+        at each fail point in `crashes`, and started again.
         """
         line = self.site.refused()
         assert reason in line
@@ -218,7 +218,7 @@ def cut_two_files(world: World) -> None:
 
 
 def delete_all_files(world: World) -> None:
-    """Deletes all log files. The position in the resume file still shows that there were files."""
+    """Deletes all log files. The position in the sink's resume file still shows that there were log files."""
     with closing(FileSink(world.site.log)) as sink:
         checkpoint = sink.recover()
         assert checkpoint is not None

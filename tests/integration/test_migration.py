@@ -1,4 +1,4 @@
-"""Tests ten alterations of one table while rows are written, and then a change of the key of its entity.
+"""Alters a table ten times while rows are written, and then gives the table's entity another key.
 
 The tests check what each alteration changes in the changelog, and that the whole changelog can be read afterwards.
 """
@@ -236,8 +236,8 @@ class Site:
 
 
 def caught_up(site: Site) -> Callable[[], bool]:
-    """Returns a function that says whether the table is completely read, and whether all commits before this call are
-    published.
+    """Returns a function that says whether the table is completely read, and whether all commits before the call of
+    `caught_up` are published.
     """
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     [(end,)] = site.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")

@@ -79,7 +79,7 @@ def test_the_service_tells_its_manager_that_it_has_started_is_alive_and_stops(
         with _process(stopped_site) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # a full socket would lose later ones
+            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # reads on: a full socket would lose messages
                 pass
             assert notification == b"STOPPING=1"
             assert process.wait(PATIENCE_S) == 0

@@ -94,7 +94,7 @@ class ServedViews:
     @property
     def by_service(self) -> str:
         """The name of the application of Kafka Streams that ignores the changes of some services. There must be exactly
-        one, and the command must have started before.
+        one such application, and the command must have been started.
         """
         [folder] = (self.folder / BY_SERVICE).iterdir()
         return folder.name

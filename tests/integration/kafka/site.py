@@ -98,8 +98,8 @@ class Site:
 
     @cached_property
     def log(self) -> Log:
-        """The reader of the changelog. It is kept, because each new reader would load the system's certificates again.
-        A test that waits for a checkpoint reads very often.
+        """The reader of the changelog. All reads use this one reader, because a test that waits for a checkpoint reads
+        very often, and each new reader would load the system's certificates again.
         """
         return open_log(self.settings)
 
