@@ -83,7 +83,7 @@ class Site:
             self.load.start()
 
     def judge(self) -> None:
-        """Stops the load, lets the service read to the end of the log, and checks everything that the service stored."""
+        """Stops the load, lets the service read to the end of the log, and checks everything that it has stored."""
         self.load.stop()
         end = last_write(self.dsn)
         self.service.until(

@@ -79,7 +79,7 @@ def announcements() -> list[Record]:
 
 
 def guest_parts(view: Mapping[str, Any] = VIEW) -> list[ViewPart]:
-    """Returns the parts of the view."""
+    """Returns the parts of the view: one for its own rows, and one for each of its arrays."""
     return parts_of("guests", ViewConfig.model_validate(view), dict.fromkeys(ENTITIES, GUEST_COLUMNS))
 
 

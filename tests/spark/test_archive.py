@@ -1,5 +1,5 @@
-"""Tests the job `archive`, which copies a changelog into files by entity and day. Readers must get the same rows as
-before.
+"""Tests that the job `archive` copies a changelog into files, which are divided by entity and day. Afterwards, readers
+must get the same rows as before.
 
 Some tests archive file logs. The others archive rows as if they came from Kafka, and need no broker.
 """

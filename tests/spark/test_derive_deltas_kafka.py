@@ -52,7 +52,7 @@ from tests.spark.derived import checkpoint, config, position, same, summary, tab
 
 
 def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subprocess.CompletedProcess[bytes]:
-    """Runs a job in a process of its own, with a fail point."""
+    """Runs a job in a process of its own. The process crashes at the fail point `crash_at`."""
     jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
     hasty = f"{HASTY_SPARK} --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"
     options = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
@@ -111,7 +111,7 @@ class Topics:
         settled(self.settings.client, [(name, number) for name in names for number in range(PARTITIONS)])
 
     def repartition(self, entity: str, partitions: int) -> str:
-        """Begins a new topic of the entity. Returns the position of the last row before it."""
+        """Begins a new topic of the entity. Returns the position of the last row in the old topic."""
         with closing(KafkaSink(self.settings, JSON)) as sink:
             stored = sink.recover()
             assert stored is not None

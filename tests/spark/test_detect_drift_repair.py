@@ -60,7 +60,7 @@ def site(server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def detect(run: Run, site: Site) -> Run:
-    """Returns a function that runs the job over the site."""
+    """Returns a function that runs the job on this site."""
     return partial(run, JOB, site.config)
 
 

@@ -191,7 +191,7 @@ def _change(entity: str, op: Op, key: int, commit: int, unavailable: Sequence[st
 
 
 def test_a_row_belongs_to_the_rows_that_its_values_name(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    """Each step has a batch of changes, and the sessions that guests 1 and 2 must have once it is applied."""
+    """Each step has a batch of changes, and the sessions that guests 1 and 2 must have once the batch is applied."""
     created = [_change("guest", Op.CREATE, 1, 2), _change("guest", Op.CREATE, 2, 2)]
     moved = [_change("session", Op.UPDATE, 5, 4, guest_id=2), _change("session", Op.UPDATE, 6, 4, guest_id=None)]
     steps: list[tuple[list[Record], dict[int, list[int]]]] = [
@@ -263,7 +263,7 @@ READ = "SELECT coalesce(sum(seq_tup_read), 0)::int FROM pg_stat_user_tables WHER
 def test_the_work_of_a_batch_does_not_depend_on_the_size_of_the_tables(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
-    """The tables have no statistics, as if they had just been filled. Yet no statement reads all of their rows."""
+    """The tables have no statistics, as if they had just been filled. Yet no statement may read all rows of a table."""
     parts = guest_parts()
     batch = [
         _change("session", Op.UPDATE, 5, 1, guest_id=7),

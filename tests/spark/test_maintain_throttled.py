@@ -274,7 +274,7 @@ class StampedWorkload(Workload):
 
 
 def _ticking(per_second: int) -> ChangeRate:
-    """Returns a rate for which a second passes whenever it looks at its clock."""
+    """Returns a rate whose clock advances by one second whenever the rate reads it."""
     clock = itertools.count()
     return ChangeRate(per_second, lambda: float(next(clock)))
 
@@ -342,7 +342,7 @@ def test_a_run_ends_once_the_waiting_changes_are_applied(
     grow(tmp_path, [[announced(changes[0])], changes])
     ran = run(JOB, config, *ARGUMENTS)
     assert (ran.summary["rows"], ran.summary["waiting"]) == (4, 0)
-    assert ran.summary["batches"] >= 2, "the first batch had none of the changes"
+    assert ran.summary["batches"] >= 2, "in the first batch, all changes must wait"
     assert ran.lines == ["maintain_view: 4 changes of nightly-batch wait"]
     assert len(table(database)) == 4
     for ignored in (("--drop-service", BATCH), ("--keep-service", "shop")):

@@ -58,7 +58,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "maintain-views.md"
 TRANSACTIONS = 60
 END = Position(9, 0, 0)
 LONG_NAMES = ("x" * 56 + "é", "x" * 56 + "ł")
-"""Names of columns that are the same after `count_` is added and PostgreSQL has cut them to 62 bytes."""
+"""Two names of columns. If `count_` is put before them, PostgreSQL cuts both to the same 62 bytes."""
 
 CONFIG = """
 name = "booking"

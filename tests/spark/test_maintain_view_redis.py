@@ -54,7 +54,7 @@ def redis_server(starts_servers: None) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def client(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the server, which is empty at first."""
+    """A client of the server. The server is empty at first."""
     monkeypatch.setenv("REDIS_URL", redis_server.url)
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         client.flushall()

@@ -61,7 +61,9 @@ class Site:
         return slot_lsn
 
     def judge(self, slot_lsn: int) -> None:
-        """Lets the service read to the end of the log, and compares all its messages with what the oracle has read."""
+        """Lets the service read to the end of the log, and compares all published messages with what the oracle has
+        read.
+        """
         self.service.start()
         time.sleep(0.5)
         self.load.stop()

@@ -58,7 +58,7 @@ OpenProducer = Callable[..., ChangelogProducer]
 
 @pytest.fixture
 def prefix(broker: Broker) -> str:
-    """A prefix that only this test uses, with the topic of `viewed`."""
+    """A prefix of topics that only this test uses. The topic of the entity `viewed` exists."""
     prefix = f"events{next(_numbers)}"
     create(broker, f"{prefix}.viewed")
     return prefix

@@ -7,7 +7,7 @@ Java's `SchemaCompatibility`. Apicurio differs from our code in four ways:
   schemas out.
 - Apicurio answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
 - Apicurio makes no new version of a schema that it already has. So a history contains each schema once.
-- A client can ask whether a schema is compatible, without registering it. Then the URL decides whether Apicurio
+- A client can ask whether a schema is compatible before it registers the schema. Then the URL decides whether Apicurio
   compares the schema with all versions or only with the last one. The mode decides this only when a schema is
   registered.
 """

@@ -47,8 +47,8 @@ ALTER TABLE item REPLICA IDENTITY FULL;
 
 
 class Load:
-    """Changes rows in a thread until `close`. Each change of a row adds 1 to its version; a deleted row is inserted
-    again with the next version.
+    """Changes rows in a thread until `close`. The changes are numbered, and a changed row gets the number of its change
+    as its version. Some changes first delete the row, and then insert it again.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -284,7 +284,7 @@ def test_a_consumer_sees_each_change_once_in_order_when_an_entity_is_repartition
     monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", PATIENCE_S)
     with closing(Tail(new_site)) as tail:
         until(lambda: tail.versions == expected, "the tail lacks rows")
-        delete(client, topic_of(site))  # every reader has read it to its end
+        delete(client, topic_of(site))  # every reader has read this topic to its end
         new_site.sql("UPDATE item SET version = 0 WHERE id = 1")
         publish(new_site)
         until(lambda: tail.versions["1"][-1] == 0, "the tail ended with the old topic")

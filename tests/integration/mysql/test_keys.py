@@ -1,4 +1,4 @@
-"""Tests that the service reads each row once from tables with keys of any type, and finds the rows of given keys."""
+"""Tests tables whose keys have any type. The service must read each row once, and must find the rows of given keys."""
 
 import itertools
 from collections.abc import Sequence

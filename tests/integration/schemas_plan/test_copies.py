@@ -1,4 +1,6 @@
-"""Tests `changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
+"""Tests `changelog schemas plan --embedded`. With this option, the command tries a migration on an embedded copy of the
+database.
+"""
 
 from pathlib import Path
 
