@@ -116,7 +116,7 @@ def test_a_server_waits_while_another_server_has_its_port(flavour: Flavour) -> N
         other.port = one.port
         start = threading.Thread(target=other.start)
         start.start()
-        until(lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server has not found its port in use")
+        until(lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server has not noticed that its port is in use")
         one.stop()
         start.join(PATIENCE_S)
         assert value(other, "@@port") == one.port
@@ -135,7 +135,7 @@ def test_the_start_of_a_server_keeps_the_temporary_tables_of_other_servers(flavo
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's private folders are closed to the server's user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only if root runs the tests does the server run as another user")
 def test_a_server_starts_although_its_programs_are_in_a_private_folder(tmp_path: Path) -> None:
     home = tmp_path / "mariadb"
     shutil.copytree(fetched("mariadb"), home, copy_function=os.link)

@@ -2,7 +2,7 @@
 must then repair the changelog.
 
 The database's log does not show such changes. The service notices them when it reads the catalogue. It does so at
-intervals, and when the stream gives it a reason. In these tests, a *reading* is one such read of the catalogue. If the
+intervals, and when the stream describes a table. In these tests, a *reading* is one such read of the catalogue. If the
 event trigger `ddl.SCRIPT` is installed, the log says when a table or the publication was edited.
 """
 
