@@ -219,7 +219,9 @@ def test_all_problems_of_a_configuration_are_reported_together(tables: str, tmp_
     ]
 
 
-def test_check_finds_no_problem_that_it_has_fixed(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_no_longer_reports_a_problem_that_it_has_fixed(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = findings(config_file, capsys)
     assert before["fail"] == ['odd_name: the replica identity of public.Odd "Näme lacks id']
     assert any(

@@ -116,7 +116,9 @@ def test_a_server_waits_while_another_server_has_its_port(flavour: Flavour) -> N
         other.port = one.port
         start = threading.Thread(target=other.start)
         start.start()
-        until(lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server has not noticed that its port is in use")
+        until(
+            lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server does not see that its port is used"
+        )
         one.stop()
         start.join(PATIENCE_S)
         assert value(other, "@@port") == one.port

@@ -124,7 +124,7 @@ def _refuse_another_view(config: Path, run: Run, dsn: str) -> None:
 NUMBERS = (0.0, -0.0, 1.0, 0.1, 16777217.0, 1e15, 123456789012345678.0, 1e16, 1e-7, 1.5e300, 3.4e38, 5e-324)
 
 
-def test_values_are_those_of_rebuilt_documents(config: Path, run: Run, dsn: str) -> None:
+def test_maintained_documents_have_the_values_of_rebuilt_documents(config: Path, run: Run, dsn: str) -> None:
     rows: list[Mapping[str, Any]] = [FULL, {"id": 2, "doc": None}]
     rows += [{"id": 3 + n, "single": number, "double": number} for n, number in enumerate(NUMBERS)]
     rows += [

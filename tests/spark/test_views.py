@@ -272,7 +272,7 @@ def frame(spark: SparkSession, folder: Path, records: Sequence[Record]) -> DataF
     return spark.read.schema(ROWS).parquet(str(folder / "changes.parquet"))
 
 
-def test_one_key_on_two_partitions_is_ordered_by_position(spark: SparkSession, tmp_path: Path) -> None:
+def test_changes_of_a_key_in_two_partitions_are_ordered_by_position(spark: SparkSession, tmp_path: Path) -> None:
     at = [Place(key="1", partition=n) for n in (0, 1)]
     records = [
         replace(record(Op.CREATE, '{"id":1,"status":"A"}', commit=1, key="1"), place=at[0]),

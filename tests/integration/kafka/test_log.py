@@ -157,7 +157,7 @@ def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: Kafka
     assert list(batch.records(rows)) == [delete]
 
 
-def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
+def test_rows_of_a_key_in_several_partitions_are_read_in_the_order_of_positions(settings: KafkaSettings) -> None:
     """Here, another column than the key chooses the partition. So a key has rows in several partitions if the value of
     that column has changed.
     """

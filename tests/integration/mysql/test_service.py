@@ -183,7 +183,7 @@ def test_a_table_is_read_again_after_a_column_with_a_default_is_added(site: Mysq
 
 
 @EVERY_VERSION
-def test_a_table_that_takes_the_name_of_another_is_read(site: MysqlSite) -> None:
+def test_a_table_that_takes_the_name_of_another_table_is_read(site: MysqlSite) -> None:
     """Tools that alter large tables fill a copy of the table, and then swap the names of the table and its copy."""
     with site.running() as service:
         service.until(site.is_read)
