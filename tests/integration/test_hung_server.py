@@ -193,7 +193,7 @@ def test_a_query_may_take_longer_than_the_timeout_if_the_server_keeps_sending_ro
 
 @contextlib.contextmanager
 def silent_hosts(count: int) -> Iterator[str]:
-    """Yields a connection string with `count` hosts, which accept connections but never answer."""
+    """Yields a connection string with `count` hosts. They accept connections but never answer."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         ports = ",".join(str(listener.getsockname()[1]) for listener in listeners)

@@ -1,5 +1,5 @@
-"""Tests that the service can read tables with large rows. It divides a chunk (the rows of one query), if necessary down
-to single rows, and publishes a single row of any size.
+"""Tests that the service can read tables with large rows. The service divides a chunk (the rows of one query), if
+necessary down to single rows, and publishes a single row of any size.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
-"""Tests how the service repairs many small tables after a gap (changes that were lost). It must not read its changelog
-once for each table.
+"""Tests how the service repairs many small tables after a gap (changes that were lost). The service must not read its
+changelog once for each table.
 
 It compares many tables at once, so a few reads are enough.
 """

@@ -4,8 +4,8 @@ encoded again has the same bytes.
 Real servers send the messages, for plain, streamed and two-phase transactions. The messages must include every kind
 that the newest version of the protocol has.
 
-`python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file, which the unit tests
-read.
+`python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file. The unit tests read this
+file.
 """
 
 from collections.abc import Iterator

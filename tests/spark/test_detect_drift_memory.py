@@ -69,7 +69,7 @@ class Shop:
 
 @pytest.fixture
 def shop(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A service that has read all tables. The wiring is replaced, so that it always opens the database in memory."""
+    """A service that has read all tables. A replacement of the wiring always opens the database in memory."""
     database = MemoryDatabase(World(Random(7), TABLES))
     facade: Database = database
     monkeypatch.setattr(sources, "PostgresDatabase", lambda _settings: facade)

@@ -1,6 +1,6 @@
-"""Tests `detect_drift --repair`. The job compares tables with their changelog, and signals the differences (*drift*) to
-the service. The service repairs each entity as the configuration says, and the next run of the job verifies the
-repairs.
+"""Tests `detect_drift --repair`. The job compares tables with their changelog, and sends the differences (*drift*) to
+the service as signals. The service repairs each entity as the configuration says, and the next run of the job verifies
+the repairs.
 """
 
 import threading

@@ -23,7 +23,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    """A service that publishes one table, which has one row."""
+    """A service that publishes a table of one row."""
     new_site = Site(database, tmp_path)
     new_site.sql(GUEST)
     new_site.configure(ONE)

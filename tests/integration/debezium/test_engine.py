@@ -232,7 +232,7 @@ def _streams(dsn: str) -> bool:
 
 
 def engine_error(properties: dict[str, str], jars: Path, state: Path, *, heap_mib: int = 256) -> ChangelogError:
-    """Runs an engine that must fail. Returns its error, which must be one line."""
+    """Runs an engine that must fail. Checks that its error is one line, and returns the error."""
     engine = DebeziumEngine(properties, store=FileStore(state), jars=jars, heap_mib=heap_mib)
     with pytest.raises(ChangelogError) as error:
         engine.run(lambda _events: None)
