@@ -1,4 +1,6 @@
-"""Checks the blame of a changelog (who set each value) against a search through all versions of all rows."""
+"""Checks the blame of rows: which change set each of their values. A search through all versions of all rows says what
+is true.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +15,13 @@ from tests.unit.blame.search import Version, sorted_text, true_blame, versions_i
 from tests.unit.blame.world import folded
 
 KEYS = 5
-"""The number of keys of each entity for which the result of `key_blame` is checked, too."""
+"""For how many keys of each entity the result of `key_blame` is checked, too. The check takes the keys with the most
+versions.
+"""
 
 
 def check_blame(log: FileLog) -> int:
-    """Checks every attribute of every row of every entity. Returns the number of attributes.
+    """Checks every attribute of every row of every entity. Returns how many attributes it has checked.
 
     Leaves out rows that nobody has changed since the service read them from the table. There are very many such rows,
     and it is unknown who set their values.

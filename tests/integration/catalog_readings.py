@@ -33,6 +33,8 @@ class CatalogReadings:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While the body of the `with` statement runs, no reading is in progress and none begins."""
+        """Waits until no service reads the catalogue. None begins to read it while the body of the `with` statement
+        runs.
+        """
         with self._turn:
             yield

@@ -1,5 +1,5 @@
-"""Publishes a table, and adds to its changelog changes that the table never had. Sends the signals (an operator's
-requests) after which the service repairs the changelog.
+"""Publishes a table, and adds false changes to its changelog: changes that the table never had. Also sends signals: an
+operator's requests to repair the changelog.
 """
 
 import json
@@ -29,7 +29,7 @@ ROWS = 50
 
 
 def items(dsn: str, folder: Path) -> Site:
-    """Creates a table of `ROWS` rows, and the configuration of a service that publishes it."""
+    """Creates a table of `ROWS` rows, and writes the configuration of a service that publishes the table."""
     site = Site(dsn, folder)
     site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
@@ -45,13 +45,13 @@ def table(site: Site) -> dict[str, Any]:
 
 
 def begin(site: Site) -> None:
-    """Runs a service until the changelog has all rows of the table, and stops it."""
+    """Runs a service until the changelog has all rows of the table, and stops the service."""
     with site.running() as service:
         service.until(site.is_read)
 
 
 def plant(site: Site, *changes: tuple[str, Any]) -> None:
-    """Appends to the changelog, through the file sink, changes that the database never made.
+    """Appends false changes to the changelog, through the file sink.
 
     Each change is a key and the row after the change, or a key and None for a delete.
     """
@@ -70,7 +70,7 @@ def plant(site: Site, *changes: tuple[str, Any]) -> None:
 
 
 def like(record: Record, key: str, state: Any, position: Position) -> Record:
-    """Returns a copy of the record with another key, state and position."""
+    """Returns a copy of the record that has this key, state and position instead of its own."""
     provenance = record.envelope.provenance
     source = replace(provenance.source, op=Op.DELETE if state is None else Op.UPDATE, position=position)
     current = None if state is None else Raw(json.dumps(state).encode())

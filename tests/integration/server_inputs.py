@@ -1,4 +1,4 @@
-"""Has a Hypothesis strategy for each type of PostgreSQL, which draws texts that are valid values of the type."""
+"""Has a Hypothesis strategy for each type of PostgreSQL. The strategy draws texts that are valid values of the type."""
 
 import datetime
 import json
@@ -22,7 +22,9 @@ def hexadecimal(nbytes: int) -> st.SearchStrategy[str]:
 
 
 def moment(kind: Callable[..., str], years: int) -> st.SearchStrategy[str]:
-    """Draws dates or timestamps over all years that a type allows, BC too. `kind` formats a value as SQL text."""
+    """Draws dates or timestamps from all years that a type allows, also years BC. `years` is the last such year. `kind`
+    formats a value as SQL text.
+    """
     common = st.datetimes().map(lambda at: kind(f"{at:%m-%d}", at.time(), f"{at.year:04d}", ""))
     before = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), f"{y:04d}", " BC"), st.integers(1, 4712), DAYS)
     after = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), str(y), ""), st.integers(9999, years), DAYS)
@@ -45,7 +47,8 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# JSONS never draws the JSON null: as an element of an array, it is published like an SQL NULL. Unit tests cover it.
+# JSONS never draws the JSON null: as an element of an array, it is published like an SQL NULL. Unit tests cover this
+# case.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
@@ -74,7 +77,9 @@ INNER = st.builds(lambda n, t: f"({n},{'' if t is None else quoted(t)})", signed
 
 
 def spans(bounds: st.SearchStrategy[str], key: Callable[[str], Any] = str) -> st.SearchStrategy[str]:
-    """Draws ranges, some of them empty or unbounded on one or both sides. `key` gives the order of the bounds."""
+    """Draws ranges, some of them empty or unbounded on one or both sides. `key` returns the value by which two bounds
+    are compared.
+    """
 
     def span(pair: list[str], open_: str, close: str, unbounded: int) -> str:
         lower, upper = sorted(pair, key=key)
@@ -178,7 +183,7 @@ CASES: dict[str, st.SearchStrategy[str]] = {
 
 
 def arrays(elements: st.SearchStrategy[str], delimiter: str, *, flat: bool) -> st.SearchStrategy[str]:
-    """Draws arrays with nulls. The arrays have one or two dimensions, or only one if `flat` is true."""
+    """Draws arrays, some of them with nulls. An array has one or two dimensions, or always one if `flat` is true."""
 
     def joined(items: Sequence[str]) -> str:
         return "{" + delimiter.join(items) + "}"

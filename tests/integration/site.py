@@ -31,7 +31,9 @@ from tests.servers import SERVICE_THREAD
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 FileVersions = dict[Path, tuple[int, int, int, int]]
-"""Maps each file to its inode, its size in bytes, and the times of its last changes in nanoseconds."""
+"""Maps each file to its inode, its size in bytes, and two times in nanoseconds: the last change of its content, and the
+last change of its attributes.
+"""
 
 HEAD = """
 name = {name}
@@ -44,7 +46,8 @@ service = {{ listen = "127.0.0.1:0" }}
 class Site:
     """A database at `dsn`, and in `folder` the configuration of one service and the files of its changelog.
 
-    A slot's name is unique on the whole server, so the service has the name of its database.
+    The service, and so its replication slot, has the name of the database, because the name of a slot must be unique on
+    the whole server.
     """
 
     def __init__(self, dsn: str, folder: Path) -> None:
@@ -61,7 +64,7 @@ class Site:
         self.config.write_text(head + rest, "utf-8")
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Runs each statement in a transaction of its own. Returns the rows of the last one."""
+        """Runs each statement in a transaction of its own. Returns the rows of the last statement."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.encode())
@@ -93,7 +96,7 @@ class Site:
     def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator["Running"]:
         """Runs the service in a thread while the body runs, and then stops it.
 
-        At the end, raises the service's error, unless `ended` has returned it.
+        At the end, raises the service's error, unless `Running.ended` has returned it before.
         """
         settings = config.load(self.config, os.environ)
         service = Running(Service(settings, accept_settings=accept, accept_cluster=accept_cluster))
@@ -111,12 +114,12 @@ class Site:
 
     @cached_property
     def _last_lines(self) -> dict[str | None, tuple[FileVersions, list[str]]]:
-        """For each entity, the lines that `_lines` returned, and the versions of the files that it read."""
+        """For each entity, the lines that `_lines` returned last, and the versions of the files that it had read."""
         return {}
 
     def _lines(self, entity: str | None) -> list[str]:
-        """Returns the messages as lines of JSON. Reads the changelog again only if one of its files has changed,
-        because a test that waits for a message asks many times.
+        """Returns the messages as lines of JSON. A test that waits for a message asks many times. So this method reads
+        the changelog again only if one of its files has changed.
         """
         versions = _file_versions(self.log)
         last_versions, lines = self._last_lines.get(entity, (None, []))
@@ -154,7 +157,7 @@ class Site:
 
 def _file_versions(folder: Path) -> FileVersions | None:
     """Returns the version of each file below `folder`. The result changes if a file is added, replaced, written or
-    removed. It is None if a file disappears meanwhile.
+    removed. Returns None if a file disappears meanwhile.
     """
     try:
         files = {path: path.stat() for path in folder.rglob("*")}
@@ -166,8 +169,8 @@ def _file_versions(folder: Path) -> FileVersions | None:
 
 
 def _shown(line: str) -> list[str]:
-    """Returns a line of plain text as it is. If the line is an event of the service's log, returns nothing, or the
-    error with which the service failed.
+    """Returns a line of plain text as it is. If the line is an event of the service's log, returns the error if the
+    event is `service failed`, and otherwise nothing.
     """
     if not line.startswith("{"):
         return [line]
@@ -212,7 +215,7 @@ class Running:
         return error
 
     def stop(self) -> None:
-        """Stops the service, which first stores what it has read."""
+        """Stops the service. Before it ends, it stores what it has read."""
         self._service.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the service does not stop"
@@ -250,7 +253,7 @@ class Running:
 def _deadline() -> Iterator[None]:
     """Interrupts a command that does not end, such as a service that should have refused to run.
 
-    The signal is SIGINT, because SIGTERM would also kill the worker that runs the tests.
+    Sends SIGINT, because SIGTERM would also kill the process that runs the tests.
     """
     timer = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

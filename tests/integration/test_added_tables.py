@@ -17,11 +17,10 @@ def site(database: str, tmp_path: Path) -> Site:
     return Site(database, tmp_path)
 
 
-def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_was_added(site: Site) -> None:
-    """The stream has only the changes that the transaction made after the table was added.
+def test_rows_written_before_their_table_was_added_come_from_the_snapshot(site: Site) -> None:
+    """One transaction changes a table before and after the table is added. The stream has only the later changes.
 
-    The table is read after the transaction has ended. So the rows that are read include the changes that the
-    transaction made before the table was added.
+    The table is read after the transaction has ended. So the rows that are read include the earlier changes, too.
     """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")
@@ -49,7 +48,7 @@ def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_w
     assert all(source["position"] > sources[1]["position"] for source in sources[2:])
 
 
-def test_rows_deleted_while_an_entity_was_not_configured_are_deleted_when_it_is_configured_again(site: Site) -> None:
+def test_an_entity_that_is_configured_again_gets_deletes_for_rows_that_were_deleted_meanwhile(site: Site) -> None:
     site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0), (2, 0)")
     site.configure(EARLY + LATE)
     with site.running() as service:

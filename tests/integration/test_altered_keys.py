@@ -31,8 +31,8 @@ on_incompatible = "publish"
 RENAME = "ALTER TYPE co RENAME ATTRIBUTE x TO later"
 
 
-# PostgreSQL 14 also streams transactions without rows. So on this version, the service learns where an ALTER TYPE
-# committed. Newer versions do not stream such transactions.
+# PostgreSQL 14 also streams transactions without rows. So on this version, the service learns at which position an
+# ALTER TYPE committed. Newer versions do not stream such transactions.
 @pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])
 def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -> Iterator[Site]:
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:

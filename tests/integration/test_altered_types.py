@@ -1,7 +1,7 @@
 """Tests ALTER TYPE of a composite type. PostgreSQL's stream of changes does not contain this statement.
 
-The tests check which attribute names the published rows have. Rows may come from before or after the ALTER TYPE. For
-some rows, the service cannot know which names are valid.
+The tests check which attribute names the published rows have. A row may have been written before or after the ALTER
+TYPE. If the service cannot know which names were valid then, it publishes the composite as text.
 """
 
 import json
@@ -47,9 +47,11 @@ TEXT = '(hello,9,"(1,q)")'
 Row = dict[str, Any]
 
 
-@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version streams empty transactions
+@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version streams transactions without rows
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
-    """A site in a fresh database of each version, with one table whose columns contain composites."""
+    """A site in a fresh database, on the oldest and on the newest version. It has one table; all columns but the key
+    contain composites.
+    """
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         new_site = Site(dsn, tmp_path)
         new_site.sql(TABLES, FIRST)
@@ -96,7 +98,9 @@ def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
 
 
 def test_each_row_has_the_attribute_names_that_were_valid_when_it_was_written(site: Site) -> None:
-    """Attributes are renamed while rows are written. Each row holds the number of the last rename before it."""
+    """An attribute is renamed again and again while rows are written. Each row holds the number of the last rename
+    before the row was written.
+    """
     with site.running() as service:
         service.until(site.is_read)
         key = 1
@@ -163,7 +167,7 @@ def test_an_incompatible_change_of_a_type_stops_the_service(site: Site) -> None:
         service.until(lambda: site.is_read() and currents(site)[-1]["c"] == NEW)
 
 
-def test_a_table_may_take_the_name_of_one_with_composites(site: Site) -> None:
+def test_a_table_may_take_the_name_of_a_table_with_composites(site: Site) -> None:
     """The stream describes both tables. After the swap, the types of the old table's columns no longer matter."""
     with site.running() as service:
         service.until(site.is_read)
@@ -181,7 +185,7 @@ def test_a_table_may_take_the_name_of_one_with_composites(site: Site) -> None:
     assert currents(site, 2)[-1]["c"] == OLD
 
 
-def test_while_a_type_is_being_altered_its_values_are_text(site: Site) -> None:
+def test_while_a_type_is_being_altered_its_values_are_published_as_text(site: Site) -> None:
     with site.running() as service, psycopg.connect(site.dsn) as migration:
         service.until(site.is_read)
         with psycopg.connect(site.dsn, autocommit=True) as writer:
@@ -236,7 +240,7 @@ def test_a_chunk_is_read_again_if_a_type_is_altered_while_it_is_read(database: s
         "ALTER TABLE item DROP COLUMN c",
     ],
 )
-def test_altering_a_type_changes_the_signature_of_its_tables(database: str, statement: str) -> None:
+def test_altering_a_type_changes_the_signature_of_tables_that_use_it(database: str, statement: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
         before = signature(connection, ("public", "item"))

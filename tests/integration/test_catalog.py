@@ -33,7 +33,7 @@ STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
 @pytest.fixture(params=["18", "15"])
 def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
-    """A connection to a fresh database of PostgreSQL 18, and then of 15."""
+    """A connection to a fresh database. Each test runs on PostgreSQL 18 and on PostgreSQL 15."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
         connection.execute("SET search_path = public")
@@ -111,7 +111,7 @@ def test_the_columns_pages_and_index_of_a_plain_table_are_read(conn: Connection)
     assert tables(conn)["public", "t"].leaves[0].filenode != leaf.filenode
 
 
-def test_only_tables_whose_size_is_read_wait_for_locks(conn: Connection) -> None:
+def test_reading_the_catalogue_waits_for_locks_only_on_tables_whose_size_is_read(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE TABLE locked (id int)")
     with psycopg.connect(conn.info.dsn) as other:
         other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")

@@ -1,5 +1,5 @@
-"""Tests that only one service at a time can read a slot. Sessions of other roles must not be able to prevent it from
-reading.
+"""Tests that only one service at a time can read a slot. Sessions of other roles must not be able to keep the service
+from reading the slot.
 
 Before a service reads a slot, it claims the slot: it takes advisory locks that other services look for.
 """
@@ -30,7 +30,7 @@ LOCKS = "SELECT l.classid::int8::bit(32)::int4, l.objid::int8::int4 FROM pg_lock
 
 @pytest.fixture(params=["18", "15"])
 def conn(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Connection]:
-    """A connection to a fresh database of PostgreSQL 18, and then of 15."""
+    """A connection to a fresh database. Each test runs on PostgreSQL 18 and on PostgreSQL 15."""
     dsn = request.getfixturevalue("database" if request.param == "18" else "database_15")
     with connect(dsn, settings=SESSION) as connection:
         yield connection
@@ -127,13 +127,13 @@ def test_a_session_whose_claim_failed_does_not_block_later_claims(conn: Connecti
 def test_a_slot_that_many_sessions_claim_at_once_is_held_by_one_at_a_time(
     request: pytest.FixtureRequest, version: int
 ) -> None:
-    """Each session claims the slot, holds it for a moment and ends. Two sessions never hold the slot at once."""
+    """Each session claims the slot, holds it for a moment and ends. Two sessions must never hold the slot at once."""
     with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
         _contend(dsn)
 
 
 def _contend(dsn: str) -> None:
-    """Runs five threads, which claim the slot three times each. Checks that no two threads hold it at once."""
+    """Runs five threads. Each thread claims the slot three times. Checks that no two threads hold the slot at once."""
     claim, overlaps, winners = threading.Lock(), [], []
 
     def contend(number: int) -> None:
@@ -179,7 +179,9 @@ def test_another_role_cannot_open_a_replication_session(conn: Connection, strang
 
 
 def test_the_service_role_sees_which_session_holds_a_claim(conn: Connection, slot: str) -> None:
-    """The role of `init --grants` sees the claims of other sessions, but not their addresses and start times."""
+    """The role that `init --grants` creates for the service sees the claims of other sessions, but not the addresses
+    and start times of these sessions.
+    """
     role = sql.Identifier(f"run_{conn.info.dbname}")
     conn.execute(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(role))
     dsn = make_conninfo(conn.info.dsn, user=f"run_{conn.info.dbname}")

@@ -34,7 +34,7 @@ CREATE TABLE event_2026 PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2
 
 @pytest.fixture
 def tables(database: str) -> str:
-    """The connection string of a database with tables."""
+    """The connection string of a database that has the tables in `TABLES`."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES.encode())
     return database
@@ -42,7 +42,7 @@ def tables(database: str) -> str:
 
 @pytest.fixture
 def config_file(tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration that `changelog init` writes."""
+    """The configuration that `changelog init` writes for these tables."""
     monkeypatch.setenv("DATABASE_URL", tables)
     path = tmp_path / "changelog.toml"
     assert cli.main(["init", "--config", str(path), "--name", "booking"]) == 0
@@ -70,7 +70,9 @@ def write(path: Path, dsn: str, rest: str) -> Path:
 
 
 def resolve(path: Path, dsn: str, rest: str) -> list[str]:
-    """Checks that the configuration is refused. Returns the lines of the error: a count, and one line per problem."""
+    """Checks that the configuration is refused. Returns the lines of the error: the number of problems, and one line
+    for each problem.
+    """
     with connect(dsn) as connection, pytest.raises(ChangelogError) as raised:
         entities.resolve(config.load(write(path, dsn, rest), {}), read_tables(connection))
     assert raised.value.kind is Kind.USAGE
@@ -106,11 +108,11 @@ def test_init_writes_schemas_next_to_the_configuration_and_keeps_descriptions_th
     assert run(config_file, "init", "--force", "--dsn", tables, "--name", "booking") == 0
     assert f"{folder}:5unchanged" in "".join(
         capsys.readouterr().out.split()
-    )  # without blanks, because a long path is wrapped
+    )  # the blanks are removed, because the output wraps a long path
     assert "Who sleeps here." in guest.read_text("utf-8")
 
 
-def test_init_without_a_usable_key_writes_no_schemas(database: str, tmp_path: Path) -> None:
+def test_init_writes_no_schemas_if_no_table_has_a_usable_key(database: str, tmp_path: Path) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE keyless (a int)")
     assert run(tmp_path / "changelog.toml", "init", "--dsn", database) == 0
@@ -178,7 +180,7 @@ def test_every_included_table_becomes_an_entity(tables: str, tmp_path: Path) -> 
     assert by_name["unit"].table == ("public", 'Odd "Näme')
 
 
-def test_all_problems_of_a_configuration_are_reported_at_once(tables: str, tmp_path: Path) -> None:
+def test_all_problems_of_a_configuration_are_reported_together(tables: str, tmp_path: Path) -> None:
     problems = resolve(
         tmp_path / "c.toml",
         tables,
@@ -217,7 +219,9 @@ def test_all_problems_of_a_configuration_are_reported_at_once(tables: str, tmp_p
     ]
 
 
-def test_check_finds_no_problem_that_it_has_fixed(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_no_longer_reports_a_problem_that_it_has_fixed(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = findings(config_file, capsys)
     assert before["fail"] == ['odd_name: the replica identity of public.Odd "Näme lacks id']
     assert any(
@@ -293,9 +297,7 @@ def test_check_compares_the_slot_with_the_changelog(
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_check_names_the_settings_of_a_server_that_is_not_set_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_the_server_settings_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with temporary_server(settings={**SETTINGS, "wal_level": "replica", "max_replication_slots": "0"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")
@@ -321,7 +323,7 @@ def test_check_fixes_the_publication_on_an_older_server(
 
 
 @pytest.mark.xdist_group("postgres-14")
-def test_check_refuses_where_on_a_server_without_row_filters(
+def test_check_refuses_the_setting_where_on_a_server_without_row_filters(
     database_14: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(database_14, autocommit=True) as connection:
@@ -331,7 +333,7 @@ def test_check_refuses_where_on_a_server_without_row_filters(
     assert run(path, "check", "--fix") == 1
 
 
-def test_the_printed_grants_are_enough(
+def test_the_grants_that_init_prints_are_enough(
     config_file: Path, tables: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -355,7 +357,7 @@ def test_the_printed_grants_are_enough(
             )
 
 
-def test_drop_needs_yes_to_drop_anything(config_file: Path, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drop_drops_nothing_without_yes(config_file: Path, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("CREATE PUBLICATION booking FOR TABLE guest")

@@ -1,8 +1,9 @@
 """Tests that this version of the service continues a changelog that an earlier version stored.
 
-The earlier version wrote `stored/changelog`. It was the last version without the folder `connectors/capture`. When it
-stopped, it had read only a part of the table `photo`. It had not finished a repair of two keys of `item`, which means
-to read their rows again. Its database cluster no longer exists, so the service continues with another cluster.
+The earlier version, the last one without the folder `connectors/capture`, wrote `stored/changelog`. Two things were
+unfinished when it stopped. It had read only a part of the table `photo`. For a repair, it still had to read the rows of
+two keys of `item` again. The database cluster of that time no longer exists, so the service continues with another
+cluster.
 """
 
 import shutil
@@ -22,7 +23,7 @@ table = "public.photo"
 """
 
 
-def test_a_stored_changelog_is_continued_with_its_open_reads_and_repairs(database: str, tmp_path: Path) -> None:
+def test_the_service_finishes_the_reads_and_repairs_of_a_stored_changelog(database: str, tmp_path: Path) -> None:
     site = Site(database, tmp_path)
     site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",

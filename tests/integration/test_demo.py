@@ -34,21 +34,21 @@ SPARK_TEXTS = (
     "changelog republish order --report drift/",
     "orders, no drift",
 )
-"""Texts in the chapters on Spark, with each run of whitespace replaced by one blank."""
+"""Texts that the demo prints in its chapters on Spark. Here, one blank stands for each run of whitespace."""
 
 CONSUMER_TEXTS = ("equals the tables", "equals the table:", "a tombstone", "changed  by unknown")
-"""Texts in the chapter on what a consumer of Kafka reads."""
+"""Texts that the demo prints in its chapter on what a consumer of Kafka reads."""
 
 DATABASES = pytest.mark.parametrize(
     "database", [pytest.param([], id="postgres"), pytest.param(["--mysql"], id="mysql")]
 )
-"""The options of the demo that choose its database."""
+"""Runs a test once with each database. `database` holds the options with which the demo uses this database."""
 
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """The folder in which the demo creates its temporary files. Every user may enter it, because the server runs as
-    another user.
+    """The folder in which the demo creates its temporary files. Every user may enter it, because the database server
+    runs as another user.
     """
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
@@ -58,7 +58,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture
 def server_programs(database: list[str]) -> None:
-    """Skips or fails the test if the programs of its database server were not fetched."""
+    """Skips or fails the test if the programs of its database server have not been downloaded."""
     if database:
         fetched("mariadb")
 
@@ -77,7 +77,9 @@ def start(temporary: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def refuse_leftovers(temporary: Path, output: str) -> None:
-    """Fails if the command line of a running process names the folder, or a server still listens on the demo's port."""
+    """Fails if the command line of a running process names the folder `temporary`, or if a server still listens on the
+    demo's port.
+    """
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             assert str(temporary).encode() not in process.read_bytes()
@@ -92,7 +94,7 @@ def refuse_leftovers(temporary: Path, output: str) -> None:
 @DATABASES
 @pytest.mark.usefixtures("starts_servers", "server_programs")
 def test_the_demo_shows_the_history_of_an_order(temporary: Path, database: list[str]) -> None:
-    """Where Spark is installed, the story includes the Spark jobs. Elsewhere, it says how to get them."""
+    """Where Spark is installed, the story includes the Spark jobs. Elsewhere, the demo says how to install Spark."""
     folder = temporary / "demo"
     words = [*database, "--seconds", "1", "--path", str(folder)]
     with start(temporary, "-m", "changelog.spark_jobs.demo", *words) as process:
@@ -154,7 +156,7 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(
         time.sleep(0.2)
         process.send_signal(number)
         output += process.communicate(timeout=PROGRAM_S)[0]
-    if process.returncode != 0:  # if the signal comes too late, the demo has already ended by itself
+    if process.returncode != 0:  # otherwise, the demo had ended by itself before the signal came
         assert process.returncode == 130, output
         assert output.endswith("stopped: no process and no file is left\n")
         assert not list(temporary.iterdir())

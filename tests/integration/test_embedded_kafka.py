@@ -24,7 +24,7 @@ def folder(starts_servers: None) -> Iterator[Path]:
         yield new_folder
 
 
-def test_committed_messages_survive_a_crash_and_a_restart_through_a_proxy(folder: Path) -> None:
+def test_committed_messages_survive_a_crash_and_a_restart_of_the_broker(folder: Path) -> None:
     broker = Broker(kafka_lib(), folder / "kafka")
     with Proxy("127.0.0.1", broker.port) as proxy:
         broker.advertised = proxy.address
@@ -45,7 +45,7 @@ def test_committed_messages_survive_a_crash_and_a_restart_through_a_proxy(folder
             producer.produce("t", b"never")
             producer.flush(PATIENCE_S)
             producer.abort_transaction(PATIENCE_S)
-            proxy.stop()  # only the clients above used the proxy; the reader below does not
+            proxy.stop()  # only the clients above need the proxy; the reader below connects directly
             assert _read(broker.direct_servers, 3) == [b"before", b"after a crash", b"after a restart"]
 
 

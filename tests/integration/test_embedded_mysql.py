@@ -20,7 +20,7 @@ EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 
 
 def value(server: MysqlServer, expression: str, database: str | None = None) -> object:
-    """Asks the server for one value."""
+    """Returns the value that the server selects for `expression`."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {expression}")
         row = cursor.fetchone()
@@ -116,7 +116,9 @@ def test_a_server_waits_while_another_server_has_its_port(flavour: Flavour) -> N
         other.port = one.port
         start = threading.Thread(target=other.start)
         start.start()
-        until(lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server has not found its port in use")
+        until(
+            lambda: IN_USE in other.log.read_text("utf-8", "replace"), "the server does not see that its port is used"
+        )
         one.stop()
         start.join(PATIENCE_S)
         assert value(other, "@@port") == one.port
@@ -135,8 +137,8 @@ def test_the_start_of_a_server_keeps_the_temporary_tables_of_other_servers(flavo
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's private folders are closed to the server's user")
-def test_the_programs_work_from_a_private_folder(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only if root runs the tests does the server run as another user")
+def test_a_server_starts_although_its_programs_are_in_a_private_folder(tmp_path: Path) -> None:
     home = tmp_path / "mariadb"
     shutil.copytree(fetched("mariadb"), home, copy_function=os.link)
     tmp_path.chmod(0o700)

@@ -1,7 +1,7 @@
 """Tests changes of a table's columns while the service runs.
 
-The service announces each new version of the columns in the entity `schemas`. After some changes, it reads the table
-again. At others, it stops until an operator accepts them.
+The service announces each new version of the columns in the entity `schemas`. After some kinds of change, it reads the
+table again. At other kinds, it stops until an operator accepts the change.
 """
 
 import json
@@ -89,7 +89,7 @@ def test_the_first_version_is_announced_with_the_first_row(site: Site) -> None:
     )
 
 
-def test_commands_show_versions_only_if_they_name_the_entity_schemas(
+def test_commands_show_versions_only_on_a_request_for_the_entity_schemas(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with site.running() as service:
@@ -174,7 +174,7 @@ def _output_of(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> s
     return capsys.readouterr().out
 
 
-def test_with_the_policy_ask_the_table_is_read_again_at_an_operators_command(
+def test_with_the_policy_ask_only_an_operators_command_makes_the_service_read_the_table_again(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.configure(ENTITIES + '[schemas]\non_restated = "ask"\n')
@@ -197,7 +197,7 @@ def test_with_the_policy_ask_the_table_is_read_again_at_an_operators_command(
     assert site.checkpoint.windows["item"] == {"complete": True}
 
 
-def test_an_incompatible_change_stops_the_service_at_its_position_until_it_is_accepted(site: Site) -> None:
+def test_an_incompatible_change_stops_the_service_until_an_operator_accepts_it(site: Site) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql("ALTER TABLE item ALTER COLUMN amount TYPE text")
@@ -243,7 +243,7 @@ def test_the_mode_backward_accepts_a_wider_type_without_reading_the_table_again(
     assert (changes(versions(site)[-1]), versions(site)[-1]["restated"]) == ([("retyped", "amount")], [])
 
 
-def test_accept_refuses_what_it_cannot_accept(site: Site) -> None:
+def test_accept_says_why_it_refuses_an_argument(site: Site) -> None:
     assert site.refused("schemas", "accept", "item", "--read-again", code=2).startswith("the changelog is empty")
     with site.running() as service:
         service.until(lambda: is_read(site))

@@ -83,7 +83,7 @@ class Site:
             self.load.start()
 
     def judge(self) -> None:
-        """Stops the load, lets the service read to the end of the log, and checks everything that it stored."""
+        """Stops the load, lets the service read to the end of the log, and checks everything that it has stored."""
         self.load.stop()
         end = last_write(self.dsn)
         self.service.until(
@@ -129,8 +129,8 @@ def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str
 
 @pytest.mark.parametrize("name", AFTER_DAMAGE)
 def test_a_crash_while_the_sink_repairs_a_damaged_log_loses_and_repeats_nothing(site: Site, name: str) -> None:
-    """The test damages the log as a crash of the machine would. The newest file is in the folder, but only a part of
-    its content has reached the disk. The service has not confirmed this file.
+    """The test damages the log as a crash of the machine would: the newest file is in the folder, but only a part of
+    its content has reached the disk. The service has not yet confirmed the changes in this file to the database.
     """
     site.start("files:linked:5")
     assert site.service.wait(PATIENCE_S)
@@ -148,7 +148,7 @@ def test_a_crash_while_the_sink_repairs_a_damaged_log_loses_and_repeats_nothing(
     assert list((site.log / "aside").iterdir())
 
 
-def test_a_locked_table_is_logged_and_does_not_delay_a_stop(site: Site) -> None:
+def test_the_service_logs_that_a_table_is_locked_and_can_be_stopped_at_once(site: Site) -> None:
     with psycopg.connect(site.dsn) as connection:
         connection.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
         site.service.start()

@@ -38,7 +38,9 @@ from tests.servers import SETTINGS, fresh_database, lose_log
 
 
 class World:
-    """A service over one table, a writer of the table, and a consumer that has read all messages before the gap."""
+    """A service that publishes one table, a writer of this table, and a consumer that has read all messages before the
+    gap.
+    """
 
     def __init__(self, dsn: str, folder: Path, seed: int) -> None:
         self.site = Site(dsn, folder)
@@ -65,8 +67,8 @@ class World:
         """Checks that the service refuses to start. Then continues over the gap while rows are written, and returns the
         gap.
 
-        Without `--yes`, the command only shows the gap. With `--yes`, it is killed at each fail point in `crashes`, and
-        started again.
+        Without `--yes`, the command only shows the gap. With `--yes`, the command also runs the service; it is killed
+        at each fail point in `crashes`, and started again.
         """
         line = self.site.refused()
         assert reason in line
@@ -93,9 +95,9 @@ class World:
         return self.judge()
 
     def judge(self) -> Gap:
-        """Lets the service publish the rest, and checks that changelog, consumer and table agree.
+        """Lets the service publish all changes, and stops it. Checks that changelog, consumer and table agree.
 
-        Returns the last gap.
+        Returns the newest gap of the changelog.
         """
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
@@ -155,7 +157,7 @@ def test_after_a_crash_at_any_step_the_command_can_be_run_again(
 
 
 def check_commands(world: World, capsys: pytest.CaptureFixture[str], gap: Gap) -> None:
-    """Checks that `tail`, `history` and `status` report the gap, and that a start finds no other gap."""
+    """Checks that `tail`, `history` and `status` report the gap, and that `run --over-gap` finds no other gap."""
     key = next(read_log(world.site.log, entity="guest")).column("key")[0].as_py()
     capsys.readouterr()
     for words, count in (
@@ -216,7 +218,7 @@ def cut_two_files(world: World) -> None:
 
 
 def delete_all_files(world: World) -> None:
-    """Deletes all log files. The position in the resume file still shows that there were files."""
+    """Deletes all log files. The position in the sink's resume file still shows that there were log files."""
     with closing(FileSink(world.site.log)) as sink:
         checkpoint = sink.recover()
         assert checkpoint is not None
@@ -305,7 +307,7 @@ def test_the_service_continues_with_another_cluster(
 def test_the_service_continues_after_the_server_was_restored(
     other_server: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The restore also restores the slot, at a position before the last published change."""
+    """Restoring the server also moves its slot back, to a position before the last published change."""
     with fresh_database(other_server) as dsn:
         world = World(dsn, tmp_path, 7)
         world.begin()

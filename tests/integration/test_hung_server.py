@@ -69,13 +69,13 @@ NEW_TYPE = [
     "ALTER TABLE guest ADD mood mood",
     "INSERT INTO guest VALUES (4, 'name', 'glad')",
 ]
-"""After these statements, the stream must ask the catalogue for the type."""
+"""To decode the changes of these statements, the service must ask the catalogue about the new type."""
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the service ask often what the server waits for. Also makes it reconnect, and not wait, if the slot is in
-    use.
+    """Makes the service ask often what the server waits for. If its slot is in use, the service soon stops waiting for
+    the slot and connects again.
     """
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
@@ -83,8 +83,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def server(starts_servers: None) -> Iterator[PostgresServer]:
-    """A server that only this module uses. Its walsenders soon end a silent connection, and it allows prepared
-    transactions.
+    """A server that only this module uses. Its walsenders end a connection that is silent for a second, and it allows
+    prepared transactions.
     """
     settings = {**SETTINGS, "wal_sender_timeout": "1s", "max_prepared_transactions": "5"}
     with temporary_server(settings=settings) as new_server:
@@ -98,8 +98,8 @@ def site(server: PostgresServer, tmp_path: Path) -> Iterator["HungSite"]:
 
 
 class HungSite(Site):
-    """A service over one table of three rows. The service has short timeouts, and tests can stop the backends of its
-    sessions.
+    """A service that publishes a table of three rows. The service has short timeouts. Tests can stop the server's
+    processes (backends) for its sessions.
     """
 
     def __init__(self, dsn: str, folder: Path) -> None:
@@ -125,13 +125,13 @@ class HungSite(Site):
         """Waits until exactly one session of the service matches the condition. Returns the pid of its backend."""
         deadline = time.monotonic() + PATIENCE_S / 2
         while len(backends := self.sql(SESSIONS.format(condition=f"({condition})"))) != 1:
-            assert time.monotonic() < deadline, f"{len(backends)} sessions are {condition}"
+            assert time.monotonic() < deadline, f"{len(backends)} sessions match {condition}"
             time.sleep(0.02)
         return int(backends[0][0])
 
     @contextlib.contextmanager
     def stopped(self, condition: str) -> Iterator[int]:
-        """Stops the backend of the session that matches the condition, with SIGSTOP, while the body runs."""
+        """Stops the backend of the session that matches the condition, and lets it continue after the body has run."""
         pid = self.pid(condition)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -183,7 +183,7 @@ def test_an_unanswered_query_ends_and_closes_its_connection(site: HungSite) -> N
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_query_may_take_longer_than_the_timeout_if_it_keeps_sending(site: HungSite) -> None:
+def test_a_query_may_take_longer_than_the_timeout_if_the_server_keeps_sending_rows(site: HungSite) -> None:
     slow = "COPY (SELECT pg_sleep(0.3), repeat('x', 10000) FROM generate_series(1, 8)) TO STDOUT"
     with connect(site.dsn, patience=Patience(silence_s=2.0)) as connection, connection.cursor() as cursor:
         with cursor.copy(slow) as copy:
@@ -193,7 +193,7 @@ def test_a_query_may_take_longer_than_the_timeout_if_it_keeps_sending(site: Hung
 
 @contextlib.contextmanager
 def silent_hosts(count: int) -> Iterator[str]:
-    """Yields the connection string of hosts that accept connections and never answer."""
+    """Yields a connection string with `count` hosts. They accept connections but never answer."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         ports = ",".join(str(listener.getsockname()[1]) for listener in listeners)
@@ -244,7 +244,7 @@ def test_the_service_drops_a_hung_session_and_continues(
 
 
 def test_a_sweep_whose_session_hangs_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep searches the changelog for keys that the table may lack. A rebuild of the entity begins one."""
+    """A sweep searches the changelog for keys that the table may lack. The signal `rebuild` begins a sweep."""
     monkeypatch.setattr(sweeper, "SNAPSHOT_INTERVAL_S", 0.0)  # the sweep asks the server after each file that it reads
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)

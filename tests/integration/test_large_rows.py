@@ -1,5 +1,5 @@
-"""Tests that the service can read tables with large rows. It divides a chunk (the rows of one query), if necessary down
-to single rows, and publishes a single row of any size.
+"""Tests that the service can read tables with large rows. The service divides a chunk (the rows of one query), if
+necessary down to single rows, and publishes a single row of any size.
 """
 
 import hashlib
@@ -40,7 +40,9 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def fill(site: Site, rows: int, nbytes: int, first: int = 1) -> None:
-    """Inserts rows with a body of `nbytes` each. The body compresses well, so that all rows fit into few pages."""
+    """Inserts rows whose column `body` holds `nbytes` characters. This text compresses well, so all rows fit into few
+    pages.
+    """
     site.sql(
         f"INSERT INTO item SELECT n, '1', left(repeat(md5(n::text), {nbytes // 32 + 1}), {nbytes}) "
         f"FROM generate_series({first}, {first + rows - 1}) AS n"
@@ -91,8 +93,8 @@ def test_large_rows_that_are_republished_by_key_are_read_in_parts(site: Site) ->
 
 
 def test_the_service_continues_within_a_divided_page_while_rows_are_written(site: Site, seed: int) -> None:
-    """The service is killed in the middle of a page. No change is lost or repeated, and no row returns to an older
-    state.
+    """The service is killed when it has published only some rows of a page. No change is lost or repeated, and no row
+    returns to an older state.
     """
     rows = 8
     fill(site, rows, 5 * MIB)
@@ -122,8 +124,8 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
 
 
 def test_large_rows_are_streamed_among_small_ones(site: Site) -> None:
-    """The rows contain characters of one to four bytes in UTF-8, which must not be split, and characters that JSON
-    escapes.
+    """The large rows contain characters that take several bytes in UTF-8. The service must not split these bytes. Other
+    characters must be escaped in JSON.
     """
     with site.running() as service:
         service.until(site.is_read)

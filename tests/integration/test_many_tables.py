@@ -1,5 +1,5 @@
-"""Tests how the service repairs many small tables after a gap (changes that were lost). It must not read its changelog
-once for each table.
+"""Tests how the service repairs many small tables after a gap (changes that were lost). The service must not read its
+changelog once for each table.
 
 It compares many tables at once, so a few reads are enough.
 """
@@ -84,8 +84,8 @@ def go_over_gap(site: file_site.Site | kafka_site.Site, log: Log, is_repaired: C
 
 
 def check(changelog_reads: list[ChangelogRead]) -> None:
-    """Checks that each entity was read once, and many entities together. To find the deleted rows, the service reads a
-    few more times.
+    """Checks that the service read each entity once, and many entities together. A few more reads are allowed, because
+    the service must find the deleted rows.
     """
     table_reads = [entities for entities, _ in changelog_reads if not set(entities) <= set(NAMES_WITH_DELETES)]
     assert sorted(name for entities in table_reads for name in entities) == NAMES
@@ -119,7 +119,9 @@ def test_many_tables_are_compared_together_on_kafka(
 
 
 def test_only_the_entity_that_cannot_be_read_fails(database: str, broker: Broker, tmp_path: Path) -> None:
-    """The entities that were read together with the broken one are read again without it."""
+    """The service first reads the broken entity together with the other entities. Then it reads the others again
+    without the broken one.
+    """
     names = NAMES[:5]
     fill(database)
     site = kafka_site.Site(database, broker, tmp_path, tables=dict.fromkeys(names, 1))

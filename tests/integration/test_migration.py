@@ -1,4 +1,4 @@
-"""Tests ten alterations of one table while rows are written, and then a change of the key of its entity.
+"""Alters a table ten times while rows are written, and then gives the table's entity another key.
 
 The tests check what each alteration changes in the changelog, and that the whole changelog can be read afterwards.
 """
@@ -42,7 +42,7 @@ class Step:
     """An alteration and its expected effects. The effects are the announced changes, the columns that are read again,
     and whether the service stops until an operator accepts the alteration.
 
-    `after` is a statement that runs after the alteration.
+    If `changes` is None, the service announces no new version. `after` is a statement that runs after the alteration.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Site:
         """)
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Runs the statements in one session. Returns the rows of the last one."""
+        """Runs the statements in one session. Returns the rows of the last statement."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.format(publication=self.name).encode())
@@ -236,8 +236,8 @@ class Site:
 
 
 def caught_up(site: Site) -> Callable[[], bool]:
-    """Returns a function that says whether the table is completely read, and whether all commits before this call are
-    published.
+    """Returns a function that says whether the table is completely read, and whether all commits before the call of
+    `caught_up` are published.
     """
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     [(end,)] = site.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
@@ -290,7 +290,9 @@ def take(site: Site, step: Step, service: Running) -> Running:
 
 
 def change_key(site: Site, service: Running) -> Running:
-    """Gives the entity another key column in the configuration. The next start must accept this change."""
+    """Gives the entity another key column in the configuration. The next start is refused unless the operator accepts
+    this change.
+    """
     service.until(caught_up(site))
     service.stop()
     service.check()

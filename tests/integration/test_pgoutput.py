@@ -4,8 +4,8 @@ encoded again has the same bytes.
 Real servers send the messages, for plain, streamed and two-phase transactions. The messages must include every kind
 that the newest version of the protocol has.
 
-`python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file, which the unit tests
-read.
+`python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file. The unit tests read this
+file.
 """
 
 from collections.abc import Iterator
@@ -114,8 +114,8 @@ def _block_xid(message: Decoded, block_xid: int | None) -> int | None:
 
 
 def _capture(path: Path) -> None:
-    """Writes one message of each shape to `path`. For each message, writes whether it was streamed, its bytes, and the
-    decoded message.
+    """Writes one message to `path` for each combination of mode (plain or streamed), type, table and kind of old row.
+    For each message, writes its mode, its bytes, and the decoded message. Leaves out long messages.
     """
     texts: dict[tuple[object, ...], str] = {}
     with temporary_server(settings=TWO_PHASE) as running:

@@ -96,7 +96,7 @@ class Pair:
 
 
 def execute(server: PostgresServer, *statements: str) -> list[tuple[object, ...]]:
-    """Runs the statements. Returns the rows of the last one."""
+    """Runs the statements. Returns the rows of the last statement."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         last_rows: list[tuple[object, ...]] = []
         for statement in statements:

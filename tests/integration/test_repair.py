@@ -3,8 +3,8 @@
 A *signal* is an operator's request, written into the database's log. A *ghost* is a row that the changelog holds and
 the table lacks.
 
-After `republish`, the service reads some rows or the whole table again. It deletes a ghost only if the signal names its
-key.
+After `republish`, the service reads some rows or the whole table again. It deletes a ghost only if the signal names the
+ghost's key.
 
 After `rebuild`, the service reads the whole table again and deletes all ghosts. To find the ghosts, a *sweep* searches
 the changelog.
@@ -38,7 +38,7 @@ def test_a_republish_of_keys_reads_only_these_keys_again(site: Site) -> None:
     assert site.state("item") == table(site)
 
 
-def test_a_republish_deletes_a_key_that_the_table_lacks_only_once(site: Site) -> None:
+def test_a_republish_deletes_a_ghost_only_once(site: Site) -> None:
     begin(site)
     ghost = {"id": 99, "name": "ghost", "amount": 1}
     plant(site, ("99", ghost))
@@ -77,7 +77,7 @@ def test_a_republish_of_a_table_deletes_no_ghost(site: Site) -> None:
     assert site.state("item") == {**table(site), "99": {"id": 99, "name": "ghost", "amount": 1}}
 
 
-def test_keys_of_every_type_find_their_rows(site: Site) -> None:
+def test_the_rows_of_keys_of_every_type_are_found(site: Site) -> None:
     """The service searches the whole table for keys that it cannot convert to a value of the column's type."""
     site.sql(
         "CREATE EXTENSION citext", "CREATE TYPE mood AS ENUM ('so so', 'it''s')", "CREATE DOMAIN code AS varchar(9)"

@@ -2,7 +2,8 @@
 each fail point in turn.
 
 A repair reads the table again. Then a *sweep* searches the changelog for ghosts, and deletes them. A *ghost* is a row
-that the changelog holds and the table lacks. A *fail point* is a step of the service at which a test can kill it.
+that the changelog holds and the table lacks. A *fail point* is a step of the service at which a test can kill the
+service.
 """
 
 import random

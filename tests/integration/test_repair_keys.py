@@ -1,4 +1,5 @@
-"""Tests signals with keys that no row can have. The service continues, and finds the rows of the signal's other keys.
+"""Tests signals with keys that no row can have. The service must continue, and find the rows of the signal's other
+keys.
 
 A *signal* is an operator's request, written into the database's log. `republish` requests that some rows are read
 again.
@@ -39,7 +40,7 @@ WHERE t.typtype IN ('b', 'e', 'd', 'r', 'm') AND t.typcategory <> 'A'
     AND t.typnamespace <> 'information_schema'::regnamespace
 ORDER BY 1
 """
-"""All types except arrays and composite types. The fixture `kinds` adds a few of these."""
+"""All types except arrays and composite types. The fixture `kinds` adds a few arrays and a composite type."""
 
 VALUES = (
     "2", "a", "pg_class", "so so", "2026-01-02", "12:00", "1 day", "10.0.0.1", "08:00:2b:01:02:03",

@@ -1,5 +1,5 @@
-"""Tests that the service obeys a signed signal once. It refuses a copy of the signal, whichever role sends the copy,
-and however old the signal is.
+"""Tests that the service obeys a signed signal once. It must refuse a copy of the signal, whichever role sends the
+copy, and however old the signal is.
 
 A *signal* is an operator's request, written into the database's log.
 """
@@ -32,8 +32,8 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stranger(site: Site) -> Iterator[str]:
-    """Yields a connection string of a role that may only log in. Also creates a replication slot, which the test uses
-    to copy signals from the database's log.
+    """Yields a connection string of a role that may only log in. Also creates a replication slot; through this slot,
+    the test copies signals from the database's log.
     """
     role = f"stranger_{site.name}"
     site.sql(
@@ -49,7 +49,7 @@ def signal(site: Site, do: Do, id_: str) -> None:
 
 
 def copied_signal(site: Site) -> str:
-    """Returns the content of the only signal since the last call."""
+    """Returns the content of the signal that was sent since the last call. There must be exactly one."""
     [(data,)] = site.sql(NEW_MESSAGES.format(name=site.name))
     return str(data).partition("content:")[2]
 

@@ -1,5 +1,5 @@
-"""Tests that the service notices if its server was restored to an earlier point. It must also notice this if the server
-stayed on its timeline, and if the server's log has since grown past all published positions.
+"""Tests that the service notices if its server was restored to an earlier point. It must notice this even if the server
+kept its timeline, and even if the server's log has since grown past all published positions.
 
 A *signal* is an operator's request, written into the database's log.
 """
@@ -50,7 +50,7 @@ def site(restorable: PostgresServer, tmp_path: Path, own_name: str) -> Site:
 
 
 def publish(site: Site, key: str) -> None:
-    """Runs the service until it has published a key."""
+    """Runs the service until it has published the row with this key."""
     with site.running() as running:
         running.until(lambda: key in site.state("orders"))
 
@@ -74,7 +74,7 @@ def restore(server: PostgresServer, copy: Path) -> None:
 
 
 def pass_end(site: Site, lsn: int, statement: str) -> None:
-    """Repeats the statement, each time in a new transaction, until the server's log has passed a position."""
+    """Repeats the statement, each time in a new transaction, until the server's log has passed the position `lsn`."""
     is_past = False
     while not is_past:
         [(is_past,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
@@ -97,7 +97,7 @@ ELSEWHERE = "INSERT INTO other SELECT generate_series(1, 100)"
     [(18, ELSEWHERE), (14, "INSERT INTO orders SELECT coalesce(max(id), 0) + 1 FROM orders")],
     indirect=["restorable"],
 )
-def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterwards(
+def test_a_server_restored_on_the_same_timeline_is_refused_whatever_is_written_to_it(
     restorable: PostgresServer, site: Site, statement: str
 ) -> None:
     copy = copy_data(restorable)
@@ -143,7 +143,7 @@ def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Pos
 
 def test_transactions_that_the_server_sends_twice_are_handled_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server sends a transaction again if the service ended before it confirmed the transaction. In this test, the
-    transaction is a signal, which leaves no row in the changelog.
+    transaction only sends a signal. So no row of the changelog shows that the service has handled the transaction.
     """
     monkeypatch.setattr(source.PostgresSource, "confirm", lambda *_: None)
     site.sql("INSERT INTO orders VALUES (2, 'second')")

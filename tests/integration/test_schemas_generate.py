@@ -1,5 +1,5 @@
-"""Tests on real tables that `changelog schemas generate` writes a schema file for each entity. It must keep what people
-have added to a file.
+"""Tests that `changelog schemas generate` writes a schema file for each entity, from real tables. It must keep what
+people have added to a file.
 """
 
 import json

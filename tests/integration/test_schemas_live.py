@@ -43,7 +43,7 @@ def check(site: Site, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[
 
 
 def findings(result: dict[str, Any], entity: str = "orders") -> list[str]:
-    """Returns the findings about one file, each as line, rule and path. Checks that the other files are unchanged."""
+    """Returns the findings about the entity's file, each as line, rule and path. Checks that all other files match."""
     [verdict] = [other for other in result["verdicts"] if Path(other["file"]).stem == entity]
     assert all(other["state"] == "unchanged" for other in result["verdicts"] if other is not verdict)
     return [f"{finding['line']}: {finding['rule']} {finding['path']}" for finding in verdict["findings"]]

@@ -1,5 +1,5 @@
-"""Tests, with a real server, tables that are renamed or dropped before the service has read them. An error of the kind
-ALTERED must then make the service plan its reads again.
+"""Tests, with a real server, tables that are renamed or dropped before the service has read them. The read must then
+fail with an error of the kind ALTERED, because this error makes the service plan its reads again.
 """
 
 import time
@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 from tests.unit.postgres.messages import entity as make_entity
 
 
-def test_a_table_that_is_renamed_before_its_first_chunk_asks_for_a_new_plan(database: str) -> None:
+def test_a_rename_before_the_first_chunk_is_an_error_of_the_kind_altered(database: str) -> None:
     with connect(database, settings=SETTINGS) as connection:
         connection.execute("CREATE TABLE public.hall (id int PRIMARY KEY)")
         connection.execute("ALTER TABLE public.hall RENAME TO lobby")
@@ -36,9 +36,9 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
 
 
 @pytest.mark.parametrize("schema", ["public", "gone"])
-def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str) -> None:
-    """A leaf is a partition, or a table without partitions. The plan names a leaf that no longer exists. In one case,
-    its schema does not exist either. So the leaf was dropped or renamed.
+def test_a_leaf_that_disappeared_is_an_error_of_the_kind_altered(database: str, schema: str) -> None:
+    """A leaf is a partition, or a table without partitions. The plan of this test names a leaf that does not exist, as
+    if the leaf had been dropped or renamed since. In one case, the leaf's schema does not exist either.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")

@@ -32,7 +32,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
 def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
-    """A server that only this test uses, because it holds back changes from every reader."""
+    """A server that only this test uses, because the server holds back changes from every reader."""
     with temporary_server(postgres_bin(request.param), settings=SETTINGS) as new_server:
         yield new_server
 
@@ -55,7 +55,7 @@ def site(server: PostgresServer, tmp_path: Path) -> Site:
     return new_site
 
 
-def test_a_signal_does_not_wait_for_a_synchronous_standby(site: Site) -> None:
+def test_sending_a_signal_does_not_wait_for_a_synchronous_standby(site: Site) -> None:
     site.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{AWAY}'")
     reload(site.dsn)
     with connect(site.dsn, patience=Patience(silence_s=2.0)) as connection:
@@ -112,8 +112,10 @@ def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Postgr
         running.until(lambda: site.state("guest").keys() == {"1", "2"} and running.phase == "streaming")
 
 
-def test_the_reason_names_a_standby_slot_that_does_not_exist(site: Site) -> None:
-    """This can happen after a promotion: the setting of the former primary names a slot that the new primary lacks."""
+def test_a_standby_slot_that_does_not_exist_is_reported(site: Site) -> None:
+    """This can happen after a promotion: the new primary has the setting of the former primary, but not the slot that
+    the setting names.
+    """
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, GONE)

@@ -1,7 +1,8 @@
 """Tests that a service with a `[state]` adds old rows and unchanged values to its messages if PostgreSQL's log lacks
 them.
 
-A `[state]` is a local store of the current row of every key. By default, the log has at most the keys of old rows.
+A `[state]` is a local store of the current row of every key. By default, PostgreSQL's log has at most the keys of old
+rows.
 """
 
 import json
@@ -82,7 +83,7 @@ def statuses(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [finding["status"] for finding in findings if any(text in finding["message"] for text in texts)]
 
 
-def test_check_asks_for_whole_rows_only_without_a_state(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_asks_for_whole_old_rows_only_where_needed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """With a state, whole old rows are needed in the log only if columns outside the key choose the partition."""
     assert statuses(site, capsys) == []
     site.configure(ENTITY)

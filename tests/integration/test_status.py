@@ -35,7 +35,9 @@ def status(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, di
     return code, text + output.err, json.loads(output.out)
 
 
-def test_status_without_its_database_shows_the_rest(stopped_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_the_database_shows_what_else_it_knows(
+    stopped_site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     stopped_site.configure(GUEST, dsn=make_conninfo(stopped_site.dsn, port=1))
     code, text, state = status(stopped_site.config, capsys)
     assert code == 3

@@ -1,9 +1,9 @@
 """Tests that the service notices edits of the publication, changes of keys, and tables that exchange their names. It
 must then repair the changelog.
 
-The database's log does not show such changes. The service notices them when it reads the catalogue: at intervals, and
-at some events of the stream. In these tests, a *reading* is one such read of the catalogue. If the event trigger
-`ddl.SCRIPT` is installed, the log says when a table or the publication was edited.
+The database's log does not show such changes. The service notices them when it reads the catalogue. It does so at
+intervals, and when the stream describes a table. In these tests, a *reading* is one such read of the catalogue. If the
+event trigger `ddl.SCRIPT` is installed, the log says when a table or the publication was edited.
 """
 
 from pathlib import Path
@@ -283,7 +283,7 @@ def test_after_a_change_of_the_keys_type_no_old_keys_remain(site: Site, running:
         service.until(lambda: set(site.state("item")) == {f"{n}.00" for n in (*range(1, ROWS + 1), 50)})
 
 
-def test_a_key_that_grows_to_bigint_is_not_read_again(site: Site) -> None:
+def test_a_table_whose_key_grows_to_bigint_is_not_read_again(site: Site) -> None:
     site.configure(ITEM + PUBLISH_INCOMPATIBLE)
     with site.running() as service:
         service.until(site.is_read)

@@ -1,7 +1,7 @@
 """Tests that the service repairs the changelog after a partition was truncated, detached, dropped or attached.
 
-The log does not show this as a change of the partitioned table. The service notices it when it reads the catalogue. In
-these tests, a *reading* is one such read. A reading also takes place when the stream describes a table, for example
+The log shows none of these as a change of the partitioned table. The service notices them when it reads the catalogue.
+In these tests, a *reading* is one such read. A reading also takes place when the stream describes a table, for example
 before the first row of a partition.
 """
 

@@ -1,7 +1,7 @@
 """Tests, with a PostgreSQL server as the oracle, that the conversion of values to JSON loses nothing.
 
-The server prints values, and our codec converts the texts to JSON. The test converts the JSON back to text, which the
-server must read as the same values.
+The server prints each value as text, and our codec converts this text to JSON. The test converts the JSON back to a
+text for the server. The server must read this text as the same value.
 """
 
 import base64
@@ -64,7 +64,9 @@ class Oracle:
         return self.catalog.resolve(result.ftype(0)), result.fmod(0), [text for text in texts if text is not None]
 
     def unequal(self, sql_type: str, left: Sequence[str], right: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Returns the pairs of texts whose values are not the same, compared bit by bit."""
+        """Pairs each text in `left` with the text in `right` at the same place. Returns the pairs whose values differ
+        in any bit.
+        """
         return self.connection.execute(
             f"SELECT a, b FROM unnest(%s::text[], %s::text[]) AS t (a, b)"
             f" WHERE record_image_ne(ROW(a::{sql_type}), ROW(b::{sql_type}))",
@@ -162,7 +164,9 @@ def mapping(members: dict[str, bytes], type_: PgType) -> str:
 
 
 def check(oracle: Oracle, sql_type: str, inputs: Sequence[str]) -> None:
-    """Checks that the server reads each published value as the value of its input."""
+    """Checks that the server reads each published value as the value of its input. Also checks that an input has the
+    same canonical text as the first input exactly if both are published as the same value.
+    """
     type_, typmod, texts = oracle.read(sql_type, inputs)
     codec = codec_for(type_, typmod)
     values = [codec.to_json(text) for text in texts]
@@ -223,7 +227,7 @@ def test_the_server_reads_back_infinite_intervals(oracle: Oracle) -> None:
     check(oracle, "interval", ["infinity", "-infinity"])
 
 
-def test_arrays_with_explicit_bounds_stay_text(oracle: Oracle) -> None:
+def test_arrays_with_explicit_bounds_are_published_as_text(oracle: Oracle) -> None:
     check(oracle, "int[]", ["[0:2]={1,2,NULL}", "[-1:0][2:2]={{1},{2}}", "{}", "{{{{{{1}}}}}}"])
 
 

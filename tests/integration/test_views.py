@@ -1,4 +1,6 @@
-"""Tests that `changelog views serve` answers with the rows that PostgreSQL has, while the service publishes them."""
+"""Tests that `changelog views serve` answers with the rows that PostgreSQL has, while the service publishes changes of
+these rows.
+"""
 
 import contextlib
 import io

@@ -1,5 +1,5 @@
-"""Computes in plain Python the tables that the job `blame` must write. They hold the change that set each attribute of
-each row, and the number of changes of each service.
+"""Computes in plain Python the tables that the job `blame` must write. One table holds the change that set each
+attribute of each row. The other counts the changes of each service.
 """
 
 from collections import Counter
@@ -40,7 +40,9 @@ def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
 
 
 def changes_of(records: Iterable[Record], until: Position) -> list[Record]:
-    """Returns the records up to a position, in order, without repeats. A truncate counts once for all partitions."""
+    """Returns the records up to a position, sorted by position. A repeated record counts once, and so does a truncate,
+    which has a record in each partition.
+    """
     once = {(record.entity, position_of(record)): record for record in records if position_of(record) <= until}
     return sorted(once.values(), key=position_of)
 

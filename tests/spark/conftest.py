@@ -15,7 +15,7 @@ from tests.spark.ran import Ran, Run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets tests with Spark leave sockets open, which the fixture `sockets` closes later."""
+    """Lets tests with Spark leave sockets open. The fixture `sockets` closes them later."""
     for item in items:
         if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     """Collects garbage after each test with Spark, because pyspark keeps the sockets of `collect` open until then.
 
-    Without this, a warning of an unclosed socket could fail a later test.
+    Without this, a warning about an unclosed socket could fail a later test.
     """
     yield
     if "spark" in request.fixturenames:

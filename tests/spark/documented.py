@@ -79,7 +79,7 @@ def announcements() -> list[Record]:
 
 
 def guest_parts(view: Mapping[str, Any] = VIEW) -> list[ViewPart]:
-    """Returns the parts of the view."""
+    """Returns the parts of the view: one for its own rows, and one for each of its arrays."""
     return parts_of("guests", ViewConfig.model_validate(view), dict.fromkeys(ENTITIES, GUEST_COLUMNS))
 
 
@@ -88,7 +88,7 @@ def documents(dsn: str) -> list[tuple[Any, ...]]:
 
 
 def expected_documents(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[Any, ...]]:
-    """Returns the documents of the rows, in the form of `documents`."""
+    """Returns the documents that must result from the rows, in the form that `documents` returns."""
 
     def matching(entity: str, names: Sequence[str], **on: object) -> list[dict[str, Any]]:
         return [

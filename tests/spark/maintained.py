@@ -36,7 +36,7 @@ SUMMED = [
 """The columns of `order`. `amount` has a type that can be summed."""
 
 TOTALS = TotalsConfig(by=("status", "note"), sums=("amount", "id"))
-"""Some rows have no status, so that groups with null are compared, too."""
+"""Some rows have no status, so groups with null are compared, too."""
 
 
 def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
@@ -46,7 +46,7 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def table(dsn: str, name: str = "orders") -> dict[str, State]:
-    """The states in a table, in the form of `replay`."""
+    """Returns the rows of a table, in the form that `replay` returns."""
     columns = ", ".join(f'"{column}"' for column in NAMES)
     return {
         key: {
@@ -76,7 +76,7 @@ def scattered(
 ) -> list[list[Record]]:
     """Distributes the changes of these entities over batches, as if partitions were read at different speeds.
 
-    From each partition, a batch takes a share of the remaining changes, which is chosen from `shares`. Some batches are
+    From each partition, a batch takes a random share of the remaining changes: one of `shares`. Some batches are
     applied again later. A row that is created again may get another partition.
     """
     queues: list[list[Record]] = [[] for _ in range(PARTITIONS)]
@@ -111,7 +111,7 @@ def scattered(
 
 
 def maintained(target: ViewTarget, columns: Sequence[Column] = COLUMNS) -> MaintainedView:
-    """Opens the view of `order` in the target. Creates it if there is none."""
+    """Opens the view of `order` in the target. Creates the view if there is none."""
     return maintained_parts(target, [ViewPart(entity="order", columns=columns)])
 
 
@@ -122,7 +122,9 @@ def maintained_parts(
     keep_deleted: timedelta = timedelta(days=7),
     reach: Reach = nowhere,
 ) -> MaintainedView:
-    """Opens a view of these parts in the target where its last run stopped. Creates it if there is none."""
+    """Opens a view of these parts in the target, at the place where the view's last run stopped. Creates the view if
+    there is none.
+    """
     text = target.progress()
     progress = ViewProgress(definition={}) if text is None else parse(text, "the view")
     if text is None:

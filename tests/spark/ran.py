@@ -31,6 +31,6 @@ class Ran:
 
 
 Run = Callable[..., Ran]
-"""A function that runs a job with a configuration file and arguments. It checks that the job's exit code equals its
-argument `code`, which is 0 by default.
+"""A function that runs a job with a configuration file and arguments. It checks that the job's exit code equals the
+argument `code`, by default 0.
 """

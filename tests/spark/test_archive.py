@@ -1,5 +1,5 @@
-"""Tests the job `archive`, which copies a changelog into files by entity and day. Readers must get the same rows as
-before.
+"""Tests that the job `archive` copies a changelog into files, which are divided by entity and day. Afterwards, readers
+must get the same rows as before.
 
 Some tests archive file logs. The others archive rows as if they came from Kafka, and need no broker.
 """
@@ -47,7 +47,9 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""The files that a test writes have the real time. At `NOON + LATER`, all of them are older than `GRACE`."""
+"""The files that a test writes carry the real time at which it wrote them. At `NOON + LATER`, all these files are older
+than `GRACE`.
+"""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
@@ -295,7 +297,7 @@ def archived(run: ArchiveRun) -> list[dict[str, Any]]:
 
 def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
     """The goal of a run is the position up to which it archives. The third run began before the other two, so its goal
-    is earlier. It must not move the position of an entity back.
+    is earlier. The third run must not move the position of an entity back.
     """
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
     goal = Goal(position=later, ends={"order": order_ends(10, 20), "guest": {("booking.guest", 0): 0}})

@@ -33,7 +33,7 @@ MIDNIGHT = date(2026, 11, 21)
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path) -> ArchiveRun:
-    """A run on a file log of `ROWS`, whose closed days (18 to 20 November) are archived."""
+    """A run on a file log of `ROWS`. The closed days of this log, 18 to 20 November, are archived."""
     publish(tmp_path, ROWS)
     run = ArchiveRun(spark=spark, store=local(tmp_path), at=NOON, level_rows=20)
     archive_log(run, tmp_path)
@@ -79,8 +79,8 @@ def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_days_become_levels(spark: SparkSession, run: ArchiveRun, tmp_path: Path) -> None:
-    """The files of all days are merged into one level for each entity. A late row and a closed day are merged with
-    these levels, because the levels are not much larger. In the end, old days are dropped.
+    """The files of all days are merged into one level for each entity. Later, a late row and a day that has closed
+    since are merged with these levels, because the levels are not much larger. In the end, old days are dropped.
     """
     assert compact_levels(run, before=MIDNIGHT) == Merged(files=6, into=4, rows=60)
     assert len(levels(run)) == 2, "one level of each entity"
@@ -143,7 +143,9 @@ def test_a_run_that_stops_changes_nothing_for_readers(run: ArchiveRun, tmp_path:
 
 
 def test_if_two_runs_drop_days_at_the_same_time_the_later_one_fails(run: ArchiveRun, tmp_path: Path) -> None:
-    """The run that ends later fails, because the other run has replaced its files. No row is lost."""
+    """The run that ends later fails, because the other run has replaced the files that it read. No row of the days that
+    are kept is lost.
+    """
     compact_levels(run, before=MIDNIGHT)
 
     def drop(name: str) -> None:

@@ -27,7 +27,9 @@ DEFAULTS = DefaultStamps(general=DEFAULT, by_entity={})
 
 
 def arranged(records: Sequence[Record], rows_max: int) -> list[pa.RecordBatch]:
-    """Returns the changes with the origins (first keys) of their rows, sorted as the job sorts them, in batches."""
+    """Returns the changes in batches, sorted as the job sorts them. Each change gets the columns `ORIGIN`, which
+    identify its row.
+    """
     moves = [
         Move(position=str(position_of(change)), entity=change.entity, old=change.moved_from.key, new=change.place.key)
         for change in records

@@ -83,7 +83,7 @@ def error_of(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def publish(path: Path) -> None:
-    """Writes a log with one file for each day. The first two days are closed."""
+    """Writes a log with one file for each day. The first two days are closed: an archive may have them."""
     sink = FileSink(path)
     sink.recover()
     for n in range(1, 5):
@@ -139,7 +139,7 @@ def test_an_output_that_is_a_file_is_not_overwritten(error_of: ErrorOf, tmp_path
 
 
 def test_a_change_that_cannot_be_read_is_named_by_its_position(error_of: ErrorOf, tmp_path: Path) -> None:
-    publish(tmp_path / "log")  # the provenances in this log have only one member
+    publish(tmp_path / "log")  # a provenance in this log has only one member; `blame` needs more
     error_line = error_of(FILES, "blame", 'path = "log"', code=3)
     position = r"00000001/000000000000000[1-4]/00000000"
     assert re.fullmatch(
@@ -152,7 +152,7 @@ def test_a_change_that_cannot_be_read_is_named_by_its_position(error_of: ErrorOf
 
 @pytest.fixture(scope="module")
 def settings(broker: Broker) -> KafkaSettings:
-    """A topic that contains a message whose schema is in no registry."""
+    """The settings of a sink. Its topic `order` contains a message whose schema is in no registry."""
     fetched("jars")
     broker_client = client.Client(bootstrap_servers=broker.bootstrap_servers)
     settings = KafkaSettings(client=broker_client, name="app", prefix="bad-schema")

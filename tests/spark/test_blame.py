@@ -1,5 +1,5 @@
-"""Tests that the job `blame` finds the change that set each attribute of each row. Plain Python, which reads the
-changes key by key, must find the same changes.
+"""Tests that the job `blame` finds the change that set each attribute of each row. An implementation in plain Python
+reads the changes key by key, and must find the same changes.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from tests.spark.test_views import stamped, transactions
 from tests.unit.records import BEGIN, record
 from tests.unit.sinks.material import checkpoint
 
-__all__ = ["topics"]  # pytest uses this imported fixture, which has its own topic prefix
+__all__ = ["topics"]  # pytest uses this imported fixture, which gives each test its own topics
 
 CONFIG = """
 name = "booking"
@@ -73,7 +73,7 @@ class Site:
 
 
 def workload() -> list[Record]:
-    """Changes with nested json, truncates, rows that move to another key, and values that the log did not send.
+    """Returns changes with nested JSON, truncates, rows that move to another key, and values that the log did not send.
 
     A stamp says who made a change. Each transaction has its own identifier in its stamp, and about a third of the
     transactions have the stamp of a session.
@@ -106,7 +106,9 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def blame(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Runs the job with the configuration in a folder. Returns its summary, with its standard error as `stderr`."""
+    """Runs the job with the configuration in a folder. Returns the job's summary, to which `stderr` adds the job's
+    standard error.
+    """
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         exit_code = main(JOB, ["--config", str(folder / "changelog.toml"), *arguments])

@@ -1,8 +1,8 @@
 """Tests that a row's changes are found under all keys that it had. Other rows may have had the same keys before it, or
 may get them later.
 
-The *origin* of a row identifies it. The origin is the row's first key. If another row had this key before, the origin
-also has the position at which the other row left the key. A *move* is a change of a row's key.
+The *origin* of a row identifies the row. It is the row's first key. If another row had this key before, the origin also
+has the position at which the other row left the key. A *move* is a change of a row's key.
 """
 
 from collections.abc import Sequence

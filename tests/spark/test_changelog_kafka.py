@@ -129,7 +129,7 @@ def _is_complete(log: Any) -> bool:
 
 
 def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
-    """Returns the rows sorted by position, without the service's name, which differs between the changelogs."""
+    """Returns the rows sorted by position. Leaves out the service's name, because it differs between the changelogs."""
     rows = [row.asDict() for row in changes.drop(PARTITION, OFFSET).collect()]
     rows.sort(key=lambda row: (row["position"], row["partition"]))
     for row in rows:

@@ -1,4 +1,5 @@
-"""Tests the job `derive_deltas` from topics to topics: runs that are killed or repeated, and bad input.
+"""Tests that the job `derive_deltas` reads changes from topics and writes deltas to topics. Runs are killed, repeated,
+or given bad input.
 
 A *delta* describes, as a patch, what one change did to its row.
 """
@@ -51,7 +52,7 @@ from tests.spark.derived import checkpoint, config, position, same, summary, tab
 
 
 def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subprocess.CompletedProcess[bytes]:
-    """Runs a job in a process of its own, with a fail point."""
+    """Runs a job in a process of its own. The process crashes at the fail point `crash_at`."""
     jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
     hasty = f"{HASTY_SPARK} --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false"
     options = f"--master local[2] --jars {jars} --driver-memory 1g {hasty} pyspark-shell"
@@ -110,7 +111,7 @@ class Topics:
         settled(self.settings.client, [(name, number) for name in names for number in range(PARTITIONS)])
 
     def repartition(self, entity: str, partitions: int) -> str:
-        """Begins a new topic of the entity. Returns the position of the last row before it."""
+        """Begins a new topic of the entity. Returns the position of the last row in the old topic."""
         with closing(KafkaSink(self.settings, JSON)) as sink:
             stored = sink.recover()
             assert stored is not None
@@ -153,8 +154,8 @@ class Topics:
 def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
     """Returns settings for topics that are never compacted.
 
-    The changes of the workload are of a fixed day, and jobs refuse to continue if a message is older than
-    `min.compaction.lag.ms`.
+    All changes of the workload have the same fixed day. If topics could be compacted, the jobs would refuse to
+    continue, because the messages are older than `min.compaction.lag.ms`.
     """
     lags = {"min.compaction.lag.ms": str(2**62), "max.compaction.lag.ms": str(2**63 - 1)}
     return KafkaSettings(

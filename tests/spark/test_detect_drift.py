@@ -92,7 +92,7 @@ def service(site: Site) -> Iterator[Running]:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Run:
-    """Returns a function that runs the job over the site."""
+    """Returns a function that runs the job on this site."""
     return partial(run, JOB, site.config, "--out", str(tmp_path / "drift"))
 
 

@@ -1,5 +1,5 @@
 """Tests that the job `detect_drift` compares nothing if the result would not be exact. Also tests that a commit that is
-in the log, but not yet visible, does not count as drift.
+in the log, but not yet visible, does not count as *drift*: as a difference between a table and its changelog.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Tests that the job `detect_drift` needs only the interface `Database`: it runs on a database in memory.
 
 The service and its repairs use the same interface. *Drift* is a difference between a table and its changelog. The tests
-cause it by editing the tables without a trace in the log.
+cause drift by editing the tables without a trace in the log.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ partitions = 3
 
 
 class Shop:
-    """The database, the running service, and the job over both."""
+    """A database, the running service that publishes it, and the job that compares it with its changelog."""
 
     def __init__(self, site: Site, database: MemoryDatabase, service: Running, run: Run) -> None:
         self.site, self.database, self.service, self._run = site, database, service, run
@@ -69,7 +69,7 @@ class Shop:
 
 @pytest.fixture
 def shop(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A service that has read all tables. The wiring is replaced, so that it always opens the database in memory."""
+    """A service that has read all tables. A replacement of the wiring always opens the database in memory."""
     database = MemoryDatabase(World(Random(7), TABLES))
     facade: Database = database
     monkeypatch.setattr(sources, "PostgresDatabase", lambda _settings: facade)

@@ -1,6 +1,6 @@
-"""Tests `detect_drift --repair`. The job compares tables with their changelog, and signals the differences (*drift*) to
-the service. The service repairs each entity as the configuration says, and the next run of the job verifies the
-repairs.
+"""Tests `detect_drift --repair`. The job compares tables with their changelog, and sends the differences (*drift*) to
+the service as signals. The service repairs each entity as the configuration says, and the next run of the job verifies
+the repairs.
 """
 
 import threading
@@ -60,7 +60,7 @@ def site(server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def detect(run: Run, site: Site) -> Run:
-    """Returns a function that runs the job over the site."""
+    """Returns a function that runs the job on this site."""
     return partial(run, JOB, site.config)
 
 
@@ -92,8 +92,8 @@ def made_up(key: int) -> Edit:
 
 
 def members(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns these members of each entity's report. Members of `action` and `history` inside the report count as its
-    own.
+    """Returns these members of each entity's report. The members of `action` and `history` count as members of the
+    report itself.
     """
     return {
         name: tuple({**entity, **entity["action"], **entity["history"]}[member] for member in names)
@@ -137,7 +137,9 @@ def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, dete
     signals = {id_ for repaired in repairs.values() if repaired for id_ in repaired["signals"]}
     outcomes = Repairs.parse(site.checkpoint.repairs).ended
     assert outcomes.keys() == signals
-    assert sorted(outcomes.values()) == ["done"] * (len(signals) - 1) + ["done, 1 absent"]  # the made-up key is absent
+    assert sorted(outcomes.values()) == ["done"] * (len(signals) - 1) + [
+        "done, 1 absent"
+    ]  # the table lacks the made-up key
     for name in ("few", "whole", "many"):
         assert site.state(name) == {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json(t) FROM {name} AS t")}
     assert {op for op, _ in site.ops("few")[ROWS:]} == {"read", "delete"}
@@ -164,7 +166,9 @@ def test_a_comparison_waits_for_a_repair_that_was_requested_before(site: Site, d
 
 
 def _wake_once_fenced(site: Site, service: Service) -> None:
-    """Wakes the paused service when the comparison holds its locks, which a comparison takes before its snapshot."""
+    """Wakes the paused service once the comparison holds its locks. A comparison takes its locks before it takes its
+    snapshot.
+    """
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
     deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:

@@ -1,6 +1,8 @@
-"""Tests `detect_drift --source`, which compares the changelog with a copy of a table in another store.
+"""Tests `detect_drift --source`. With this option, the job compares the changelog with a copy of a table in another
+store.
 
-Such a copy may be late. So if keys differ, the job waits `--settle` seconds, and compares these keys a second time.
+Such a copy may be late. So if keys differ, the job waits `--settle` seconds, and then compares these keys a second
+time.
 """
 
 import re
@@ -82,7 +84,7 @@ def site(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def copy(spark: SparkSession, site: Site) -> DataFrame:
-    """A copy of the table in the types of another store."""
+    """A copy of the table, with types as another store may have them."""
     rows = site.sql(
         "SELECT id, shop, note, price, ratio, amount, at, local::text, day, open, raw, doc::text, uid::text FROM sale"
     )
@@ -96,8 +98,8 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
-    """Returns a function that compares the changelog with a table over JDBC, or with a data frame. It writes a data
-    frame as Parquet first.
+    """Returns a function that compares the changelog with a table over JDBC, or with a data frame. A data frame is
+    first written as Parquet, and the job reads these files.
     """
 
     def detect(source: DataFrame | Mapping[str, str], *arguments: str, code: int = 0, site: Site = site) -> Ran:
@@ -192,7 +194,7 @@ def test_a_key_that_changes_during_the_comparison_is_left_out(
     assert detect(changed, code=1, site=own).drifted() == {'["1","5"]': ("changed", ["note"])}
 
 
-def test_masked_columns_compare_by_their_masks(
+def test_masked_columns_are_compared_by_their_masked_values(
     server: PostgresServer, spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
     with fresh_database(server) as dsn:
@@ -241,7 +243,7 @@ def test_a_column_that_cannot_be_compared_is_refused_by_name(
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("type_", [*Primitive, Decimal(precision=12, scale=2)], ids=str)
-def test_a_refused_column_is_accepted_with_the_type_in_the_hint(
+def test_a_refused_column_is_accepted_once_it_has_the_type_in_the_hint(
     spark: SparkSession, type_: ColumnType, masked: bool
 ) -> None:
     masks = Masks(kinds={"value": "sha256"} if masked else {}, hmac_key=b"a secret of sixteen")

@@ -33,7 +33,7 @@ REFERENCE = "CREATE TABLE note (guest text REFERENCES guests)"
 LASTING = """SELECT oid, relacl::text, (SELECT array_agg(prpubid) FROM pg_publication_rel WHERE prrelid = guests.oid),
     'own'::regclass::oid, (SELECT count(*) FROM pg_index WHERE indrelid = guests.oid)
     FROM pg_class guests WHERE relname = 'guests'"""
-"""What stays when the view is built again."""
+"""Selects what must stay the same when the view is built again."""
 
 
 def test_documents_are_served_from_a_topic(

@@ -65,7 +65,9 @@ documents = st.lists(
 
 
 def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[str, Any]]:
-    """Folds one change for each document. Without `whole`, reads them row by row. Returns the states sorted by key."""
+    """Folds one change for each document. Without `whole`, reads the documents row by row. Returns the states sorted by
+    key.
+    """
     count = len(documents)
     constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é", "context": "{}"}
     columns = {name: pa.array([value] * count) for name, value in constants.items()}

@@ -124,7 +124,7 @@ def _refuse_another_view(config: Path, run: Run, dsn: str) -> None:
 NUMBERS = (0.0, -0.0, 1.0, 0.1, 16777217.0, 1e15, 123456789012345678.0, 1e16, 1e-7, 1.5e300, 3.4e38, 5e-324)
 
 
-def test_values_are_those_of_rebuilt_documents(config: Path, run: Run, dsn: str) -> None:
+def test_maintained_documents_have_the_values_of_rebuilt_documents(config: Path, run: Run, dsn: str) -> None:
     rows: list[Mapping[str, Any]] = [FULL, {"id": 2, "doc": None}]
     rows += [{"id": 3 + n, "single": number, "double": number} for n, number in enumerate(NUMBERS)]
     rows += [
@@ -153,7 +153,9 @@ CLAIMS = """SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
 def test_late_and_repeated_batches_and_crashes_do_no_harm(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
-    """Each batch may crash once, before or after it is applied. Then the target is opened again."""
+    """The first batch crashes before it is applied, and the second batch after it is applied. After each crash, the
+    target is opened again, and the batch is repeated.
+    """
     chance, workload = random.Random(seed), Guests(random.Random(seed + 1))
     records = [change for transaction in workload.transactions(60) for change in transaction]
     batches = scattered(records, chance, shares=(0.7, 1), entities=ENTITIES)
@@ -189,7 +191,7 @@ def _change(entity: str, op: Op, key: int, commit: int, unavailable: Sequence[st
 
 
 def test_a_row_belongs_to_the_rows_that_its_values_name(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    """Each step has a batch of changes, and the sessions that guests 1 and 2 must have once it is applied."""
+    """Each step has a batch of changes, and the sessions that guests 1 and 2 must have once the batch is applied."""
     created = [_change("guest", Op.CREATE, 1, 2), _change("guest", Op.CREATE, 2, 2)]
     moved = [_change("session", Op.UPDATE, 5, 4, guest_id=2), _change("session", Op.UPDATE, 6, 4, guest_id=None)]
     steps: list[tuple[list[Record], dict[int, list[int]]]] = [
@@ -261,7 +263,7 @@ READ = "SELECT coalesce(sum(seq_tup_read), 0)::int FROM pg_stat_user_tables WHER
 def test_the_work_of_a_batch_does_not_depend_on_the_size_of_the_tables(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
-    """The tables have no statistics, as if they had just been filled. Yet no statement reads all of their rows."""
+    """The tables have no statistics, as if they had just been filled. Yet no statement may read all rows of a table."""
     parts = guest_parts()
     batch = [
         _change("session", Op.UPDATE, 5, 1, guest_id=7),

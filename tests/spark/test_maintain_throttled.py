@@ -1,7 +1,7 @@
 """Tests views in which the changes of a throttled service wait. The changes of other services are applied at once.
 
-Each row of a view shows a position. The row must always be the state that it really had at this position, even while
-changes wait. In the end, it must be the row's last state.
+Each row of a view shows a position. The row must always have the values that it really had at this position, even while
+changes wait. In the end, it must have its last values.
 """
 
 import itertools
@@ -63,7 +63,7 @@ class Clock:
 
 @contextmanager
 def opened(dsn: str, to: str, parts: Sequence[ViewPart], reach: Reach = nowhere) -> Iterator[MaintainedView]:
-    """Opens a view where its last run stopped. Creates it if there is none."""
+    """Opens a view at the place where its last run stopped. Creates the view if there is none."""
     until(lambda: query(dsn, CLAIMS) == [(0,)], "the server keeps the claim of a session that has ended")
     totals = TOTALS if to == "orders" else None
     settings = TargetSettings(to=to, dsn=dsn, totals=totals, arrays=parts[1:], reach=reach)
@@ -168,7 +168,9 @@ def _notes(dsn: str) -> dict[int, str]:
 def test_rows_show_states_that_they_really_had_and_end_at_their_last_state(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some runs crash before a batch is applied, and some after. Windows are small, so that there are several."""
+    """The first run may crash before a batch is applied, and the second run after. Windows are small, so there are
+    several.
+    """
     monkeypatch.setattr(file_ranges, "WINDOW_CHANGES", 8)
     chance, clock = random.Random(seed), Clock()
     workload = transactions(seed, 48)
@@ -223,7 +225,7 @@ def _check_history(dsn: str, records: Sequence[Record]) -> None:
 
 @dataclass(slots=True)
 class StampedGuests(Guests):
-    """Generates the same changes. The throttled service makes most of the transactions."""
+    """Generates the changes that `Guests` generates. The throttled service makes most of the transactions."""
 
     def transactions(self, count: int) -> Iterator[list[Record]]:
         for records in Guests.transactions(self, count):
@@ -263,7 +265,7 @@ def test_documents_of_throttled_entities_are_those_of_their_rows(
 
 @dataclass(slots=True)
 class StampedWorkload(Workload):
-    """Generates the same changes. The throttled service makes about half of the transactions."""
+    """Generates the changes that `Workload` generates. The throttled service makes about half of the transactions."""
 
     def transactions(self, count: int) -> Iterator[list[Record]]:
         for records in Workload.transactions(self, count):
@@ -272,7 +274,7 @@ class StampedWorkload(Workload):
 
 
 def _ticking(per_second: int) -> ChangeRate:
-    """Returns a rate for which a second passes whenever it looks at its clock."""
+    """Returns a rate whose clock advances by one second whenever the rate reads it."""
     clock = itertools.count()
     return ChangeRate(per_second, lambda: float(next(clock)))
 
@@ -340,7 +342,7 @@ def test_a_run_ends_once_the_waiting_changes_are_applied(
     grow(tmp_path, [[announced(changes[0])], changes])
     ran = run(JOB, config, *ARGUMENTS)
     assert (ran.summary["rows"], ran.summary["waiting"]) == (4, 0)
-    assert ran.summary["batches"] >= 2, "the first batch had none of the changes"
+    assert ran.summary["batches"] >= 2, "in the first batch, all changes must wait"
     assert ran.lines == ["maintain_view: 4 changes of nightly-batch wait"]
     assert len(table(database)) == 4
     for ignored in (("--drop-service", BATCH), ("--keep-service", "shop")):

@@ -58,7 +58,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "maintain-views.md"
 TRANSACTIONS = 60
 END = Position(9, 0, 0)
 LONG_NAMES = ("x" * 56 + "é", "x" * 56 + "ł")
-"""Names of columns that are the same after `count_` is added and PostgreSQL has cut them to 62 bytes."""
+"""Two names of columns. If `count_` is put before them, PostgreSQL cuts both to the same 62 bytes."""
 
 CONFIG = """
 name = "booking"
@@ -373,7 +373,7 @@ def test_a_refused_run_changes_nothing(
     assert query(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid") == before
 
 
-def test_other_tables_are_refused(config: Path, run: Run, dsn: str) -> None:
+def test_a_table_that_does_not_fit_the_view_is_refused(config: Path, run: Run, dsn: str) -> None:
     run(JOB, config, *POSTGRES)
     for arguments, message in (
         (("--view", "statuses"), "orders is a view with other columns; use another --to"),

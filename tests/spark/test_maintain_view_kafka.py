@@ -87,7 +87,7 @@ def test_a_table_equals_the_topic_although_a_run_is_killed_and_the_entity_repart
     assert query(topics.dsn, "SELECT to_regclass('orders__batch') IS NOT NULL") == [(True,)]
     assert query(topics.dsn, "SELECT record::json -> 'maintained' ->> 'checkpoint' <> '{}' FROM orders__progress") == [
         (True,)
-    ], "the first batch, whose last change may be a truncate, was applied"
+    ], "the first batch must be applied, even if a truncate at its end left no row"
     assert not topics.is_equal()
     topics.repartition("order", 12)
     topics.grow(15)
@@ -122,7 +122,7 @@ def test_a_view_continues_if_it_has_followed_one_of_the_topics(
     assert progress.definition == {"topics": now if continues else before}
 
 
-def test_the_job_runs_until_sigterm_and_then_stops_where_history_is_lost(
+def test_the_job_runs_until_sigterm_and_is_refused_after_history_was_lost(
     spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished = threading.Event()

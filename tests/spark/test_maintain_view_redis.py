@@ -54,7 +54,7 @@ def redis_server(starts_servers: None) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def client(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the server, which is empty at first."""
+    """A client of the server. The server is empty at first."""
     monkeypatch.setenv("REDIS_URL", redis_server.url)
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         client.flushall()
@@ -69,7 +69,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def states(client: Any) -> dict[str, State]:
-    """The rows of `orders`, in the form of `replay`."""
+    """Returns the rows of `orders`, in the form that `replay` returns."""
     keys = client.smembers("orders:keys")
     assert {f"orders:row:{key}" for key in keys} == {*client.keys("orders:row:*")}
     return {key: _state(client.hgetall(f"orders:row:{key}")) for key in keys}
@@ -118,10 +118,12 @@ def test_late_and_repeated_batches_do_no_harm(
         assert not client.exists("orders:deleted", "orders:deleted:at")
 
 
-def test_a_run_notices_that_another_one_builds_the_view_anew(
+def test_a_run_notices_that_another_run_builds_the_view_anew(
     spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """A run that did not notice this would store its progress, although the other run has removed its rows."""
+    """A run that did not notice this would store its progress, although its rows are gone: the other run has removed
+    them.
+    """
     with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as other_target:
 
         def begin_anew(name: str) -> None:
@@ -176,7 +178,7 @@ def test_redis_follows_a_file_log(
     expected = replay(flat(workload), position_of(workload[-1][-1]))
     assert states(client) == expected
     assert run(JOB, config, *ARGUMENTS).summary["batches"] == 0
-    # A killed run with --rebuild had not yet removed this row.
+    # Imitates a run with --rebuild that was killed before it had removed this row.
     client.hset("orders:progress", "emptying", "1")
     client.hset("orders:row:left", mapping={"id": "1", "_position": "1"})
     client.sadd("orders:keys", "left")
@@ -187,7 +189,7 @@ def test_redis_follows_a_file_log(
     assert client.get("orderly")
 
 
-def test_values_are_as_they_are_published(client: Any, redis_server: RedisServer) -> None:
+def test_values_are_stored_as_they_are_published(client: Any, redis_server: RedisServer) -> None:
     values: dict[str, tuple[ColumnType, object, str]] = {
         "long": (Primitive.LONG, 9007199254740993, "9007199254740993"),
         "open": (Primitive.BOOLEAN, True, "true"),

@@ -1,5 +1,6 @@
-"""Tests the totals of windows and of sessions. After each random batch, they must equal the totals that plain Python
-computes from the rows of the view. Rows come late, move in time and between groups, and are deleted and truncated.
+"""Tests the totals of windows and of sessions. A session is a series of rows without a long pause between two of them.
+After each random batch, the totals must equal those that plain Python computes from the rows of the view. Rows come
+late, move in time and between groups, and are deleted and truncated.
 """
 
 import random
@@ -149,7 +150,7 @@ def _state(rng: random.Random, key: str, position: str) -> Row:
 
 
 def _stored(dsn: str, name: str, by: Sequence[str]) -> Totals:
-    """The sorted totals of a table, with times in UTC."""
+    """Returns the sorted totals of a table, with times in UTC."""
     names = "".join(f"{column}, " for column in by)
     sums = "" if name == "visits" else ", count_amount, sum_amount"
     totals = query(dsn, f"SELECT {names} _start, _end, _count{sums} FROM {name}__totals")

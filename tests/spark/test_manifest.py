@@ -1,4 +1,4 @@
-"""Tests that readers always find the last committed manifest of an archive, whatever file system holds it.
+"""Tests that readers always find the last committed manifest of an archive, whatever file system holds the archive.
 
 A *manifest* lists the files of an archive.
 """
@@ -121,7 +121,7 @@ def test_a_newer_format_is_refused_and_never_skipped(tmp_path: Path) -> None:
 
 
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
-    """Each writer continues from the commits of the others."""
+    """Each writer must continue from the commits of the other writers."""
 
     def add(number: int) -> Callable[[Manifest], Manifest]:
         return lambda before: Manifest(

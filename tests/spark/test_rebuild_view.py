@@ -99,7 +99,7 @@ def workload() -> list[list[Record]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, workload: list[list[Record]]) -> Path:
-    """A configuration, and a log with the first half of the transactions. `grow` adds more of them."""
+    """A configuration, and a log with the first half of the transactions. `grow` adds more transactions."""
     (tmp_path / "changelog.toml").write_text(CONFIG, "utf-8")
     first = next(record for records in workload for record in records if record.entity == "order")
     grow(tmp_path, [[announced(first)], *workload[: TRANSACTIONS // 2]])
@@ -118,7 +118,7 @@ def grow(folder: Path, transactions: list[list[Record]], entities: Sequence[str]
 
 
 def with_schema(folder: Path) -> Path:
-    """Writes the entity's schema. Returns the folder of the schema."""
+    """Writes the schema of the entity `order`. Returns the folder of the schema."""
     schemas = folder / "schemas"
     schemas.mkdir()
     (schemas / "order.avsc").write_text(json.dumps(avro.state_schema("order", SHAPE, ("id",), "booking")), "utf-8")
@@ -178,7 +178,7 @@ def test_a_view_as_of_a_time_ends_before_the_first_later_transaction(
     assert run("--as-of", datetime.now(UTC).isoformat())["position"] == str(position_of(half[-1][-1]))
 
 
-def test_a_condition_selects_rows_and_raw_keeps_their_texts(
+def test_where_selects_rows_and_raw_keeps_the_texts_of_values(
     spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
 ) -> None:
     position = positions(flat(workload[: TRANSACTIONS // 2]), random.Random(3), 1)[0]

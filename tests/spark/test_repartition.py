@@ -93,7 +93,7 @@ def test_deltas_and_an_archive_go_on_in_the_new_topic(spark: SparkSession, topic
     assert sorted(topics.deltas("order.G2.delta")[0]) == [position for position in of_orders if position > last]
 
 
-def test_deltas_and_an_archive_stop_if_a_topic_was_deleted_before_it_was_read(
+def test_both_jobs_stop_if_a_topic_was_deleted_before_they_had_read_it(
     spark: SparkSession, topics: ArchivedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics.grow(4)

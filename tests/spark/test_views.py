@@ -71,7 +71,7 @@ def transactions(seed: int, count: int) -> list[list[Record]]:
 
 
 def stamped(record: Record, stamp: Stamp) -> Record:
-    """Returns a copy of the record with another stamp, which says who made the change."""
+    """Returns a copy of the record with another stamp. A stamp says who made a change."""
     provenance = replace(record.envelope.provenance, stamp=stamp)
     return replace(record, envelope=replace(record.envelope, provenance=provenance))
 
@@ -155,8 +155,8 @@ def stored(path: Path, transactions: Sequence[Sequence[Record]]) -> Path:
 
 def positions(records: Sequence[Record], chance: random.Random, count: int) -> list[Position]:
     """Returns random positions. Some are positions of records, and some lie between the positions of two records."""
-    chosen_ = [choice.envelope.provenance.source.position for choice in chance.choices(records, k=count)]
-    return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in chosen_]
+    record_positions = [choice.envelope.provenance.source.position for choice in chance.choices(records, k=count)]
+    return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in record_positions]
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def frame(spark: SparkSession, folder: Path, records: Sequence[Record]) -> DataF
     return spark.read.schema(ROWS).parquet(str(folder / "changes.parquet"))
 
 
-def test_one_key_on_two_partitions_is_ordered_by_position(spark: SparkSession, tmp_path: Path) -> None:
+def test_changes_of_a_key_in_two_partitions_are_ordered_by_position(spark: SparkSession, tmp_path: Path) -> None:
     at = [Place(key="1", partition=n) for n in (0, 1)]
     records = [
         replace(record(Op.CREATE, '{"id":1,"status":"A"}', commit=1, key="1"), place=at[0]),

@@ -1,5 +1,5 @@
-"""Tests mistakes that an operator can make. The service and the commands report each mistake in one line, and every
-remedy that such a line names works.
+"""Tests mistakes that an operator can make. The service and the commands report each mistake in one line. If this line
+names a remedy, the remedy works.
 """
 
 GUEST = """

@@ -23,7 +23,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    """A service that publishes one table, which has one row."""
+    """A service that publishes a table of one row."""
     new_site = Site(database, tmp_path)
     new_site.sql(GUEST)
     new_site.configure(ONE)
@@ -40,6 +40,6 @@ def stopped_site(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def other_cluster(starts_servers: None) -> Iterator[PostgresServer]:
-    """A server of another cluster, which was started without logical decoding."""
+    """A server of another cluster. It was started without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as server:
         yield server

@@ -21,7 +21,9 @@ from tests.integration.site import Site
 from tests.servers import drop_slots
 
 CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
-"""ESC and OSC, a C1 control, a character that changes the reading direction, DEL, and a carriage return."""
+"""The command that sets a terminal's title (ESC, OSC), a C1 control, a character that changes the reading direction,
+DEL, and a carriage return.
+"""
 
 BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
 """The beginning of the database's name. The part after the line break is an SQL statement."""

@@ -124,7 +124,7 @@ def test_the_service_continues_after_its_database_was_renamed(stopped_site: Site
 # The configuration
 
 
-def test_all_problems_of_a_malformed_configuration_are_reported_at_once(site: Site) -> None:
+def test_all_problems_of_a_malformed_configuration_are_reported_together(site: Site) -> None:
     site.config.write_text(
         """
         name = "Booking!"
@@ -208,11 +208,11 @@ def test_a_publication_that_lacks_a_table_is_refused_until_it_is_repaired(site: 
         running.until(lambda: site.state("guest").keys() == {"1"})
 
 
-def test_a_publication_that_loses_a_table_stops_the_service(
+def test_a_publication_that_no_longer_has_all_changes_stops_the_service(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running service notices the loss when it next reads the catalogue. A stopped service notices it at its next
-    start.
+    """A running service notices the edit of the publication when it next reads the catalogue. A stopped service notices
+    it at its next start.
     """
     monkeypatch.setattr(watch, "READ_INTERVAL_S", 0.1)
     missing_changes = "no longer has all changes of the table public.guest: changes after log position "

@@ -79,13 +79,13 @@ def test_the_service_tells_its_manager_that_it_has_started_is_alive_and_stops(
         with _process(stopped_site) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # a full socket would lose notifications
+            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # reads on: a full socket would lose messages
                 pass
             assert notification == b"STOPPING=1"
             assert process.wait(PATIENCE_S) == 0
 
 
-def test_a_second_signal_stops_at_once(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_stops_the_service_at_once(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, f"loop:read@{5 * PATIENCE_S}")
     with _process(stopped_site) as process:
         _until_logged(stopped_site, '"waiting at a fail point"')  # at this fail point, the service's loop waits

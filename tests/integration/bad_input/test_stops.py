@@ -31,10 +31,10 @@ COMMIT
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Statements that make the service stop when it reads their changes. They run while the service is not running.
+    """Statements that make the service stop with the error `message` when it reads their changes.
 
-    `setup` prepares the table, and `repair` repairs it after the `cause`. The service stops once for each of the last
-    `stops` statements of `cause`.
+    `setup` prepares the table. `cause` makes the changes, and `repair` then repairs the table, both while the service
+    is not running. The service stops once for each of the last `stops` statements of `cause`.
 
     `default_ops` lists the messages that the service publishes after the decision `default`, each as operation and key.
     It is None if `default` is not allowed. `last_key` is the key of a row that is written after the cause.

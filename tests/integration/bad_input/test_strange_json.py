@@ -12,7 +12,7 @@ UNPAIRED = """'"\\ud800"'"""
 
 @pytest.fixture
 def site_with_strange_json(site: Site) -> Site:
-    """A changelog in which rows with this JSON were read, created, changed and deleted."""
+    """A service with a changelog in which rows with such JSON were read, created, changed and deleted."""
     site.sql(
         "CREATE TABLE doc (id int PRIMARY KEY, value json, other json)",
         "ALTER TABLE doc REPLICA IDENTITY FULL",

@@ -1,4 +1,4 @@
-"""Makes the Java processes of these tests run for short times only."""
+"""Starts the Java processes of these tests with options that suit processes of a short life."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from changelog.connectors.servers.kafka import BRIEF
 
 @pytest.fixture(scope="package", autouse=True)
 def brief_java() -> Iterator[None]:
-    """Turns off Java's second compiler for all programs that these tests start: most processes end before it pays off.
-    The tests then need half of the CPU time.
+    """Turns off Java's second compiler for all programs that these tests start: most processes end before this compiler
+    pays off. The tests then need half of the CPU time.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "JAVA_TOOL_OPTIONS", " ".join(BRIEF))

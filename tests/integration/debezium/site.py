@@ -52,7 +52,7 @@ def create_table(dsn: str, rows: int = 0) -> None:
 
 
 class SqliteStore:
-    """A store as an application could write it: one transaction commits the handler's rows and Debezium's offsets."""
+    """Imitates the store of an application: one transaction commits the handler's rows and Debezium's offsets."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -109,7 +109,7 @@ while True:
 
 @contextmanager
 def program(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs PROGRAM until the end of the block, and then kills it."""
+    """Runs PROGRAM until the end of the `with` block, and then kills its process."""
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=output, stderr=output)
     try:

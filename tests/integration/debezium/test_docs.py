@@ -1,7 +1,7 @@
 """Tests the examples in our documentation about Debezium.
 
-The first example is a program that prints the changes of a table. The second is a configuration for SQL Server, which
-is tested without a SQL Server.
+The first example is a program that prints the changes of a table. The second is a configuration for SQL Server. No SQL
+Server runs here; the test checks only that the connector starts and tries to connect.
 """
 
 import os
@@ -26,7 +26,7 @@ ENGINE_PAGE = (HOW_TO / "debezium-engine.md").read_text("utf-8")
 
 
 def install(connector: str, data: Path) -> None:
-    """Puts the connector's jars into the folder that is searched by default if $XDG_DATA_HOME is `data`."""
+    """Links the connector's jars to the folder in which the service looks for them if $XDG_DATA_HOME is `data`."""
     folder = default_folder(CONNECTORS[connector], {"XDG_DATA_HOME": str(data)})
     folder.parent.mkdir(parents=True)
     folder.symlink_to(engine_jars(connector))

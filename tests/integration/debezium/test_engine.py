@@ -91,7 +91,7 @@ def test_a_handler_receives_snapshot_and_stream_and_gets_a_failed_batch_again(
     assert received[0].offset["lsn"] == json.loads(received[0].value or b"")["source"]["lsn"]
 
 
-def test_close_has_no_effect_before_a_run_and_ends_a_run_from_its_handler(
+def test_close_has_no_effect_before_a_run_and_ends_a_run_whose_handler_calls_it(
     database: str, jars: Path, tmp_path: Path
 ) -> None:
     create_table(database, 1)
@@ -124,7 +124,7 @@ def nbytes(batch: RecordBatch) -> int:
     return len(batch.values.data) + len(batch.offsets.data)
 
 
-def test_bytes_in_flight_are_limited_and_a_transaction_continues_after_any_row(database: str, jars: Path) -> None:
+def test_bytes_in_flight_are_limited_and_a_run_can_resume_within_a_transaction(database: str, jars: Path) -> None:
     create_table(database, 1)
     launch = Launch(properties=connector(database), jars=jars, in_flight_bytes=100_000, frame_bytes=20_000)
     process = EngineProcess(launch, {}, [], ignore)
@@ -232,7 +232,7 @@ def _streams(dsn: str) -> bool:
 
 
 def engine_error(properties: dict[str, str], jars: Path, state: Path, *, heap_mib: int = 256) -> ChangelogError:
-    """Runs an engine that must fail. Returns its error, which must be one line."""
+    """Runs an engine that must fail. Checks that its error is one line, and returns the error."""
     engine = DebeziumEngine(properties, store=FileStore(state), jars=jars, heap_mib=heap_mib)
     with pytest.raises(ChangelogError) as error:
         engine.run(lambda _events: None)
@@ -251,7 +251,7 @@ def test_an_error_of_debezium_is_one_line(database: str, jars: Path, tmp_path: P
 
 
 def test_options_of_java_from_the_environment_are_not_logged(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java repeats them on its standard error, and they may hold passwords."""
+    """Java prints these options on its standard error, and the options may hold passwords."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{os.environ['JAVA_TOOL_OPTIONS']} -Dpassword=tool-secret")
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dpassword=launcher-secret")
     lines: list[LogLine] = []

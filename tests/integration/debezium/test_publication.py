@@ -41,7 +41,7 @@ def publication(dsn: str, *tables: str, **more: str) -> Publication:
 
 
 def sql(dsn: str, *statements: str) -> list[tuple[object, ...]]:
-    """Runs each statement in a transaction of its own. Returns the rows of the last one."""
+    """Runs each statement in a transaction of its own. Returns the rows of the last statement."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in statements:
             cursor = connection.execute(statement.encode())
@@ -59,7 +59,7 @@ def findings_of(publication: Publication, stored: list[str] | None = None, *, co
 
 @pytest.fixture
 def dsn(database: str) -> str:
-    """A database whose tables include an inheriting, an unlogged and a partitioned one."""
+    """The connection string of a database with several kinds of tables: plain, inheriting, unlogged and partitioned."""
     sql(
         database,
         "CREATE TABLE a (id int PRIMARY KEY)",
@@ -236,7 +236,9 @@ def site(database: str, tmp_path: Path) -> InProcess:
 
 
 def test_rows_from_before_an_alter_table_at_the_first_start_are_read_correctly(site: InProcess) -> None:
-    """If Debezium created the publication in its own session, PostgreSQL would decode the older rows wrongly here."""
+    """If Debezium created the publication in its own session, PostgreSQL would decode the rows from before the ALTER
+    TABLE wrongly.
+    """
     with site.running() as service:
         service.until(lambda: len(site.messages("orders")) == 40)
         site.sql(

@@ -1,4 +1,4 @@
-"""Tests that the embedded Debezium restores the history of table schemas, which MariaDB's connector needs."""
+"""Tests that the embedded Debezium restores the history of table schemas. MariaDB's connector needs this history."""
 
 import json
 from collections.abc import Callable, Sequence

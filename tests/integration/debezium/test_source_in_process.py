@@ -1,8 +1,8 @@
 """Tests a service that reads a database through a Debezium that it runs itself. No change is lost or repeated if the
 service is restarted or Debezium is killed.
 
-Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint. A
-*gap* is a span of the log whose changes are lost.
+Debezium keeps no schema history for PostgreSQL. For MariaDB, it keeps one, and the service stores this history in the
+checkpoint. A *gap* is a span of the log whose changes are lost.
 """
 
 import json
@@ -79,8 +79,10 @@ def positions(site: InProcess) -> list[str]:
     return [message["value"]["provenance"]["source"]["position"] for message in site.messages("orders")]
 
 
-def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgres: InProcess) -> None:
-    """The snapshot sleeps in its second table until the test kills Debezium, which then begins the snapshot again."""
+def test_rows_deleted_between_an_aborted_snapshot_and_the_next_one_get_a_delete(postgres: InProcess) -> None:
+    """The snapshot sleeps in its second table until the test kills Debezium. The service then starts Debezium again,
+    and the snapshot begins anew.
+    """
     postgres.sql(
         "CREATE TABLE sleeping AS SELECT true",
         "CREATE TABLE zone (id int PRIMARY KEY)",

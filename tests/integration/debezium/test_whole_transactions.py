@@ -1,4 +1,6 @@
-"""Tests that the service publishes the events of a transaction together, even if they are in several partitions."""
+"""Tests that the service publishes the events of a transaction together, even if these events are in several
+partitions.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Runs `changelog views serve` over topics as a process, and kills it."""
+"""Runs `changelog views serve` over Kafka topics, in processes that tests can kill."""
 
 import os
 import re
@@ -28,15 +28,15 @@ serve = {{}}
 entity = "order"
 serve = {{ drop_service = ["{BATCH}"] }}
 """
-"""Two entities, and the view in which some changes do not count."""
+"""A view of each of two entities, and the view `WITHOUT_BATCH`."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""Options of a Java that runs for a few seconds."""
+"""Options for a Java process that runs only a few seconds."""
 
 
 class ServedViews:
-    """The command with a configuration. It keeps the rows of its views in `folder`. The log of all its processes goes
-    to the file `log`. With port 0, each process chooses a free port.
+    """The command with one configuration. Each start begins a new process. All processes keep the rows of their views
+    in `folder`, and write their log to the file `log`. With port 0, each process chooses a free port.
     """
 
     def __init__(self, config: Path, port: int = 0) -> None:
@@ -93,13 +93,15 @@ class ServedViews:
 
     @property
     def by_service(self) -> str:
-        """The name of the only application for changes by some services, after a start."""
+        """The name of the application of Kafka Streams that ignores the changes of some services. There must be exactly
+        one such application, and the command must have been started.
+        """
         [folder] = (self.folder / BY_SERVICE).iterdir()
         return folder.name
 
     @contextmanager
     def configured(self, old: str, new: str) -> Iterator[None]:
-        """Replaces a text in the configuration within the block."""
+        """Replaces a text in the configuration while the body of the `with` statement runs."""
         before = self._config.read_text("utf-8")
         assert old in before
         self._config.write_text(before.replace(old, new), "utf-8")
@@ -120,7 +122,7 @@ class ServedViews:
         self._process.wait(PATIENCE_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ends the process as systemd does, or as Ctrl-C does (SIGINT), and returns its exit code."""
+        """Ends the process as systemd does (SIGTERM), or with SIGINT as Ctrl-C does. Returns the exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(PROGRAM_S)
@@ -139,7 +141,7 @@ def streams_section(folder: Path, rest: str = "") -> str:
 
 @contextmanager
 def served(config: Path) -> Iterator[ServedViews]:
-    """Yields the running command with this configuration, and ends it afterwards."""
+    """Runs the command with this configuration, and ends it afterwards."""
     views = ServedViews(config)
     try:
         views.start()

@@ -98,8 +98,8 @@ class Site:
 
     @cached_property
     def log(self) -> Log:
-        """The reader of the changelog. It is kept, because each new reader would load the system's certificates again.
-        A test that waits for a checkpoint reads very often.
+        """The reader of the changelog. All reads use this one reader, because a test that waits for a checkpoint reads
+        very often, and each new reader would load the system's certificates again.
         """
         return open_log(self.settings)
 
@@ -138,7 +138,7 @@ class Site:
         return {str(row["row"]["id"]): row["row"] for row in rows}
 
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
-        """Appends forged changes, which the table never had, to the changelog.
+        """Appends false changes to the changelog: changes that the table never had.
 
         The service must be stopped. `changes` maps keys to changes. A change maps columns to values as JSON text; None
         is a delete. Everything else is copied from the key's last row, or from another key's row if this key has no row

@@ -186,7 +186,7 @@ def _create_delta_topic(site: Site, entity: str) -> None:
     ensure(client, delta_topics_of(topics), create=True, replication_factor=None)
 
 
-def test_accept_gets_past_a_stop_and_a_running_service_cannot_be_changed(site: Site) -> None:
+def test_accept_gets_past_a_stop_and_commands_refuse_to_change_a_running_service(site: Site) -> None:
     site.publish(1)
     site.sql("TRUNCATE orders", "INSERT INTO orders VALUES (1, 'NEW')")
     error = site.service().ended()

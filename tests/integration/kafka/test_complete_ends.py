@@ -56,7 +56,9 @@ def read(log: KafkaLog) -> list[int]:
 
 
 def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
-    """Returns the in-sync replicas of a partition. Readers see the end of a commit after all of them have it."""
+    """Returns the in-sync replicas of a partition. Readers see the end of a commit only after all these replicas have
+    it.
+    """
     topic, number = part
     partition = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(number)
     # Until a broker knows a new topic, it lists no partitions.

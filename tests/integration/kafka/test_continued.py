@@ -3,9 +3,9 @@
 `stored/kafka` holds the topics as the earlier version left them after it had been killed five times. The earlier
 version was the last one that had no folder `connectors/capture`.
 
-When it stopped, it had read only a part of the table `photo`. It had not finished a repair of two keys of `item`, which
-means to read their rows again. Its last transaction was aborted. Its database cluster no longer exists, so the service
-continues with another cluster.
+When the earlier version stopped, it had read only a part of the table `photo`. For a repair, it still had to read the
+rows of two keys of `item` again. Its last transaction was aborted. The database cluster of that time no longer exists,
+so the service continues with another cluster.
 """
 
 import itertools
@@ -109,7 +109,7 @@ def operations(site: Site, entity: str, old_records: Mapping[str, Sequence[Recor
     return [(str(record.envelope.provenance.source.op.value), record.place.key) for record in new_records]
 
 
-def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repairs(
+def test_the_service_finishes_the_reads_and_repairs_of_a_changelog_stored_in_topics(
     database: str, broker: Broker, tmp_path: Path
 ) -> None:
     load(broker)

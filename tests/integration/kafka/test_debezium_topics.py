@@ -184,8 +184,8 @@ def has_last(site: Site) -> bool:
 def by_key(messages: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Returns the operations and the rows of each key, in order.
 
-    The order of changes of different keys is not compared. It differs, because the two services have read the tables'
-    first rows at different points of the log.
+    The order of changes of different keys is not compared. This order differs, because the two services have read the
+    tables' first rows at different points of the log.
     """
     changes: dict[str, list[Any]] = {}
     for op, key, current, original in rows(messages):
@@ -249,7 +249,7 @@ def test_a_message_that_cannot_be_read_stops_the_service_until_it_is_accepted(re
 
 
 def lose(reader: Reader, topic: str, before: int) -> None:
-    """Deletes the messages of the topic's first partition before an offset."""
+    """Deletes the messages in the topic's first partition that are before the offset `before`."""
     admin = reader.client.admin()
     for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
         future.result()

@@ -61,7 +61,9 @@ class Site:
         return slot_lsn
 
     def judge(self, slot_lsn: int) -> None:
-        """Lets the service read to the end of the log, and compares all its messages with what the oracle has read."""
+        """Lets the service read to the end of the log, and compares all published messages with what the oracle has
+        read.
+        """
         self.service.start()
         time.sleep(0.5)
         self.load.stop()
@@ -94,7 +96,7 @@ def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[S
 @pytest.mark.parametrize("name", FAIL_POINTS)
 def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
     count = 1 if name == "kafka:recovered" else 4
-    slot_lsn = site.crash(f"{name}:{count}@0.1")  # in these 0.1 s, the Kafka client sends its queued messages
+    slot_lsn = site.crash(f"{name}:{count}@0.1")  # waits 0.1 s, while queued messages are sent
     site.judge(slot_lsn)
 
 

@@ -1,7 +1,7 @@
 """Tests that a service that publishes to Kafka can continue after a gap.
 
-There is a gap if changes may be missing, because the replication slot, a topic or the checkpoint was lost. A consumer
-that reads the messages before and after the gap must end up with the rows of the table.
+There is a gap if the replication slot, a topic or the checkpoint was lost, because changes may then be missing. A
+consumer that reads the messages before and after the gap must end up with the rows of the table.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,9 @@ from tests.servers.registry import Registry
 
 
 class World:
-    """A service that publishes one table, a writer, and a consumer that has read all messages before the gap."""
+    """A service that publishes one table, a writer of this table, and a consumer that has read all messages before the
+    gap.
+    """
 
     def __init__(self, dsn: str, broker: Broker, folder: Path, seed: int, registry: Registry | None) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:

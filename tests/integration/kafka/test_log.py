@@ -1,4 +1,4 @@
-"""Tests the reader of a changelog in Kafka on a real broker. It returns only committed messages, and returns the
+"""Tests the reader of a changelog in Kafka on a real broker. The reader must return only committed messages, and the
 messages of one key in the order of their positions.
 """
 
@@ -87,7 +87,7 @@ def version(entity_: Entity, commit: int) -> Record:
 
 
 def wait_until_visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:
-    """Waits until readers see all messages of these partitions. A partition is an entity and a number."""
+    """Waits until readers see all messages of these partitions. Each partition is given as an entity and a number."""
     settled(settings.client, [(f"{settings.prefix}.{name}", number) for name, number in parts])
 
 
@@ -157,7 +157,7 @@ def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: Kafka
     assert list(batch.records(rows)) == [delete]
 
 
-def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
+def test_rows_of_a_key_in_several_partitions_are_read_in_the_order_of_positions(settings: KafkaSettings) -> None:
     """Here, another column than the key chooses the partition. So a key has rows in several partitions if the value of
     that column has changed.
     """
@@ -212,11 +212,11 @@ def test_the_recent_rows_are_the_newest_of_each_partition(settings: KafkaSetting
     recent = commits(list(log_of(settings).recent(20)))
     assert recent[0] == 1
     assert recent[-1] == 30
-    assert 3 <= len(recent) <= 11  # the messages of each partition include markers of transactions
+    assert 3 <= len(recent) <= 11  # each partition also holds markers of transactions, which count as messages
     assert commits(list(log_of(settings).recent(1000))) == list(range(1, 31))
 
 
-def test_the_last_messages_of_a_rare_key_are_searched_further_back(settings: KafkaSettings) -> None:
+def test_the_last_message_of_a_rare_key_is_found_however_old_it_is(settings: KafkaSettings) -> None:
     with writing(settings, entity(partitions=1)) as sink:
         store(sink, 1, change(1, "rare", at=0))
         for commit in range(2, 5):

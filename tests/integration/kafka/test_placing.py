@@ -1,5 +1,5 @@
 """Tests an entity whose partitions are chosen by another column than before. The older rows stay in their partitions,
-and readers still find them.
+and readers must still find them.
 """
 
 from collections.abc import Sequence

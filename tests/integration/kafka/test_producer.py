@@ -1,4 +1,4 @@
-"""Tests `ChangelogProducer`, which lets an application itself publish events to Kafka.
+"""Tests `ChangelogProducer`, with which an application publishes events to Kafka itself.
 
 A batch of events is published completely or not at all. An event that is published twice has the same id both times.
 """
@@ -58,7 +58,7 @@ OpenProducer = Callable[..., ChangelogProducer]
 
 @pytest.fixture
 def prefix(broker: Broker) -> str:
-    """A prefix that only this test uses, with the topic of `viewed`."""
+    """A prefix of topics that only this test uses. The topic of the entity `viewed` exists."""
     prefix = f"events{next(_numbers)}"
     create(broker, f"{prefix}.viewed")
     return prefix

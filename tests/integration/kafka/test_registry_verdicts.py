@@ -1,13 +1,13 @@
-"""Checks that a real schema registry and our own code agree whether a changed schema is compatible.
+"""Checks that a real schema registry and our own code give the same verdict: whether a changed schema is compatible.
 
 The schemas and their changes are random. All modes of compatibility are checked. The registry is Apicurio, which uses
-Java's `SchemaCompatibility`. It differs from our checks in four ways:
+Java's `SchemaCompatibility`. Apicurio differs from our code in four ways:
 
 - If a record contains a map whose values contain the same record, Apicurio's stack overflows. The test leaves such
   schemas out.
 - Apicurio answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
 - Apicurio makes no new version of a schema that it already has. So a history contains each schema once.
-- A client can ask whether a schema is compatible, without registering it. Then the URL decides whether Apicurio
+- A client can ask whether a schema is compatible before it registers the schema. Then the URL decides whether Apicurio
   compares the schema with all versions or only with the last one. The mode decides this only when a schema is
   registered.
 """

@@ -1,6 +1,7 @@
 """Tests that the service repairs a changelog in Kafka: it reads rows of the table again, and deletes ghosts.
 
-For this, it reads the changelog one partition after another. So the rows do not come in the order of their positions.
+To find the ghosts, it reads the changelog one partition after another. So the rows do not come in the order of their
+positions.
 
 A *ghost* is a row that the changelog has and the table lacks.
 """

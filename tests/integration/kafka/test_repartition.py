@@ -1,7 +1,7 @@
-"""Tests `changelog repartition`, after which an entity's changelog goes on in a new topic with another number of
-partitions.
+"""Tests `changelog repartition`. After this command, an entity's changelog goes on in a new topic with another number
+of partitions.
 
-The last message of each partition of the old topic is a *mark*, which names the new topic.
+The last message of each partition of the old topic is a *mark*. It names the new topic.
 """
 
 import json
@@ -47,8 +47,8 @@ ALTER TABLE item REPLICA IDENTITY FULL;
 
 
 class Load:
-    """Changes rows in a thread until `close`. Each change of a row adds 1 to its version; a deleted row is inserted
-    again with the next version.
+    """Changes rows in a thread until `close`. The changes are numbered, and a changed row gets the number of its change
+    as its version. Some changes first delete the row, and then insert it again.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -205,7 +205,9 @@ def expected_versions(changes: int) -> dict[str, list[int]]:
 
 
 def live_rows(client: Client, topic: str) -> dict[str, Any]:
-    """Returns the rows that result from the messages of one topic alone; also checks their partitions."""
+    """Returns the rows that result from the messages of one topic alone. Checks that each message is in the partition
+    that its key chooses.
+    """
     rows: dict[str, Any] = {}
     count = len(client.admin().topics()[topic].partitions)
     for message in consumed(client, topic):
@@ -282,7 +284,7 @@ def test_a_consumer_sees_each_change_once_in_order_when_an_entity_is_repartition
     monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", PATIENCE_S)
     with closing(Tail(new_site)) as tail:
         until(lambda: tail.versions == expected, "the tail lacks rows")
-        delete(client, topic_of(site))  # every reader has read it to its end
+        delete(client, topic_of(site))  # every reader has read this topic to its end
         new_site.sql("UPDATE item SET version = 0 WHERE id = 1")
         publish(new_site)
         until(lambda: tail.versions["1"][-1] == 0, "the tail ended with the old topic")
@@ -317,9 +319,9 @@ def test_a_repartition_is_done_once_although_it_is_killed_at_each_fail_point(
 def test_an_entity_can_be_repartitioned_again(
     site: Site, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second number is smaller than the first. Afterwards, changes and the newest topic are lost, and the topic is
-    created again with another number of partitions. To continue past this gap, the service makes a new checkpoint,
-    which still lists all topics.
+    """The second number of partitions is smaller than the first. Then the replication slot and the newest topic are
+    lost. To continue after this gap, the service creates the topic again, with yet another number of partitions, and
+    makes a new checkpoint. This checkpoint must still list all topics.
     """
     site.sql("INSERT INTO item SELECT n, 1 FROM generate_series(1, 9) AS n")
     publish(site)

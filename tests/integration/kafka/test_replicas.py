@@ -1,5 +1,5 @@
-"""Tests the Kafka sink while a topic has fewer in-sync replicas than it requires. The sink logs what a commit waits
-for, and repeats no message.
+"""Tests the Kafka sink while a topic has fewer in-sync replicas than the topic requires. The sink logs what a commit
+waits for, and repeats no message.
 
 The tests need two brokers, because a broker never requires more in-sync replicas than the topic has replicas. One of
 the two brokers is stopped.
@@ -136,7 +136,7 @@ def test_the_log_says_which_topic_a_commit_waits_for(
     assert rows_of(settings) == [{"id": 1}, {"id": 2}]
 
 
-def test_the_sink_recovers_from_a_wait_longer_than_the_transaction_and_repeats_nothing(
+def test_after_a_commit_has_waited_too_long_the_sink_recovers_and_repeats_nothing(
     remaining_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the error, the next recovery also waits, because Kafka ends the transaction with a marker in the same

@@ -1,5 +1,5 @@
-"""Tests that views over topics (the current rows of entities) have the rows that result from the messages, also after
-restarts and crashes.
+"""Tests that views over Kafka topics have the rows that result from the messages, also after restarts and crashes. A
+view holds the current rows of an entity.
 """
 
 import json
@@ -79,7 +79,7 @@ class Changelog:
         self._store(self.story.more(count), _place)
 
     def add(self, *commits: Sequence[Record]) -> None:
-        """Stores transactions, with each change in the partition that it names. They get the next positions."""
+        """Stores transactions at the next positions. Each change goes to the partition that the change names."""
         first = len(self.story.commits) + 1
         numbered = [
             [_at(change, Position(1, commit, 2 * number)) for number, change in enumerate(records)]
@@ -135,7 +135,9 @@ def served_rows(api: Api, target: str, *, limit: int = 1000) -> Rows:
 
 
 def assert_equal(api: Api, changelog: Changelog) -> None:
-    """Compares the rows of all views with those of the changelog, once the views have reached its end."""
+    """Waits until the views have reached the end of the changelog. Then compares the rows of all views with those of
+    the changelog.
+    """
     for name, expected in changelog.rows.items():
         until(lambda name=name: api.get(f"/{name}?min_position={changelog.last}").status == 200, "rows lag")  # type: ignore[misc]
         rows = served_rows(api, f"/{name}", limit=3)
@@ -223,7 +225,9 @@ def test_rows_are_those_of_the_messages(views: ServedViews, changelog: Changelog
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own only on Linux")
 def test_the_threads_of_kafka_streams_have_a_lower_priority(views: ServedViews) -> None:
-    """Their consumers have threads of the same priority, which can be told by their name."""
+    """The test knows threads only by their names. It looks at a thread of Kafka's consumers, because this thread has
+    the same priority as those of Kafka Streams.
+    """
     assert {niceness for name, niceness in views.niceness() if name == "kafka-coordinat"} == {NICENESS}
     assert {niceness for name, niceness in views.niceness() if name == "VM Thread"} == {0}
 
@@ -246,9 +250,9 @@ def test_an_aborted_transaction_does_not_delay_views(views: ServedViews, changel
     assert_equal(views.api, changelog)
 
 
-def test_a_restart_continues_and_so_does_a_start_after_a_crash(views: ServedViews, changelog: Changelog) -> None:
+def test_views_continue_after_a_restart_and_after_a_crash(views: ServedViews, changelog: Changelog) -> None:
     assert views.stop() == -signal.SIGTERM
-    [library] = (views.folder / "libraries").iterdir()  # by default, RocksDB would leave a copy of it in /tmp each time
+    [library] = (views.folder / "libraries").iterdir()  # by default, each start would leave a copy of it in /tmp
     assert library.name.startswith("librocksdbjni")
     changelog.more(20)
     views.log.write_text("", "utf-8")
@@ -271,7 +275,7 @@ def test_stores_stay_when_columns_change_and_can_be_restored_from_a_copy(
     views.stop()
     shutil.copytree(views.folder, tmp_path / "copy")
     changelog.more(5)
-    changelog.add([_place_by_key(record(Op.CREATE, '{"id":"1"}', key="1"))])  # random changes can leave no order
+    changelog.add([_place_by_key(record(Op.CREATE, '{"id":"1"}', key="1"))])  # there may be no order left
     views.log.write_text("", "utf-8")
     with views.configured('entity = "order"\nserve = {}', 'entity = "order"\ncolumns = ["id"]\nserve = {}'):
         rows = served_rows(views.start(), "/order")

@@ -1,4 +1,6 @@
-"""Tests the Kafka sink on a real broker. Readers of committed messages get what it committed, and nothing else."""
+"""Tests the Kafka sink on a real broker. Readers of committed messages must get what the sink committed, and nothing
+else.
+"""
 
 from contextlib import closing
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Tests a message that is too large for its topic. The Kafka sink stops at the message's position. Or, if the operator
-decides so, it skips the message, or stores it in the dead-letter topic.
+"""Tests a message that is too large for its topic. The Kafka sink stops at the message's position. If the operator
+decides so, the sink instead skips the message, or stores it in the dead-letter topic.
 """
 
 import json
@@ -48,7 +48,9 @@ def test_the_sink_stops_at_the_position_of_a_message_that_is_too_large(settings:
 
 
 def test_the_limit_of_the_client_may_be_lower_than_the_limit_of_the_topic(settings: KafkaSettings) -> None:
-    """The Kafka client has its own error for a message that is too large. That error does not have the position."""
+    """The Kafka client has its own error for a message that is too large. That error does not have the position of the
+    message.
+    """
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
     limited = replace(settings, client=client)
     with opened(limited) as app_sink:

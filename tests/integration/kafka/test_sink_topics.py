@@ -64,8 +64,8 @@ def test_a_new_topic_limits_the_size_of_messages_as_its_broker_does() -> None:
 
 
 def test_a_checkpoint_of_many_tables_is_stored_and_continued(settings: KafkaSettings) -> None:
-    """Besides the service, `changelog accept` and other commands store and continue the checkpoint. They do not prepare
-    the sink.
+    """Besides the service, `changelog accept` and other commands store and continue the checkpoint. These commands do
+    not prepare the sink.
     """
     large_settings = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
     with opened(settings) as app_sink:
@@ -89,7 +89,7 @@ def test_another_number_of_partitions_is_refused(settings: KafkaSettings) -> Non
 
 
 def test_a_topic_that_got_more_partitions_is_refused_until_it_is_created_again(settings: KafkaSettings) -> None:
-    """The service refuses it even if the new number of partitions is configured, and even with `--over-gap`."""
+    """The service refuses the topic even if the new number of partitions is configured, and even with `--over-gap`."""
     name, larger_entities = f"{settings.prefix}.order", [entity(partitions=3)]
     with opened(settings, entity(partitions=2)) as app_sink:
         app_sink.commit(replace(checkpoint(1), settings={"order": {"partitions": 2}}))

@@ -1,8 +1,7 @@
-"""Tests a service with a `[state]`: a store of its own, from which it takes each row as it was before
-a change.
+"""Tests a service with a `[state]`: a store from which the service takes each row as it was before a change.
 
-The service publishes to Kafka. It still has these rows after a restart. If the folder of the store was lost, the
-service fills the store again from the topics.
+The service publishes to Kafka. After a restart, the store must still have its rows. If the folder of the store was
+lost, the service must fill the store again from the topics.
 """
 
 import shutil

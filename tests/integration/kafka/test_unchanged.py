@@ -68,8 +68,8 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
-    """Adds rows, and aborts their transaction once they have reached the broker. Earlier, the broker would not know the
-    transaction.
+    """Adds rows, and aborts their transaction once the first of these rows has reached the broker. Before that, the
+    broker would not know the transaction.
     """
     admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
     before = written_ends(admin, parts)

@@ -104,7 +104,9 @@ def write(changelog: Changelog, number: int) -> None:
 
 
 def stop_amid_changes(instance: ServedViews, changelog: Changelog) -> None:
-    """Stops an instance while it processes changes of orders by all services, in each partition."""
+    """Freezes an instance while it processes changes of orders. By then, the instance has processed a change in each
+    partition.
+    """
     topic, group = f"{changelog.settings.prefix}.order", f"{changelog.settings.prefix}.{instance.by_service}"
     parts = [(topic, number) for number in range(PARTITIONS)]
     place = {key: partition(key.encode(), PARTITIONS) for key in KEYS}
@@ -123,7 +125,9 @@ def _all_advanced(before: Mapping[Part, int], now: Mapping[Part, int]) -> bool:
 
 
 def last_positions(changelog: Changelog, name: str) -> Mapping[str, str]:
-    """Returns the position of the last change of each key in the changelog of a store by service."""
+    """Returns the position of each key's last change, as the changelog topic of the application `name` has it. In this
+    topic, Kafka Streams keeps a copy of the application's rows.
+    """
     client, topic = changelog.settings.client, changelog_of(f"{changelog.settings.prefix}.{name}", "order")
     spans = {part: range(end) for part, end in ends(client.admin(), [(topic, n) for n in range(PARTITIONS)]).items()}
     with closing(client.reader()) as consumer:

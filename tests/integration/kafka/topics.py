@@ -99,8 +99,8 @@ def _set(admin: Admin, topic: str, changes: Mapping[str, str]) -> None:
 def settled(client: Client, parts: Collection[Part]) -> None:
     """Waits until these partitions have no open transaction, so that readers of committed messages see all messages.
 
-    Kafka acknowledges a commit before it marks the transaction's end in each partition. A reader that reads at once may
-    miss messages.
+    Kafka acknowledges a commit before it marks the transaction's end in each partition. So a reader that does not wait
+    may miss messages.
     """
     admin = client.admin()
     until(lambda: ends(admin, parts) == written_ends(admin, parts), "a transaction is still open")

@@ -1,6 +1,6 @@
 """Imitates a commit whose end Kafka has marked in the topic `positions`, but not yet in the partitions of the rows.
 
-To do this, it sends the rows in one transaction and the checkpoint in another. It commits the checkpoint while the
+To do this, a test sends the rows in one transaction and the checkpoint in another. It commits the checkpoint while the
 transaction of the rows is still open.
 """
 

@@ -9,8 +9,8 @@ from pymysql.cursors import Cursor
 from changelog.connectors.servers.mysql import MysqlServer
 
 ENCODERS: Final[dict[Any, Any]] = {**encoders}
-"""The converters that PyMySQL uses to write values into statements. They include none for reading, so values arrive as
-bytes.
+"""The converters that PyMySQL uses to write values into statements. There are no converters for reading, so values
+arrive as bytes.
 """
 
 

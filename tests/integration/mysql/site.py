@@ -43,7 +43,7 @@ class MysqlSite(Site):
         self.config.write_text(head + rest, "utf-8")
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Runs the statements in one session, in autocommit mode. Returns the rows of the last one."""
+        """Runs the statements in one session, in autocommit mode. Returns the rows of the last statement."""
         with self.server.connect(self.database) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -51,7 +51,7 @@ class MysqlSite(Site):
 
     @contextmanager
     def setting(self, name: str, value: str) -> Iterator[None]:
-        """Changes a setting of the server while the block runs."""
+        """Changes a setting of the server while the body of the `with` statement runs."""
         with self.server.connect(self.database) as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT @@global.{name}")
             [(before,)] = cursor.fetchall()

@@ -10,7 +10,7 @@ from tests.servers.mysql import EVERY_VERSION
 
 
 @EVERY_VERSION
-def test_a_table_that_is_renamed_while_the_catalogue_is_read_has_its_columns(
+def test_a_table_has_its_columns_even_if_it_is_renamed_while_the_catalogue_is_read(
     mysql_server: MysqlServer, mysql_database: str
 ) -> None:
     with session(mysql_server, mysql_database) as other, other.cursor() as other_cursor:

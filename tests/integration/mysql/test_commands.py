@@ -71,7 +71,7 @@ def test_a_table_can_be_named_without_its_database(site: InitSite) -> None:
 
 
 @EVERY_VERSION
-def test_the_printed_grants_are_enough(
+def test_the_grants_that_init_prints_are_enough(
     site: InitSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.set_up()

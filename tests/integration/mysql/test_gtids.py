@@ -28,7 +28,7 @@ def ask(server: MysqlServer, *statements: str) -> str:
 
 
 def random_gtids(random: Random) -> str:
-    """Returns the text of a random set of GTIDs, whose intervals are not sorted and may overlap."""
+    """Returns the text of a random set of GTIDs. Its intervals are not sorted, and may overlap."""
     spans = [(random.choice(UUIDS), first, first + random.randrange(9)) for first in random.sample(range(1, 60), 6)]
     return ",".join(f"{uuid}:{first}-{last}" for uuid, first, last in spans)
 

@@ -71,7 +71,8 @@ def stored(cursor: Cursor) -> str:
 
 
 def texts(server: MysqlServer, database: str, run: Callable[[Cursor], object]) -> Iterator[tuple[str, bool]]:
-    """Runs statements. For each row of table `t` that the server logged, yields the row's new document.
+    """Calls `run`, which executes statements. For each row of table `t` that the server logged, yields the new
+    document.
 
     Also yields whether the server logged only the differences from the old document (a partial update).
     """
@@ -100,7 +101,7 @@ def database(mysql: MysqlServer) -> Iterator[str]:
         yield name
 
 
-def test_documents_are_what_the_server_prints(mysql: MysqlServer, database: str, seed: int) -> None:
+def test_decoded_documents_equal_the_texts_that_the_server_prints(mysql: MysqlServer, database: str, seed: int) -> None:
     random = Random(seed)
     printed: list[str] = []
 
@@ -129,7 +130,9 @@ to a type of JSON.
 """
 
 
-def test_values_of_other_types_are_what_the_server_prints(mysql: MysqlServer, database: str) -> None:
+def test_decoded_values_of_other_types_equal_the_texts_that_the_server_prints(
+    mysql: MysqlServer, database: str
+) -> None:
     printed: list[str] = []
 
     def run(cursor: Cursor) -> None:

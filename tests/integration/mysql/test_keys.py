@@ -1,4 +1,4 @@
-"""Tests that the service reads each row once from tables with keys of any type, and finds the rows of given keys."""
+"""Tests tables whose keys have any type. The service must read each row once, and must find the rows of given keys."""
 
 import itertools
 from collections.abc import Sequence
@@ -215,7 +215,7 @@ def test_keys_of_a_table_that_is_larger_than_a_chunk_are_looked_up(
 
 
 @on_versions("mariadb")
-def test_a_key_of_a_type_whose_rows_cannot_be_found_is_refused(
+def test_a_key_is_refused_if_no_query_can_find_rows_by_its_type(
     mysql_server: MysqlServer, mysql_database: str, tmp_path: Path
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)

@@ -1,4 +1,4 @@
-"""Tests that the service understands statements on tables as real servers log them."""
+"""Tests that the service understands statements about tables in the form in which real servers log them."""
 
 from pathlib import Path
 
@@ -38,6 +38,9 @@ def test_an_alter_of_two_phases_takes_effect_once(mariadb: MysqlServer, tmp_path
 
 
 def rename_in_two_phases(site: MysqlSite) -> None:
+    """MariaDB logs the beginning and the end of such an ALTER TABLE. Here, the first ALTER TABLE fails, so only the
+    second one must take effect.
+    """
     site.sql("CREATE TABLE item (id INT PRIMARY KEY)", "INSERT INTO item VALUES (1)")
     site.sql("CREATE TABLE copy (id INT PRIMARY KEY, a INT)", "INSERT INTO copy VALUES (1, 1), (2, 1)")
     site.configure('[entities.item]\ntable = "item"\n')

@@ -51,7 +51,9 @@ def test_the_tag_of_a_gtid_names_who_made_a_change(site: MysqlSite) -> None:
 
 @on_versions("mysql-9")
 def test_what_a_foreign_key_changes_is_published(site: MysqlSite) -> None:
-    """Older versions do not log the changes that a foreign key makes, so the service refuses such tables on them."""
+    """Older versions do not log the changes that a foreign key makes, so on these versions the service refuses tables
+    with such keys.
+    """
     site.sql(
         "CREATE TABLE parent (id INT PRIMARY KEY)",
         "INSERT INTO parent VALUES (1), (2)",

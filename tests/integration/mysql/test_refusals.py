@@ -173,7 +173,9 @@ def test_a_log_that_was_reset_is_refused(version: str, tmp_path: Path, starts_se
 
 
 def skip_the_stop(site: MysqlSite, *statements: str, problem: str) -> None:
-    """Executes statements that stop the service. Then tells it to skip them, and waits until it has continued."""
+    """Executes statements that stop the service. Then tells the service to skip their changes, and waits until it has
+    continued.
+    """
     with site.running() as service:
         service.until(site.is_read)
         site.sql(*statements)

@@ -26,7 +26,7 @@ table = "{database}.item"
 
 @pytest.fixture
 def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
-    """A table of 50 rows, and the configuration of a service that reads it in chunks of 20."""
+    """A table of 50 rows, and the configuration of a service that reads the table in chunks of 20 rows."""
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     values = ", ".join(f"({number}, 'item {number}', {number})" for number in range(1, 51))
     site.sql(
@@ -171,7 +171,7 @@ def test_a_truncate_is_published_or_stops_the_service(site: MysqlSite) -> None:
         service.until(lambda: [op for op, _ in site.ops("item")].count("truncate") == 2)
 
 
-def test_a_column_with_a_default_is_read_again(site: MysqlSite) -> None:
+def test_a_table_is_read_again_after_a_column_with_a_default_is_added(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql("ALTER TABLE item ADD COLUMN grade INT NOT NULL DEFAULT 3", "UPDATE item SET grade = 4 WHERE id = 1")
@@ -183,7 +183,7 @@ def test_a_column_with_a_default_is_read_again(site: MysqlSite) -> None:
 
 
 @EVERY_VERSION
-def test_a_table_that_takes_the_name_of_another_is_read(site: MysqlSite) -> None:
+def test_a_table_that_takes_the_name_of_another_table_is_read(site: MysqlSite) -> None:
     """Tools that alter large tables fill a copy of the table, and then swap the names of the table and its copy."""
     with site.running() as service:
         service.until(site.is_read)
@@ -197,7 +197,7 @@ def test_a_table_that_takes_the_name_of_another_is_read(site: MysqlSite) -> None
 
 
 @EVERY_VERSION
-def test_a_table_that_is_created_if_it_is_missing_is_read_again(site: MysqlSite) -> None:
+def test_a_table_from_create_table_if_not_exists_is_read_again(site: MysqlSite) -> None:
     with site.running() as service:
         service.until(site.is_read)
     site.sql(
@@ -280,8 +280,8 @@ def test_a_statement_that_is_not_logged_as_rows_stops_the_service(site: MysqlSit
 def purge(site: MysqlSite) -> None:
     """Makes the server remove all files of its binary log except the last one.
 
-    This may take several attempts, because the server does not purge a file that a session still reads. It may not know
-    yet that the service has stopped.
+    This may take several attempts, because the server does not purge a file that a session still reads. The server may
+    not know yet that the service has stopped.
     """
     last = site.sql("SHOW BINARY LOGS")[-1][0]
     until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")
@@ -294,7 +294,7 @@ def is_lost(site: MysqlSite, capsys: pytest.CaptureFixture[str]) -> bool:
     return slot_lost
 
 
-def test_purged_log_is_a_gap_that_can_be_crossed(
+def test_a_purged_log_is_a_gap_that_can_be_crossed(
     tmp_path: Path, mysql_server: MysqlServer, mysql_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)

@@ -1,6 +1,7 @@
-"""Tests that a service with a `[state]` fills in the values that MySQL's log lacks with `binlog_row_image = NOBLOB`.
+"""Tests a service with a `[state]` on MySQL with `binlog_row_image = NOBLOB`. With this setting, the log lacks some
+values.
 
-The changelog must be the same as with whole rows in the log.
+The service must fill in these values, so that the changelog is the same as with whole rows in the log.
 """
 
 import json
@@ -93,14 +94,14 @@ def changes(site: MysqlSite, entity: str) -> list[tuple[Any, ...]]:
 
 
 def run_both(site: MysqlSite, item_statements: Sequence[str]) -> None:
-    """Runs the statements with NOBLOB, and then on the twin with whole rows in the log."""
+    """Runs the statements on `item` with NOBLOB, and then on `twin` with whole rows in the log."""
     head = "SET sql_mode = ''"
     site.sql(head, "SET binlog_row_image = NOBLOB", *item_statements)
     site.sql(head, *(statement.replace(" item ", " twin ") for statement in item_statements))
 
 
 @on_versions("mysql", "mysql-9")
-def test_noblob_gives_the_changelog_of_whole_rows(site: MysqlSite, seed: int) -> None:
+def test_noblob_gives_the_same_changelog_as_whole_rows(site: MysqlSite, seed: int) -> None:
     all_statements = statements(Random(seed), 400)
     with site.running() as service:
         service.until(site.is_read)

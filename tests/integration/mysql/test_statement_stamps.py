@@ -1,4 +1,4 @@
-"""Tests that the service takes stamps from comments in the logged statements. A stamp says who makes a change."""
+"""Tests that the service takes stamps from comments in the logged statements. A stamp says who made a change."""
 
 from pathlib import Path
 

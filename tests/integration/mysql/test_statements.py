@@ -1,4 +1,6 @@
-"""Tests that `effects` tells what statements do to tables. It reads the statements as real servers log them."""
+"""Tests that `effects` tells what statements do to tables. The statements are in the form in which real servers log
+them.
+"""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Tests random values of every type, which are read both from the log and by a query.
+"""Tests random values of every type. Each value is read both from the log and by a query.
 
 Both must give the same text. If the published JSON of a value is inserted into another table, that table must then have
 the same value.
@@ -102,7 +102,9 @@ def insert(cursor: Cursor, table: str, expressions: Sequence[str]) -> None:
 
 
 def read_back(server: MysqlServer, cursor: Cursor, schema: str, packets: Sequence[bytes]) -> dict[str, Table]:
-    """Reads all tables that the packets insert into, from the log and by queries."""
+    """Reads all tables into which the packets of the log insert rows. Reads each table both from the log and by a
+    query.
+    """
     columns = catalog_columns(server, schema)
     result = {}
     for name, (column, values) in logged_values(packets, schema).items():
@@ -119,7 +121,7 @@ def read_back(server: MysqlServer, cursor: Cursor, schema: str, packets: Sequenc
 
 
 def check(table: Table, definition: str) -> None:
-    """Checks that the log and the query agree."""
+    """Checks that the log and the query agree on the column of a table and on its values."""
     unsigned = table.in_log.unsigned and table.in_log.type != TypeCode.YEAR
     in_log = replace(table.in_log, labels=(), unsigned=unsigned)
     if table.in_catalog.type == TypeCode.VECTOR and in_log.type == TypeCode.VARCHAR:  # MariaDB's vectors
@@ -162,7 +164,7 @@ def expression(column: LogColumn, text: bytes) -> str:
 def run(
     server: MysqlServer, schema: str, all_types: Sequence[Typed], random: Random
 ) -> Iterator[tuple[str, Table, Table]]:
-    """Inserts random values of each type into a table, and then their JSON into a second one.
+    """Inserts random values of each type into a table, and then the values of their published JSON into a second table.
 
     Yields the definition of each type, and both tables.
     """
@@ -190,8 +192,8 @@ def run(
 
 
 def has_text(column: LogColumn) -> bool:
-    """Whether a column has a character set. If a value of such a column is written back, its text stays the same, but
-    its bytes may differ.
+    """Returns whether a column has a character set. If a value of such a column is written back, its text stays the
+    same, but its bytes may differ.
 
     In some character sets, several characters stand for the same character of Unicode, or a character has no equivalent
     in Unicode.
@@ -271,7 +273,7 @@ def test_times_in_the_older_layouts_are_the_same_in_the_log_and_in_a_query(maria
     check_results(results)
 
 
-def test_alter_table_force_ends_older_layouts_whose_size_is_not_in_the_log(mariadb: MysqlServer) -> None:
+def test_alter_table_force_converts_a_column_whose_size_is_not_in_the_log(mariadb: MysqlServer) -> None:
     with fresh_mysql_database(mariadb) as schema, mariadb.connect(schema) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
         try:

@@ -1,7 +1,7 @@
-"""Tests the chunks of a busy table. A chunk has the rows that one query returns. It must have them as they were at one
-place in the log.
+"""Tests the chunks of a busy table. A chunk has the rows that one query returns. All these rows must be as they were at
+one place in the log.
 
-Runs a few rounds of the campaign `mysql_windows`.
+The first test runs a few rounds of the campaign `mysql_windows`.
 """
 
 import re
@@ -24,7 +24,7 @@ END = 1 << 62
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("starts_servers")
-def test_chunks_of_a_busy_table_have_the_rows_of_their_place(seed: int) -> None:
+def test_chunks_of_a_busy_table_have_the_rows_of_one_place_in_the_log(seed: int) -> None:
     figures = run(campaign(), len(SETUPS), seed)
     assert figures["reads"]
     assert figures["chunks"].keys() == {setup.name for setup in SETUPS}
@@ -36,7 +36,7 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     mysql_server: MysqlServer, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this test, the reader claims that its snapshots see all changes. So rows that were changed after the snapshot
-    was taken are published as they were before, and the judge must find them.
+    was taken are published as they were before, and the judge must find these rows.
     """
 
     def see_everything(reader: Connection, _control: Connection, _deliveries: Deliveries) -> PlaceSnapshot:

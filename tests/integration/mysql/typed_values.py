@@ -1,4 +1,4 @@
-"""Draws random values of every type of column, as SQL expressions. They include the ends of each type's range."""
+"""Draws random values of every type of column, as SQL expressions. The values include the ends of each type's range."""
 
 import json
 import struct

@@ -1,3 +1,3 @@
-"""Tests `changelog schemas plan`, which says what a migration would do. The command tries the migration on a real
-database, and rolls it back.
+"""Tests `changelog schemas plan`. The command tries a migration on a real database, rolls the migration back, and says
+what it would do.
 """

@@ -32,7 +32,7 @@ class Planner:
         self.file = site.folder / "migration.sql"
 
     def run(self, script: str, *options: str) -> tuple[int, str]:
-        """Returns the exit code and the output."""
+        """Runs the command with this script. Returns the exit code and the output."""
         self.file.write_text(script.replace("PUBLICATION_NAME", self._site.name), "utf-8")
         self._capsys.readouterr()
         code, lines = self._site.call("schemas", "plan", str(self.file), *options)

@@ -77,7 +77,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_script_is_reported(planner
     assert re.match("2: (the connection to PostgreSQL broke|terminating connection)", error)
 
 
-def test_all_statements_that_cannot_be_tried_are_reported_at_once(site: Site, planner: Planner) -> None:
+def test_all_statements_that_cannot_be_rehearsed_are_reported_together(site: Site, planner: Planner) -> None:
     planner.file.write_text("BEGIN;\nSELECT 1;\nCOMMIT;", "utf-8")
     code, lines = site.call("schemas", "plan", str(planner.file))
     assert (code, [line.split(":")[-1].split()[0] for line in lines]) == (2, ["BEGIN", "COMMIT"])

@@ -1,4 +1,6 @@
-"""Tests `changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
+"""Tests `changelog schemas plan --embedded`. With this option, the command tries a migration on an embedded copy of the
+database.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from tests.servers import VERSIONS, fresh_database, server_name
 
 
 @pytest.mark.parametrize("case", ["added with a volatile default", "renamed", "wider", "inside a composite", "dropped"])
-def test_a_copy_gives_the_same_result(planner: Planner, case: str) -> None:
+def test_a_copy_gives_the_same_result_as_the_database(planner: Planner, case: str) -> None:
     script, *expected = COLUMNS[case]
     result = planner.plan(script, "--embedded")
     [orders] = [entity for entity in result["entities"] if entity["entity"] == "orders"]

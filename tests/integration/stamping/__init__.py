@@ -1,1 +1,1 @@
-"""Tests how changes get stamps, which say who made them: from a trigger, or from an adapter of `changelog_stamps`."""
+"""Tests that a trigger, or an adapter of `changelog_stamps`, gives changes a stamp. A stamp says who made a change."""

@@ -25,7 +25,9 @@ class Adapter(Protocol):
     """A session of an application."""
 
     def stamped(self, **arguments: Any) -> AbstractContextManager[object]:
-        """Runs the block with a stamp: in a transaction, or in a savepoint of the open transaction."""
+        """Runs the body of the `with` statement with a stamp: in a new transaction, or in a savepoint of the open
+        transaction.
+        """
 
     def execute(self, sql: str) -> None:
         """Runs a statement."""
@@ -60,7 +62,7 @@ class PsycopgWithOtherCursors(Psycopg):
 
 
 class PsycopgPool(Psycopg):
-    """Takes the connection for an outermost block from a pool that has one connection."""
+    """For an outermost block, takes the connection from a pool that has one connection."""
 
     def __init__(self, dsn: str) -> None:
         self._pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=1, open=True)

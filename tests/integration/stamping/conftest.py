@@ -12,7 +12,7 @@ from tests.servers import fresh_database
 
 @pytest.fixture
 def stamped(database: str, own_name: str) -> Iterator[StampedDatabase]:
-    """A fresh database with a table `t` that has the trigger."""
+    """A fresh database with a table `t`. The table has the trigger that stamps changes."""
     with stamped_database(database, own_name) as stamped:
         yield stamped
 

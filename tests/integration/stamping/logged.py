@@ -81,7 +81,7 @@ class StampedDatabase:
 
 @contextmanager
 def stamped_database(dsn: str, slot: str) -> Iterator[StampedDatabase]:
-    """Yields the database with an empty table `t`, which has the trigger, and with a slot."""
+    """Adds an empty table `t` with the trigger, and a slot, to the database."""
     database = StampedDatabase(dsn, slot)
     try:
         database.admin.execute(TABLE)
@@ -117,7 +117,7 @@ class Tables:
 
     @contextmanager
     def refusing(self, function: str) -> Iterator[None]:
-        """Revokes the right to call a function while the block runs."""
+        """Revokes the right to call a function while the body of the `with` statement runs."""
         self.database.admin.execute(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC".encode())
         try:
             yield

@@ -39,7 +39,7 @@ def test_a_block_is_stamped_and_what_follows_is_not(adapter: Adapter, tables: Ta
     assert after.stamp["context"]["session"]["user"] == ROLE
 
 
-def test_the_current_stamp_is_used_and_completed(adapter: Adapter, tables: Tables) -> None:
+def test_a_block_completes_the_current_stamp(adapter: Adapter, tables: Tables) -> None:
     with stamp(service="shop", identifier="r-1"), adapter.stamped(context={"user": "u"}):
         adapter.execute(tables.insert())
     [change] = tables.database.changes()
@@ -89,7 +89,7 @@ def test_a_stamp_is_emitted_where_there_is_no_trigger(adapter: Adapter, tables: 
 
 
 @pytest.mark.parametrize(("emit", "function"), [(True, EMIT), (False, SET_CONFIG)], ids=["emit", "set"])
-def test_a_database_that_refuses_the_stamp_gets_the_changes(
+def test_changes_are_stored_even_if_the_database_refuses_the_stamp(
     adapter: Adapter, tables: Tables, emit: bool, function: str
 ) -> None:
     with tables.refusing(function), adapter.stamped(service="refused", emit=emit):

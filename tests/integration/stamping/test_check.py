@@ -25,7 +25,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def finding(site: Site, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Returns the finding of `changelog check` on stamps."""
+    """Returns the finding of `changelog check` about stamps."""
     capsys.readouterr()
     site.call("check", "--json")
     [stamps_finding] = [finding for finding in json.loads(capsys.readouterr().out) if finding["name"] == "stamps"]

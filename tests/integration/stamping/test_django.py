@@ -48,7 +48,7 @@ urlpatterns = [path("write", view)]
 @pytest.fixture(scope="module", autouse=True)
 def application(tables: Tables) -> Iterator[None]:
     """Sets up Django with the database of `tables`. Django can be set up only once in a process, so no other test
-    module uses it.
+    module uses Django.
     """
     values = conninfo_to_dict(tables.dsn)
     database = {NAMES[name]: value for name, value in values.items() if name in NAMES}
@@ -147,7 +147,7 @@ def test_an_aborted_transaction_can_be_rolled_back(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(("emit", "function"), [(True, EMIT), (False, SET_CONFIG)], ids=["emit", "set"])
-def test_a_database_that_refuses_the_stamp_gets_the_changes(tables: Tables, emit: bool, function: str) -> None:
+def test_changes_are_stored_even_if_the_database_refuses_the_stamp(tables: Tables, emit: bool, function: str) -> None:
     settings.CHANGELOG_STAMPS = {"service": "site", "emit": emit}
     with tables.refusing(function), transaction.atomic():
         insert("bare")

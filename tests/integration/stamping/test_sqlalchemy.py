@@ -1,5 +1,5 @@
-"""Tests the adapter for SQLAlchemy, which stamps every transaction of an engine: it adds a note that says who made the
-changes.
+"""Tests the adapter for SQLAlchemy. The adapter stamps every transaction of an engine: it adds a note that says who
+made the changes.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Tests the trigger that `changelog init --stamps` prints. It stamps changes, which means to note who made them, and it
-never makes a change fail.
+"""Tests the trigger that `changelog init --stamps` prints. The trigger stamps changes: it notes who made them. It must
+never make a change fail.
 """
 
 import json

@@ -57,7 +57,9 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> li
 
 
 def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
-    """Returns the first frames. Calls `take` until it returns some, because a keepalive also ends its wait."""
+    """Returns the first frames. Calls `take` until it returns frames: a call may return none, because a keepalive also
+    ends it.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while not (frames := open_stream.take(30, gather_s, gather_frames)):
         assert time.monotonic() < deadline

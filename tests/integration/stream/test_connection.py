@@ -1,6 +1,7 @@
 """Tests replication connections: their queries, the roles that may connect, and slots that cannot be read.
 
-An error is of the kind *gap* if changes are lost, because the server no longer has their part of its log.
+An error is of the kind *gap* if the server no longer has a part of its log that was not read yet. The changes in this
+part are lost.
 """
 
 import socket

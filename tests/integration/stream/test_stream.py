@@ -1,4 +1,6 @@
-"""Tests streams over a working connection: order, confirmation, gathering of frames, and slow readers."""
+"""Tests streams over a working connection: in which order frames come, how they are confirmed and gathered, and what
+happens if a reader is slow.
+"""
 
 import threading
 import time
@@ -48,7 +50,7 @@ def test_a_slot_is_free_once_its_stream_is_closed(dsn: str, slot: str) -> None:
             assert connection.execute(active.encode()).fetchone() == (False,)
 
 
-def test_the_end_of_the_log_is_known_when_idle(dsn: str, slot: str) -> None:
+def test_the_end_of_the_log_is_known_even_if_no_frames_come(dsn: str, slot: str) -> None:
     with stream(dsn, slot, status_interval_s=1) as open_stream:
         execute(dsn, "INSERT INTO t VALUES (1)", "CREATE TABLE other AS SELECT 1 AS a")
         end = parse_lsn(str(ask(dsn, "SELECT pg_current_wal_lsn()::text")))
