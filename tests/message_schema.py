@@ -1,5 +1,4 @@
-"""Validates messages against a strict form of docs/message.schema.json: it forbids members that are not described there.
-"""
+"""Validates messages against docs/message.schema.json, and also forbids all members that it does not describe."""
 
 import json
 from pathlib import Path

@@ -187,8 +187,8 @@ def fresh_database(server: PostgresServer) -> Iterator[str]:
     """Yields the connection string of a new, empty database. Drops it and its replication slots afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        # The strategy file_copy takes a third of the time that the default, wal_log, takes. Also, wal_log writes 7 MB to
-        # the log, and all slots have to read them.
+        # The strategy file_copy takes a third of the time that the default, wal_log, takes. Also, wal_log writes 7 MB
+        # to the log, and all slots have to read them.
         strategy = sql.SQL("STRATEGY file_copy" if admin.info.server_version >= 150000 else "")
         admin.execute(sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), strategy))
     yield server.dsn(name)

@@ -1,5 +1,4 @@
-"""Creates tables in MySQL or MariaDB, one of them with a column of every type. Changes their rows for `debezium_events`.
-"""
+"""Creates tables in MySQL or MariaDB, one of them with a column of every type. Changes rows for `debezium_events`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

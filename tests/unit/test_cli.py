@@ -1,4 +1,4 @@
-"""Tests the command line: exit codes, errors of one line, and the commands that need no database."""
+"""Tests the command line: exit codes, errors in one line, and the commands that need no database."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def run(config_file: Path, command: str, *words: str) -> int:
     return cli.main([command, "--config", str(config_file), *words])
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     out = capsys.readouterr().out
     for name in cli.COMMANDS:
@@ -150,7 +150,7 @@ def test_errors_become_a_line_and_an_exit_code(
     assert ("Traceback" in capsys.readouterr().err) == (line is not None)
 
 
-def test_a_service_fails_with_an_event_of_its_log(
+def test_a_service_that_fails_logs_its_error(
     config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(arguments: object) -> int:
@@ -196,7 +196,7 @@ def test_history_of_an_unknown_key_or_entity(config_file: Path, log: Path, capsy
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
 
 
-def test_history_of_part_of_a_key(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_refuses_a_part_of_a_key(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sink = FileSink(log)
     sink.recover()
     sink.commit(

@@ -103,7 +103,7 @@ def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_other_commands_do_not_load_the_maker_of_the_scripts() -> None:
+def test_other_commands_do_not_import_shtab() -> None:
     command = "import sys; from changelog.connectors import cli; cli.main(['history', 'order', '1', '-c', 'none'])"
     program = f"{command}; sys.exit(any(name.startswith('shtab') for name in sys.modules))"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -57,7 +57,7 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
-    """If it were relative to the working directory, Spark's executors would look for another folder."""
+    """If the path were relative to the working directory, Spark's executors would look for another folder."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     source = f'{{ kind = "mysql", dsn = "mysql://a@b/c", fence_folder = "{folder}" }}'
@@ -86,13 +86,13 @@ def test_a_complete_file(file: Path) -> None:
     assert loaded.service.address == ("127.0.0.1", 9464)
 
 
-def test_secrets_are_in_no_representation(file: Path) -> None:
+def test_secrets_stay_out_of_the_representation(file: Path) -> None:
     text = repr(config.load(file, ENVIRON))
     assert "opensesame" not in text
     assert "sixteen" not in text
 
 
-def test_the_environment_overrides(file: Path) -> None:
+def test_the_environment_overrides_the_file(file: Path) -> None:
     environ = {
         **ENVIRON,
         "CHANGELOG__SERVICE__LISTEN": "[::1]:0",
@@ -141,7 +141,7 @@ def test_a_changelog_on_kafka(kafka: Path) -> None:
     assert loaded.sink.create_topics
 
 
-def test_the_environment_can_choose_kafka_and_its_secrets_are_in_no_representation(file: Path) -> None:
+def test_the_environment_can_choose_kafka_and_secrets_stay_out_of_the_representation(file: Path) -> None:
     environ = {
         **ENVIRON,
         "CHANGELOG__SINK__KIND": "kafka",
@@ -275,7 +275,7 @@ def test_an_invalid_address_of_the_service(kafka: Path, listen: str) -> None:
     assert refusal(kafka, {})[0].startswith(f'{kafka}: service.listen: should be "HOST:PORT"')
 
 
-def test_all_errors_at_once(file: Path) -> None:
+def test_all_errors_are_reported_at_once(file: Path) -> None:
     file.write_text(
         """
         nam = "Booking"

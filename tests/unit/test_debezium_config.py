@@ -46,8 +46,8 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
     assert "secret" not in repr(source)
 
 
-def test_the_configuration_gives_the_settings_of_the_translation(tmp_path: Path) -> None:
-    """The configuration must give the connector, because a flat row does not name its connector."""
+def test_the_settings_for_translating_events_come_from_the_configuration(tmp_path: Path) -> None:
+    """They include the name of the connector, because a flat row does not name the connector that sent it."""
     settings = translated(tmp_path, SOURCE.replace("postgresql", "mysql") + TOPICS)
     assert (settings.connector, settings.binary, settings.placeholder) == (
         "mysql",

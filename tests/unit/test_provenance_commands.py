@@ -47,7 +47,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def answer(config_file: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """The one line of JSON that a command prints."""
+    """Runs a command that prints one line of JSON. Returns the value of this JSON."""
     assert cli.main([*words, "--json", "--config", str(config_file)]) == 0
     [line] = capsys.readouterr().out.splitlines()
     return json.loads(line)
@@ -227,7 +227,7 @@ def test_the_error_for_a_question_without_an_answer_is_one_line(
 
 
 @pytest.mark.parametrize("words", ["blame order 42", "who --service x", "history order 42 --at 1s"])
-def test_without_a_changelog_the_error_says_who_makes_it(
+def test_without_a_changelog_the_error_says_which_command_creates_one(
     words: str, config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*words.split(), "--config", str(config_file)]) == 3

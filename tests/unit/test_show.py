@@ -56,7 +56,7 @@ def test_a_context_is_shown_between_the_writer_and_the_columns() -> None:
 
 
 @pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
-def test_a_line_of_json_has_the_context_and_is_one_line(context: str) -> None:
+def test_a_change_with_a_context_is_one_line_of_json(context: str) -> None:
     [line] = message_line(with_context(record(Op.CREATE, '{"doc":{\n"a":\t1}}'), context)).splitlines()
     value = json.loads(line)["value"]
     assert value["provenance"]["context"] == json.loads(context)
@@ -93,26 +93,26 @@ def test_an_invalid_state_is_shown_unchanged() -> None:
     assert (value["current"], value["original"]) == ('{"c":{"x":hello}}', {"c": {"x": 1}})
 
 
-def test_an_added_column_was_absent() -> None:
+def test_the_old_value_of_an_added_column_is_shown_as_absent() -> None:
     update = record(Op.UPDATE, '{"id":42,"new":1}', '{"id":42}')
     assert show.changes(update.envelope) == [show.ChangedValue(name="new", before=MISSING, after="1")]
     assert "new  absent → 1" in text(show.record(update))
 
 
-def test_long_values_are_cut_where_they_differ() -> None:
+def test_long_values_are_shortened_to_the_part_that_differs() -> None:
     long = "a" * 500
     update = record(Op.UPDATE, f'{{"t":"{long}y"}}', f'{{"t":"{long}x"}}')
     assert 't  …aaaaaaaaaaaaaaaax" → …aaaaaaaaaaaaaaaay"' in text(show.record(update))
 
 
-def test_nothing_reaches_the_terminal_as_a_command() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     hostile = record(Op.UPDATE, '{"id":"\x9b31m\u202e"}', MISSING, key="\x1b[2J", service="\x07")
     shown = text(show.record(hostile))
     assert not set(shown) & set("\x1b\x9b\u202e\x07")
     assert "\\u001b[2J" in shown
 
 
-def test_markup_in_values_is_text() -> None:
+def test_markup_in_values_is_printed_as_text() -> None:
     assert "[red]x[/red]" in text(show.record(record(Op.CREATE, '{"id":"[red]x[/red]"}')))
 
 

@@ -95,7 +95,7 @@ def test_a_narrow_terminal_shows_everything(tmp_path: Path, width: int) -> None:
     assert sorted(re.sub(r"\s", "", "".join(narrow))) == sorted(re.sub(r"\s", "", "".join(wide)))
 
 
-def test_nothing_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     hostile = record(Op.CREATE, '{"a\x9b":{"\u202e":"[red]x[/red]\x9b31m"}}', key="\x1b[2J", service="\x07[bold]")
     text = "\n".join(shown(tmp_path, [hostile], "\x1b[2J", 9, 120))
     assert not set(text) & set("\x1b\x9b\u202e\x07")
