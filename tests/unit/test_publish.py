@@ -40,7 +40,7 @@ If the step is None, the whole timeout of the call passes, and the call returns 
 
 @dataclass(slots=True)
 class World:
-    """A clock, a source that follows `script`, and a sink. `happened` lists what the source and the sink did, in order."""
+    """A clock, a source that follows `script`, and a sink. `happened` lists in order what source and sink did."""
 
     script: Sequence[Step]
     stop: Event = field(default_factory=Event)

@@ -1,6 +1,6 @@
 """Tests `BlameFold`, which finds the change that set each attribute of a row.
 
-It must find the same changes as a search through all versions of the row.
+`BlameFold` must find the same changes as a search through all versions of the row.
 """
 
 import json
@@ -39,7 +39,7 @@ def test_every_attribute_is_blamed_on_the_change_that_set_it(world: World) -> No
 
 @given(worlds())
 def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
-    """`tests.integration.blame_check` relies on this, because it has only the messages."""
+    """`tests.integration.blame_check` relies on this: it has only the messages, and derives the versions from them."""
     versions_by_key = versions_in(world.records)
     for key, versions in world.versions.items():
         by_message, by_truth = true_blame(versions_by_key[key]), true_blame(versions)
@@ -52,9 +52,10 @@ def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
 
 @st.composite
 def broken_logs(draw: st.DrawFn) -> tuple[list[Record], dict[str, int]]:
-    """Draws a changelog that has lost some changes. Returns it, and the number of the change that set each column.
+    """Draws a changelog that has lost some changes. Returns its records, and for each column the number of the change
+    that set its last value.
 
-    Each change writes values that are new in the column. Each update has the old row.
+    A change never writes a value that the column had before. Each update has the old row.
     """
     names = ("a", "b", "c")
     writers, state, records = dict.fromkeys(names, 0), dict.fromkeys(names, 0), []
@@ -91,7 +92,8 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """Returns the value, the old value, the change, and whether the change's writer is known, by pointer."""
+    """Returns of each attribute, by pointer: its value, its old value, its last change, and whether it has a known writer.
+    """
     return {
         pointer: (
             sorted_text(attribute.value),

@@ -114,7 +114,7 @@ def test_delivered_rows_change_the_position_and_settle_changes_the_plan() -> Non
 
 
 def test_through_never_goes_back_and_determines_the_epoch() -> None:
-    """`through` is the position up to which the checkpoint has the log."""
+    """`through` is the position in the database's log up to which a checkpoint includes all changes."""
     state = Checkpointing(
         STORED,
         name="booking",
@@ -187,7 +187,7 @@ def test_a_new_changelog_reads_every_table() -> None:
     )
 
 
-def test_the_signature_of_a_signal_includes_its_number() -> None:
+def test_the_signature_of_a_signal_includes_the_transaction() -> None:
     state = checkpointing(secret=b"secret")
     signals = [
         (

@@ -27,7 +27,7 @@ PAGE_BYTES_MAX = 200_000
 """A page stays below this size, whatever the values of a row are."""
 
 
-def test_the_first_page_says_what_it_is_for_and_what_there_is(client: Client) -> None:
+def test_the_first_page_says_what_the_console_is_for_and_lists_the_entities(client: Client) -> None:
     page = client.get("/")
     assert page.status == 200
     assert "What happened to a row, and who did it" in page.text
@@ -217,7 +217,7 @@ def test_a_change_without_its_original_says_so(client: Client) -> None:
     assert "Not in the database's log: <bdi>amount</bdi>" in page
 
 
-def test_values_that_want_to_do_harm_are_only_shown(client: Client) -> None:
+def test_hostile_values_are_shown_as_text(client: Client) -> None:
     page = client.get(row_address("seat", HARD_KEY)).text
     assert MARKUP not in page
     assert page.count("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;") > 3
@@ -237,7 +237,7 @@ def test_a_page_with_huge_rows_is_small(client: Client, target: str, accept: str
     assert len(answer.body) < PAGE_BYTES_MAX
 
 
-def test_a_huge_value_is_cut_around_its_difference(client: Client) -> None:
+def test_a_huge_value_is_shortened_to_the_part_that_differs(client: Client) -> None:
     change = client.json("/e/guest/8")["changes"][1]
     (note,) = change["attributes"]
     assert note["after"]["text"].startswith("…xxx")
@@ -281,7 +281,7 @@ def test_a_search_that_names_one_row_leads_to_it(client: Client, target: str, lo
         ("/e/guest", ["9", "8", "7"]),
     ],
 )
-def test_a_prefix_finds_keys_that_changed_last_first(client: Client, target: str, keys: list[str]) -> None:
+def test_a_prefix_finds_keys_and_lists_the_last_changed_key_first(client: Client, target: str, keys: list[str]) -> None:
     assert [hit["key"] for hit in client.json(target)["hits"]] == keys
 
 
@@ -294,7 +294,7 @@ def test_the_versions_of_columns_say_what_changed(client: Client) -> None:
     assert "No version of the columns" in client.get("/schemas/guest").text
 
 
-def test_live_changes_can_be_those_of_one_entity_and_service(client: Client) -> None:
+def test_live_changes_can_be_limited_to_an_entity_or_a_service(client: Client) -> None:
     assert {change["entity"] for change in client.json("/tail?entity=seat")["changes"]} == {"seat"}
     assert [change["key"] for change in client.json("/tail?service=crm")["changes"]] == ["44", "42"]
     assert client.json("/tail?service=nobody-else")["changes"] == []
