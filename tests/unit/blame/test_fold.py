@@ -92,8 +92,7 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """Returns of each attribute, by pointer: its value, its old value, its last change, and whether it has a known writer.
-    """
+    """Returns for each pointer the attribute's value, its old value, its last change, and whether its writer is known."""
     return {
         pointer: (
             sorted_text(attribute.value),

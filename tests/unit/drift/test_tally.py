@@ -1,6 +1,6 @@
-"""Tests the tally of drifted keys, which counts the keys and has a few samples of them.
+"""Tests the tally of drifted keys. A tally counts the keys and holds a few samples of them.
 
-The tally also says whether all keys drifted in one incident, that is, whether they were written at about the same time.
+It also says whether all keys drifted in one incident, that is, whether they were written at about the same time.
 """
 
 import io

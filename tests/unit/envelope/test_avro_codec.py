@@ -1,4 +1,5 @@
-"""Tests the Avro codec. A value that is encoded and decoded again must have the same canonical text.
+"""Tests the Avro codec. A value that is encoded and decoded again must still have the same canonical text: it may only be
+spelled differently as JSON.
 
 Many rows are encoded column by column, and few rows one by one. Both ways must give the same bytes.
 """
@@ -80,7 +81,10 @@ def codec_of(shape: Struct) -> AvroCodec:
 
 
 def check(shape: Struct, expected: list[Record]) -> None:
-    """Checks that encoding by rows and by columns gives the same bytes, which our decoder and fastavro can read."""
+    """Checks that rows have the same bytes if they are encoded one by one and column by column.
+
+    Our decoder and fastavro must be able to read these bytes.
+    """
     schema = avro.value_schema("order", shape, [shape.fields[0][0]], "booking")
     codec, parsed = AvroCodec(schema), fastavro.parse_schema(schema)
     bodies = [codec.encode(row.envelope) for row in expected]
@@ -146,7 +150,7 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
 
 
 def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
-    """MySQL has a year 0. Decoders of Avro return no date before the year 1, so such a date is published as text."""
+    """MySQL has a year 0. Decoders of Avro cannot return dates before the year 1, so such dates are published as text."""
     shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
     days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]
     states = [
@@ -291,7 +295,7 @@ def _at(envelope: Envelope, moment: datetime) -> Envelope:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_damaged_bytes_are_malformed_or_another_envelope(data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused_or_decoded_to_another_envelope(data: st.DataObject) -> None:
     codec = codec_of(NESTED)
     state = '{"id":"1","doc":{},"tags":["a",null],"labels":{"a":"b"},"line":{"n":1,"price":"1.5"},"docs":[1],"note":""}'
     body = bytearray(codec.encode(records.record(Op.UPDATE, state, state).envelope))

@@ -1,4 +1,7 @@
-"""Tests the Arrow record batches of records: columns, shapes (the columns of entities) and damaged batches."""
+"""Tests the Arrow batches that hold records: their columns, the shapes in their metadata, and damaged batches.
+
+A shape gives the names and types of an entity's columns.
+"""
 
 import pyarrow as pa
 import pytest
