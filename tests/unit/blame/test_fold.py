@@ -92,7 +92,7 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """Returns for each pointer the attribute's value, its old value, its last change, and whether its writer is known."""
+    """Returns by pointer: the attribute's value, its old value, its last change, and whether its writer is known."""
     return {
         pointer: (
             sorted_text(attribute.value),

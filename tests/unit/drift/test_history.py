@@ -1,7 +1,7 @@
 """Tests the history of drifted keys over several runs.
 
-A drifted key is first *open*. After a repair it is *republished*. If the next comparison finds that it no longer drifts,
-it is *verified*.
+A drifted key is first *open*. After a repair it is *republished*. If the next comparison finds no drift of the key, it
+is *verified*.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Tests the Avro codec. A value that is encoded and decoded again must still have the same canonical text: it may only be
-spelled differently as JSON.
+"""Tests the Avro codec. A value that is encoded and decoded again must still have the same canonical text. Only the
+spelling of its JSON may differ.
 
 Many rows are encoded column by column, and few rows one by one. Both ways must give the same bytes.
 """
@@ -150,7 +150,7 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
 
 
 def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
-    """MySQL has a year 0. Decoders of Avro cannot return dates before the year 1, so such dates are published as text."""
+    """MySQL has a year 0. Avro decoders cannot return dates before the year 1, so such dates are published as text."""
     shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
     days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]
     states = [

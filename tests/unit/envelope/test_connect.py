@@ -1,7 +1,7 @@
 """Tests the conversion of changelog rows to Debezium events and to flat rows, both in JSON and in Avro.
 
-Two simple readers must read the expected values. They follow the schemas of the messages, like the converters of Kafka
-Connect.
+Two simple readers must return the expected values. The readers decode messages as the messages' schemas say, like the
+converters of Kafka Connect.
 """
 
 import base64
@@ -162,7 +162,7 @@ def from_avro(text: bytes | None, schema: Any) -> Any:
 
 
 def after(shape: Struct, state: str) -> Any:
-    """Returns the values in the row after a change."""
+    """Returns the row that the readers find in the event of a change to this state."""
     [[_, event]] = messages(shape, record(Op.CREATE, state))
     return event["after"]
 
@@ -342,7 +342,7 @@ def test_floats_that_json_cannot_represent() -> None:
     assert (row.value["b"], row.value["c"]) == (float("-inf"), 1.5)
 
 
-def test_json_null_is_not_null() -> None:
+def test_the_null_of_json_is_not_the_null_of_sql() -> None:
     shape = Struct(fields=(("id", P.LONG), ("c", P.JSON)))
     nulls = record(Op.CREATE, '{"id":42,"c":null}')
     provenance = nulls.envelope.provenance

@@ -1,4 +1,4 @@
-"""Tests deltas, which have changes as JSON Patches, and how rows are computed from them."""
+"""Tests deltas, and how rows are computed from them. A delta holds a change as a JSON Patch."""
 
 import io
 import json
@@ -346,7 +346,7 @@ def test_a_column_whose_original_is_unavailable_is_not_known_afterwards() -> Non
     assert same(back(deltas[1:], {"a": 2, "long": "y"}), {"a": 1})
 
 
-def test_a_truncate_ends_an_entity() -> None:
+def test_a_truncate_removes_the_row() -> None:
     deltas = [delta_of(message(Op.CREATE, '{"a":1}')), delta_of(message(Op.TRUNCATE, None, None, commit=2))]
     assert fold(deltas) is MISSING
     with pytest.raises(ChangelogError, match="a truncate does not hold the state that it removes"):

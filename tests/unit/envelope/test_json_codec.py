@@ -47,7 +47,7 @@ def provenance(source: Source) -> Provenance:
     return Provenance(stamp=Stamp(api_version="v2", service_name="order-api", identifier="req-8f1c"), source=source)
 
 
-def test_the_example_message_of_the_contract() -> None:
+def test_the_documented_example_message() -> None:
     envelope = Envelope(
         provenance=provenance(source()),
         current=Raw('{"id":42,"status":"PAID","amount":"13.50"}'),

@@ -35,7 +35,7 @@ def test_a_patch_makes_current_from_original_and_back(original: Any, current: An
 
 
 @given(sides, sides)
-def test_jsonpatch_agrees(original: Any, current: Any) -> None:
+def test_the_package_jsonpatch_applies_our_patches(original: Any, current: Any) -> None:
     patch = diff(original, current)
     assert same(jsonpatch.apply_patch(copy.deepcopy(original), copy.deepcopy(patch)), current)
 
