@@ -113,7 +113,7 @@ def test_without_a_folder_the_history_comes_from_the_reports() -> None:
     }
 
 
-def test_old_runs_are_left_out_if_their_files_of_keys_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_runs_with_too_large_files_of_keys_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     night(tmp_path, drift(1, 1), [A])
     finished = night(tmp_path, drift(2, 1), [A])
     assert finished["entities"]["order"]["history"]["firstSeen"] == "2026-11-01T03:10:00Z"

@@ -181,8 +181,8 @@ def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped:
 
 
 def test_columns_report_which_pairs_are_plain() -> None:
-    """`patch_columns` makes patches only for plain pairs of states. If no pair were plain, the test before this one
-    would compare nothing.
+    """`patch_columns` makes patches only for some pairs of states, which are called plain here. If it found no pair
+    plain, `test_columns_give_the_same_texts` would compare nothing.
     """
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),

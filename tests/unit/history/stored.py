@@ -24,8 +24,8 @@ def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLo
     """Writes the records to a file log in at most `COMMITS` commits. A commit has whole transactions, often several, as
     when a service reads a backlog.
 
-    If `archived` is not 0, also writes an archive of the first `archived` commits. Readers then read the archive instead
-    of these commits. In the archive, each entity has one file, with its rows sorted by key.
+    If `archived` is not 0, also writes an archive of the first `archived` commits. Readers then read the archive
+    instead of these commits. In the archive, each entity has one file, with its rows sorted by key.
     """
     numbers = sorted({position_of(item).commit for item in records})
     part = {number: index * COMMITS // len(numbers) for index, number in enumerate(numbers)}

@@ -77,7 +77,7 @@ def test_headers_are_plain_text_for_kafka_connect() -> None:
     assert is_row(message)
 
 
-def test_an_empty_key_is_not_the_key_of_the_message() -> None:
+def test_a_header_can_say_that_the_key_is_empty() -> None:
     message = Mock(headers=lambda: [("entityKey", b"=")], value=lambda: None, key=lambda: b"{}")
     assert key_of(message) == b""
 

@@ -1,4 +1,4 @@
-"""Tests how rows become Kafka messages with values of `json_codec`, and are read back as the same records."""
+"""Tests how rows become Kafka messages, whose values `json_codec` makes, and how the same records are read back."""
 
 import json
 

@@ -103,7 +103,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert "order \\u001b[2J was set by \\u0007[bold]" in text
 
 
-def test_a_long_value_is_cut_where_it_changed(tmp_path: Path) -> None:
+def test_a_long_value_is_shortened_to_the_part_that_changed(tmp_path: Path) -> None:
     before, after = (f'{{"t":"{"a" * 500}{end}"}}' for end in "xy")
     records = [record(Op.CREATE, before), record(Op.UPDATE, after, before, commit=2)]
     assert '…aaaaaaaaaaaaaaaay"  was …aaaaaaaaaaaaaaaax"' in "\n".join(shown(tmp_path, records, "42", 9, 120))
