@@ -70,7 +70,7 @@ def packaged(name: str) -> str:
         ),
     ],
 )
-def test_the_table_of_types(type_: ColumnType, schema: object) -> None:
+def test_each_type_maps_to_an_avro_type_and_back(type_: ColumnType, schema: object) -> None:
     assert avro.to_avro(type_, nullable=True, path=["x"]) == schema
     assert avro.of_avro(schema) == (type_, True)
 

@@ -1,6 +1,7 @@
 """Tests the verdicts on the compatibility of schemas.
 
-They must agree with Avro's own tests and with Confluent's documentation. Also tests our additional, stricter rules.
+The verdicts must agree with Avro's own tests and with Confluent's documentation. Also tests our own rules, which are
+stricter.
 """
 
 from collections.abc import Sequence

@@ -73,7 +73,7 @@ ENTITY: list[tuple[Schema, Schema, list[tuple[Rule, str]]]] = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), ENTITY)
 @pytest.mark.parametrize("mode", [Mode.FORWARD, Mode.FULL_TRANSITIVE])
-def test_changes_that_an_entity_may_not_make(
+def test_changes_that_are_not_allowed_for_an_entity(
     old: Schema, new: Schema, expected: list[tuple[Rule, str]], mode: Mode
 ) -> None:
     changes = problems(new, [("v1", old)], mode)
@@ -94,7 +94,7 @@ def envelope(*fields: tuple[str, Any]) -> Schema:
     return avro.value_schema("order", Struct(fields=fields), ["id"], "booking")
 
 
-def test_an_entity_grows_and_shrinks() -> None:
+def test_an_entity_may_gain_and_lose_columns() -> None:
     old = envelope(*OLD.fields)
     grown = envelope(*OLD.fields, ("note", Primitive.STRING))
     shrunk = envelope(*OLD.fields[:2])

@@ -1,6 +1,7 @@
 """Tests `faults`, which finds what is wrong with an Avro schema.
 
-It must find no fault in valid schemas. It must find every fault for which fastavro refuses a schema, and some others.
+`faults` must find nothing in valid schemas. It must find every fault for which fastavro refuses a schema, and some
+others.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Tests readers of a log that has an archive.
 
-They must return the same rows as without an archive. They skip files that they do not need.
+The readers must return the same rows as without an archive. They may skip files that they do not need.
 """
 
 import json
@@ -70,7 +70,7 @@ class Layout:
         write_archive(path, 1, files, 0, group_rows=self.group_rows, with_keys=self.with_keys, bloom=self.bloom)
 
     def _files(self, rows: Rows, folder: str, count: int) -> dict[str, Rows]:
-        """Divides rows into `count` files of each entity, with disjoint keys."""
+        """Divides rows into `count` files for each entity. No key is in two of an entity's files."""
         files: dict[str, Rows] = defaultdict(list)
         keys = sorted({change["key"] for change in rows})
         for change in sorted(rows, key=lambda change: (change["key"], place(change))):

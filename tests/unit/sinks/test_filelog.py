@@ -171,7 +171,7 @@ def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("replaced", ["there", "deleted"])
-def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path, replaced: str) -> None:
+def test_readers_read_the_archive_and_then_the_log(archived: list[dict[str, Any]], tmp_path: Path, replaced: str) -> None:
     if replaced == "deleted":
         for sequence in (1, 2, 3):
             log_file(tmp_path, sequence).unlink()
@@ -269,7 +269,7 @@ def test_golden_log_of_format_2() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses both the footer of a log file and the file `resume.json`, and changes nothing."""
+    """That version refuses both the footer of a log file and the file `resume.json`. It changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -296,7 +296,7 @@ def test_a_golden_log_can_be_continued(golden: Path, tmp_path: Path) -> None:
     assert read(tmp_path / "log-1", key="added") == added.to_pylist()
 
 
-def test_any_parquet_reader_can_query_it() -> None:
+def test_any_parquet_reader_can_query_the_log() -> None:
     """The files are plain Parquet with the documented columns, without a schema that only Arrow can read."""
     metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
     columns = [
@@ -347,7 +347,7 @@ def _store_versions(path: Path) -> None:
 
 
 def _commits_with_versions(path: Path) -> list[int]:
-    """The commits in which a reader finds versions of columns."""
+    """Returns the commits in which a reader finds versions of columns."""
     return [Position.parse(version["position"]).commit for version in read(path, entity=SCHEMAS)]
 
 
