@@ -189,9 +189,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
             ["install", "--yes", "--download-only", package],
         ):
             if not shutil.which("apt-get") or not _ran(*apt, *command, folder=scratch):
-                sys.exit(
-                    f"{package} of Debian {release} cannot be fetched; this needs apt-get and Debian's keys"
-                )
+                sys.exit(f"{package} of Debian {release} cannot be fetched; this needs apt-get and Debian's keys")
         for file in (root / "cache/archives").glob("*.deb"):
             if not _ran("dpkg-deb", "-x", str(file), "unpacked", folder=scratch):
                 sys.exit(f"{file.name} cannot be unpacked")

@@ -114,9 +114,7 @@ TABLE = cast(
         ),
     ],
 )
-def test_an_envelope_excludes_settings_of_entities(
-    file: Path, sink: str, settings: str, problem: str | None
-) -> None:
+def test_an_envelope_excludes_settings_of_entities(file: Path, sink: str, settings: str, problem: str | None) -> None:
     file.write_text(f"{HEAD}{KAFKA}{sink}\n[entities.orders]\n{settings}", "utf-8")
     loaded = config.load(file, {})
     if problem is None:

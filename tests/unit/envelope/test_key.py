@@ -39,7 +39,9 @@ def test_a_negative_hash_gives_a_partition_in_range() -> None:
 
 
 @given(st.lists(st.text(max_size=20)), st.integers(1, 2**31 - 1), st.data())
-def test_a_column_of_keys_has_the_partitions_of_its_single_keys(keys: list[str], count: int, data: st.DataObject) -> None:
+def test_a_column_of_keys_has_the_partitions_of_its_single_keys(
+    keys: list[str], count: int, data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, len(keys)))
     expected = [partition(key.encode(), count) for key in keys[start:]]
     for type_ in (pa.utf8(), pa.large_utf8(), pa.binary()):

@@ -171,7 +171,9 @@ def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("replaced", ["there", "deleted"])
-def test_readers_read_the_archive_and_then_the_log(archived: list[dict[str, Any]], tmp_path: Path, replaced: str) -> None:
+def test_readers_read_the_archive_and_then_the_log(
+    archived: list[dict[str, Any]], tmp_path: Path, replaced: str
+) -> None:
     if replaced == "deleted":
         for sequence in (1, 2, 3):
             log_file(tmp_path, sequence).unlink()

@@ -304,7 +304,7 @@ def test_a_file_of_a_newer_format_is_refused_and_not_set_aside(sink: FileSink, m
         Resume(sequence=0, checkpoint=checkpoint(0)).to_json().replace(b"timeline", b"timelin\xff"),
     ],
 )
-def test_a_damaged_resume_file_is_an_error(sink: FileSink, path: Path, text: bytes) -> None:
+def test_a_damaged_resume_record_is_an_error(sink: FileSink, path: Path, text: bytes) -> None:
     sink.close()
     resume_file(path).write_bytes(text)
     with pytest.raises(ChangelogError, match=r"resume.json is damaged; remove this file"):
@@ -312,8 +312,8 @@ def test_a_damaged_resume_file_is_an_error(sink: FileSink, path: Path, text: byt
 
 
 @pytest.mark.parametrize("position", [None, checkpoint(1).position, checkpoint(3).position])
-def test_a_resume_file_of_another_copy_of_the_log_is_an_error(sink: FileSink, path: Path, position: Position | None) -> None:
-    """If the file is older than the log, the service would publish rows again. If it is newer, rows would be omitted."""
+def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path, position: Position | None) -> None:
+    """With an older record, the service would publish rows again. With a newer record, it would omit rows."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
@@ -324,8 +324,8 @@ def test_a_resume_file_of_another_copy_of_the_log_is_an_error(sink: FileSink, pa
     assert FileSink(path).recover() == checkpoint(2)
 
 
-def test_the_resume_file_is_dropped_if_its_log_file_was_set_aside(sink: FileSink, path: Path) -> None:
-    """The next log file gets the number of the one that was set aside. An old `resume.json` would seem to follow it."""
+def test_the_resume_record_is_dropped_if_its_log_file_was_set_aside(sink: FileSink, path: Path) -> None:
+    """The next log file gets the number of the one that was set aside. An old record would seem to follow that file."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))
@@ -336,7 +336,7 @@ def test_the_resume_file_is_dropped_if_its_log_file_was_set_aside(sink: FileSink
     assert _recovered_after_restart(path, sink) == checkpoint(2)
 
 
-def test_the_resume_file_names_the_log_file_that_it_follows(sink: FileSink, path: Path) -> None:
+def test_the_resume_record_names_the_log_file_that_it_follows(sink: FileSink, path: Path) -> None:
     store(sink, commit(1), checkpoint(1))
     store(sink, [], checkpoint(1, through=0x16_B374D848))
     stored = msgspec.json.decode(resume_file(path).read_bytes())

@@ -133,7 +133,7 @@ def test_on_a_full_disk_the_sink_stops_cleanly_and_can_continue(tmp_path: Path) 
         _check_log(path, number)
 
 
-def test_on_a_full_disk_the_old_resume_file_stays(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_old_resume_record_stays(tmp_path: Path) -> None:
     with _small_disk(tmp_path) as disk:
         path = disk / "changelog"
         sink = FileSink(path)

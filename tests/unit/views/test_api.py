@@ -162,7 +162,7 @@ def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
     assert b'"error":"the server is stopping","hint":"send the request again"' in answer
 
 
-def test_a_request_that_is_cut_off_when_the_server_ends_is_told_so(
+def test_a_request_that_the_end_of_the_server_cuts_off_is_answered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, ends = threading.Event(), threading.Event()
@@ -285,7 +285,7 @@ def test_an_empty_changelog_is_not_ready(tmp_path: Path) -> None:
         assert api.get("/ready").status == 200
 
 
-def test_only_who_knows_the_token_reads_rows(folder: Path) -> None:
+def test_rows_can_be_read_only_with_the_token(folder: Path) -> None:
     with running(settings(folder, serve='token = "a token of a person"')) as api:
         for target in ("/", "/order/42", "/order", "/openapi.json", "/metrics"):
             answer = api.get(target)

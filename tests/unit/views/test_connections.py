@@ -103,7 +103,9 @@ def test_a_malformed_request_does_not_spoil_an_earlier_answer(connection: socket
 
 
 def test_nothing_is_read_while_requests_wait() -> None:
-    """One read may have several requests. Each answer starts the next one, and the last one lets the server read."""
+    """One read may return several requests. Each answer starts the next request. After the last answer, the server reads
+    again.
+    """
 
     async def receive_three() -> list[bool]:
         settings = uvicorn.Config(never, http=_Connection, loop="asyncio", lifespan="off", log_config=None)
@@ -152,7 +154,7 @@ def test_a_head_that_is_too_long_is_refused(connection: socket.socket, line: byt
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"\x16\x03\x01\x02\x00",  # TLS, where there is none
+        b"\x16\x03\x01\x02\x00",  # the client begins TLS, which this server does not use
         b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
         b"GET /order/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ROW + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",

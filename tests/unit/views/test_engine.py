@@ -196,7 +196,7 @@ def test_a_tail_that_is_too_large_is_refused(path: Path, monkeypatch: pytest.Mon
         FileEngine(path).view("order").now()
 
 
-def test_rows_are_right_although_nothing_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_right_although_nothing_is_cached(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "GROUPS_BYTES", 0)
     monkeypatch.setattr(row_groups, "FOOTERS_MAX", 0)
     monkeypatch.setattr(tail, "ADDED_ROWS", 1)
