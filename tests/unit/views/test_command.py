@@ -23,7 +23,7 @@ KAFKA = CONFIG.replace('sink = {{ path = "log" }}', 'sink = {{ kind = "kafka", b
 
 
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str]:
-    """Runs the command, and expects it to refuse to serve with an error of one line. Returns the exit code and the error."""
+    """Runs the command, and expects an error of one line. Returns the exit code and the error."""
     code = cli.main(["views", "serve", "--config", str(folder / "changelog.toml"), *words])
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1

@@ -103,8 +103,8 @@ def test_a_malformed_request_does_not_spoil_an_earlier_answer(connection: socket
 
 
 def test_nothing_is_read_while_requests_wait() -> None:
-    """One read may return several requests. Each answer starts the next request. After the last answer, the server reads
-    again.
+    """One read may return several requests. Each answer starts the next request. After the last answer, the server
+    reads again.
     """
 
     async def receive_three() -> list[bool]:

@@ -42,8 +42,8 @@ class Clock:
 class Rows:
     """A view, and the rows of the view. Only the row of `KEY` is at hand.
 
-    A reading takes `reading_s` seconds on the clock. In the event loop, it raises `error` if there is one. `reader` is the
-    name of the thread that read last.
+    A reading takes `reading_s` seconds on the clock. In the event loop, it raises `error` if there is one. `reader` is
+    the name of the thread that read last.
     """
 
     reached = Completeness(position=None, at_s=None)
