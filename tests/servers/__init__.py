@@ -1,4 +1,4 @@
-"""The servers that integration tests run against, and fresh databases in them."""
+"""Starts the servers that integration tests need, and creates fresh databases in them."""
 
 import contextlib
 import os
@@ -35,8 +35,8 @@ tests on one of these versions run in the same worker, so that the server is sta
 """
 
 OPTIONAL = frozenset({"mariadb-11.8", "mysql-9"})
-"""Servers whose tests are skipped, even with CI=true, if the packages of the Debian release cannot be fetched. Other
-versions of these servers run in any case.
+"""Servers whose tests are skipped, even with CI=true, if the packages of the Debian release cannot be fetched.
+With CI=true, the tests of every other server must run.
 """
 
 SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"

@@ -32,8 +32,8 @@ LAST = "done"
 """The table whose row is the last change."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
-"""How many bytes of an Avro message hold the id of its schema, by the form of the events. In other forms, it is four
-bytes. 0 means that the id is in the headers.
+"""How many bytes of an Avro message hold the id of its schema, by the form of the events. In all other forms,
+the id takes four bytes. 0 means that the id is in the headers.
 """
 
 CONTEXT = "__debezium.context."
@@ -150,10 +150,10 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     schemas: dict[str, int] = {}
 
     def parts(content: bytes | None) -> tuple[list[str], Any]:
-        """Returns the content in the form in which it is stored. Before it, returns the line to store for the content's
-        schema, if that schema is new.
+        """Returns the lines to store for new schemas, and the content in the form in which it is stored.
 
-        The form is null, a text, base64, or two values: the number of the schema, and the payload.
+        There is such a line only if the content has a schema that no earlier content had. The stored form is null, a
+        text, base64, or two values: the number of the schema, and the payload.
         """
         if content is None:
             return [], None

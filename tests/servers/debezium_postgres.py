@@ -1,4 +1,4 @@
-"""Creates tables in PostgreSQL, one of them with a column of every type. Changes their rows for `debezium_events`."""
+"""Creates tables in PostgreSQL, one of them with a column of every type. Changes rows for `debezium_events`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

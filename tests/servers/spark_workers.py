@@ -5,7 +5,7 @@ each task.
   zip archive on the path again. Spark's jar is on the path, and reading its list of 5,000 names takes 0.1 s. No archive
   changes during the tests, so this module keeps the lists.
 - Each task ends with a garbage collection, which visits the objects of all imported modules. This module excludes these
-  objects.
+  objects from the collections.
 
 Most tasks of tests read only a few rows, so these two things took 95 % of the workers' CPU time.
 """

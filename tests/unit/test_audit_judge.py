@@ -1,5 +1,6 @@
-"""Tests the judge of audited campaigns (`tests.campaigns._audit`). It must accept correct changelogs and find each kind
-of error.
+"""Tests the judge of audited campaigns (`tests.campaigns._audit`).
+
+The judge must accept correct changelogs, and find each kind of error.
 """
 
 import ast

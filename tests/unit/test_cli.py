@@ -181,7 +181,7 @@ def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pyte
     ]
 
 
-def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_prints_json(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42", "--json") == 0
     messages = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [message["value"]["provenance"]["source"]["op"] for message in messages] == ["create", "update", "delete"]
@@ -189,7 +189,7 @@ def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFix
     assert {message["key"] for message in messages} == {"42"}
 
 
-def test_history_of_an_unknown_key_or_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_needs_a_known_key_and_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "43", "--json") == 2
     assert capsys.readouterr().err == f"changelog: the changelog in {log} has no change of order 43\n"
     assert run(config_file, "history", "ordr", "43") == 2
@@ -210,7 +210,7 @@ def test_history_refuses_a_part_of_a_key(config_file: Path, log: Path, capsys: p
     )
 
 
-def test_tail_of_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_refuses_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "tail", "ordr") == 2
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
     sink = FileSink(log)
@@ -370,7 +370,7 @@ def test_tail_ends_when_its_reader_has_gone_even_without_new_changes(config_file
         assert process.wait(PATIENCE_S) == cli.OUTPUT_GONE
 
 
-def test_tail_without_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_needs_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "tail") == 3
     assert "there is no file log in" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ def test_the_services_of_mysql_and_mariadb_fit_their_databases(database: Flavour
 
 @pytest.mark.parametrize("database", PROGRAMS)
 def test_the_binary_logs_of_mysql_and_mariadb_have_whole_rows(database: Flavour) -> None:
-    """Their options for the binary log are the same as those of the servers that tests start.
+    """The databases have the same options for the binary log as the servers that tests start.
 
     `log_bin` is not compared, because MySQL 8.4 writes a binary log by default.
     """

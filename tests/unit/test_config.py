@@ -69,7 +69,7 @@ def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     assert loaded.source.fence_folder == tmp_path / place
 
 
-def test_a_complete_file(file: Path) -> None:
+def test_a_complete_file_is_loaded(file: Path) -> None:
     loaded = config.load(file, ENVIRON)
     source = postgres_settings(loaded)
     assert source.slot == source.publication == "booking_eu"
@@ -132,7 +132,7 @@ def kafka(file: Path) -> Path:
     return file
 
 
-def test_a_changelog_on_kafka(kafka: Path) -> None:
+def test_a_changelog_on_kafka_has_these_defaults(kafka: Path) -> None:
     loaded = config.load(kafka, {})
     assert isinstance(loaded.sink, KafkaConfig)
     assert loaded.prefix == "booking"
@@ -218,7 +218,7 @@ def test_the_environment_can_choose_kafka_and_secrets_stay_out_of_the_representa
         ),
     ],
 )
-def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
+def test_an_invalid_sink_is_refused(kafka: Path, text: str, problems: list[str]) -> None:
     kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + text)
     lines = refusal(kafka, {})
     messages = lines[1:] if len(lines) > 1 else [lines[0].removeprefix(f"{kafka}: ")]
@@ -248,7 +248,7 @@ def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
         ('by = ["x"], session = { gap_seconds = 9 }', "totals.session.column: is missing; add it"),
     ],
 )
-def test_invalid_totals(kafka: Path, totals: str, problem: str) -> None:
+def test_invalid_totals_are_refused(kafka: Path, totals: str, problem: str) -> None:
     kafka.write_text(f'{KAFKA}[views.x]\nentity = "order"\ntotals = {{ {totals} }}')
     [line] = refusal(kafka, {})
     assert line.startswith(f"{kafka}: views.x.{problem}")
@@ -264,13 +264,13 @@ def test_the_timeout_of_a_transaction_covers_two_commits(kafka: Path) -> None:
 
 
 @pytest.mark.parametrize(("listen", "host"), [("[::1]:9464", "::1"), ("localhost:0", "localhost")])
-def test_the_address_of_the_service(kafka: Path, listen: str, host: str) -> None:
+def test_the_host_of_the_service_may_be_ipv6_or_a_name(kafka: Path, listen: str, host: str) -> None:
     kafka.write_text(f'{KAFKA}\n[service]\nlisten = "{listen}"')
     assert config.load(kafka, {}).service.address[0] == host
 
 
 @pytest.mark.parametrize("listen", ["::1:9464", "[::1:9464", ":9464", "host:99999"])
-def test_an_invalid_address_of_the_service(kafka: Path, listen: str) -> None:
+def test_an_invalid_address_of_the_service_is_refused(kafka: Path, listen: str) -> None:
     kafka.write_text(f'{KAFKA}\n[service]\nlisten = "{listen}"')
     assert refusal(kafka, {})[0].startswith(f'{kafka}: service.listen: should be "HOST:PORT"')
 
@@ -316,13 +316,13 @@ def test_all_errors_are_reported_at_once(file: Path) -> None:
     ]
 
 
-def test_an_unknown_kind_of_source(file: Path) -> None:
+def test_an_unknown_kind_of_source_is_refused(file: Path) -> None:
     file.write_text('name = "a"\nsource = { kind = "oracle", dsn = "x" }\nsink = { path = "log" }')
     assert refusal(file, {}) == [f"{file}: source.kind: should be 'postgres' or 'mysql' or 'debezium'"]
 
 
 @pytest.mark.parametrize("dsn", ["mysql+pymysql://ada@db/app", "user=ada", "mysql//ada@db/app"])
-def test_a_wrong_url_of_mysql(file: Path, dsn: str) -> None:
+def test_a_wrong_url_of_mysql_is_refused(file: Path, dsn: str) -> None:
     file.write_text(f'name = "a"\nsource = {{ kind = "mysql", dsn = "{dsn}" }}\nsink = {{ path = "log" }}')
     expected = 'source.dsn: should be a URL, as in "mysql://USER@HOST:3306/DATABASE"'
     assert refusal(file, {}) == [f"{file}: {expected}"]

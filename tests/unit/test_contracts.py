@@ -105,7 +105,7 @@ NESTED = """\
         ("/fields", 1),
     ],
 )
-def test_the_line_of_a_field(path: str, line: int) -> None:
+def test_the_line_of_a_field_is_found(path: str, line: int) -> None:
     json.loads(NESTED)
     assert files.Contract(file="x.avsc", text=NESTED).line(path) == line
 

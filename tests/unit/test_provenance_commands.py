@@ -63,7 +63,7 @@ def at(commit: int) -> str:
 
 
 @pytest.mark.usefixtures("log")
-def test_blame_as_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blame_prints_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = answer(config_file, capsys, "blame", "order", "42", "--at", at(5))
     assert (result["entity"], result["key"], result["services"]) == ("order", "42", ["order-api", "web"])
     assert result["current"] == {"id": 42, "doc": {"a": 2, "b": []}, "n": None}
@@ -104,7 +104,7 @@ def test_the_answer_leaves_out_an_unknown_value(config_file: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("log")
-def test_blame_and_who_for_people(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blame_and_who_print_text_for_people(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     title, *_ = text(config_file, capsys, "blame", "order", "42", "--at", at(4))
     assert title == "order 42 was set by 2 services: order-api, web"
     assert text(config_file, capsys, "who", "--identifier", "req-4")[:3] == [
@@ -126,7 +126,7 @@ def test_blame_and_who_for_people(config_file: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("log")
-def test_who_as_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_prints_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["who", "--service", "order-api", "--entity", "order", "--since", "00000001/0000000000000004/00000000"]
     assert answer(config_file, capsys, *words) == {
         "entity": "order",

@@ -412,7 +412,7 @@ def test_nothing_more_is_stored_in_a_sink_that_another_service_took_over() -> No
         ("loop:confirmed", ["publish 1: 1", "confirm 1", "close"]),
     ],
 )
-def test_a_crash_between_any_two_steps(place: str, happened: list[str]) -> None:
+def test_a_crash_prevents_only_the_steps_after_it(place: str, happened: list[str]) -> None:
     class CrashError(Exception):
         pass
 

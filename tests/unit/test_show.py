@@ -127,12 +127,12 @@ def test_a_history_shows_the_time_between_changes() -> None:
     ("seconds", "expected"),
     [(0.2134, "0.213 s"), (60, "60 s"), (240, "4 min"), (-1, "-1 s"), (12600, "3.5 h"), (864000, "10 days")],
 )
-def test_durations(seconds: float, expected: str) -> None:
+def test_durations_are_written_for_people(seconds: float, expected: str) -> None:
     assert show.duration(timedelta(seconds=seconds)) == expected
 
 
 @pytest.mark.parametrize(("nbytes", "expected"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")])
-def test_sizes(nbytes: int, expected: str) -> None:
+def test_sizes_are_written_for_people(nbytes: int, expected: str) -> None:
     assert show.size(nbytes) == expected
 
 

@@ -1,5 +1,5 @@
-"""Tests how a `ChangelogReader` selects changes, follows new changes, and finds changes by key. Its errors must say
-what to do.
+"""Tests how a `ChangelogReader` selects changes, follows new changes, and finds changes by key. The reader's errors
+must say what to do.
 """
 
 import re

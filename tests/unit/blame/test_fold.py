@@ -147,7 +147,7 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         pytest.param(
             [record(Op.CREATE, '{"a":1,"b":2}'), record(Op.READ, '{"a":1,"b":3,"c":4}', commit=2)],
             {"/a": ("1", MISSING, 1, True), "/b": ("3", "2", 2, False), "/c": ("4", MISSING, 2, False)},
-            id="a read that differs",
+            id="a read of another value",
         ),
         pytest.param(
             [record(Op.CREATE, '{"a":1}'), record(Op.DELETE, commit=2), record(Op.READ, '{"a":1}', commit=3)],
@@ -162,7 +162,7 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         pytest.param(
             [record(Op.CREATE, '{"a":1,"b":2}'), record(Op.UPDATE, '{"a":6,"b":4}', '{"a":5,"b":4}', commit=2)],
             {"/a": ("6", "5", 2, True), "/b": ("4", "2", 2, False)},
-            id="an original that differs",
+            id="an original with another value",
         ),
         pytest.param(
             [record(Op.READ, '{"a":1}', unavailable=("b",)), record(Op.UPDATE, '{"a":1}', unavailable=("b",))],

@@ -106,7 +106,7 @@ def test_the_form_sets_a_strict_cookie_that_admits_later_requests(locked: Client
     assert "Secure" not in cookie
 
 
-def test_a_cookie_ends_and_cannot_be_forged(folder: Path) -> None:
+def test_a_cookie_expires_and_cannot_be_forged(folder: Path) -> None:
     now_s = [1000.0]
     access = Access(TOKEN, secret=SECRET, clock=lambda: now_s[0], cookie=COOKIE)
     client = Client(settings(folder), access)

@@ -28,7 +28,7 @@ def drift(run: int, changed: int) -> dict[str, Any]:
     return report(run, {"order": entity(changed=changed)})
 
 
-def test_open_then_republished_then_verified(tmp_path: Path) -> None:
+def test_a_key_is_open_then_republished_then_verified(tmp_path: Path) -> None:
     finished = night(tmp_path, drift(1, 2), [A, B])
     assert key_counts(finished) == (2, 0, 0)
     finished = repaired(finished, "order", ["3f2a-1"], "2026-11-01T03:10:15Z")

@@ -52,7 +52,7 @@ def test_a_row_is_readable_without_decoding() -> None:
     }
 
 
-def test_moves() -> None:
+def test_the_json_of_a_move_names_the_other_place() -> None:
     assert batch.moved_json() is None
     assert batch.moved_json(from_=Place(key="é", partition=1)) == '{"movedFrom":{"key":"é","partition":1}}'
 

@@ -26,7 +26,7 @@ from tests.unit.envelope.strategies import values
         ('{"\\ud800":["\\udc00",1.0],"a":0}', '{"a":0,"\\ud800":["\\udc00",1.0]}'),
     ],
 )
-def test_one_text_for_all_spellings(raw: str, text: str) -> None:
+def test_all_spellings_of_a_value_have_the_same_text(raw: str, text: str) -> None:
     assert canonical.text(raw) == canonical.text(raw.encode()) == canonical.text(Raw(raw)) == text
     assert canonical.text(text) == text
     assert canonical.equal(raw, text)

@@ -75,7 +75,7 @@ def message(
         ),
     ],
 )
-def test_the_patch_of_each_kind_of_change(envelope: Envelope, patch: str) -> None:
+def test_each_kind_of_change_has_the_expected_patch(envelope: Envelope, patch: str) -> None:
     delta = delta_of(envelope)
     assert dumps(delta.patch).decode() == patch == text_from(envelope)
     assert delta.provenance == envelope.provenance
@@ -125,7 +125,7 @@ def pairs(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(pairs(), st.frozensets(names, max_size=2))
-def test_changes_are_the_diff(pair: tuple[bytes, bytes], left_out: frozenset[str]) -> None:
+def test_changes_of_texts_are_the_diff_of_their_values(pair: tuple[bytes, bytes], left_out: frozenset[str]) -> None:
     a, b = ({name: value for name, value in parse(side).items() if name not in left_out} for side in pair)
     patch = parse(changes(*pair, left_out))
     assert text_of(patch) == text_of(diff(a, b))

@@ -29,7 +29,7 @@ def test_murmur2_is_that_of_the_java_client(key: str, signed: int) -> None:
 @pytest.mark.parametrize(
     ("key", "signed"), [("", 275646681), ("é", 186971271), ("日本語", 1431860170), ("😀", 131881617)]
 )
-def test_murmur2_of_the_empty_text_and_of_non_ascii(key: str, signed: int) -> None:
+def test_murmur2_hashes_the_empty_text_and_non_ascii(key: str, signed: int) -> None:
     assert murmur2(key.encode()) == signed & 0xFFFFFFFF
 
 

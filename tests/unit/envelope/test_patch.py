@@ -89,7 +89,7 @@ def test_a_value_is_tested_before_it_is_replaced_or_removed(original: Any, curre
         ),
     ],
 )
-def test_the_form_of_a_patch(original: Any, current: Any, patch: list[dict[str, Any]]) -> None:
+def test_a_patch_has_the_expected_operations(original: Any, current: Any, patch: list[dict[str, Any]]) -> None:
     assert diff(original, current) == patch
 
 
@@ -206,7 +206,7 @@ def test_a_patch_that_does_not_apply_is_refused_without_the_values(operation: di
     assert document == {"a": 1, "s": "text", "l": [0]}
 
 
-def test_a_root_that_is_missing() -> None:
+def test_a_missing_document_accepts_only_a_new_root() -> None:
     for operation in (
         {"op": "remove", "path": ""},
         {"op": "test", "path": "", "value": None},

@@ -7,7 +7,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("2097152", 2_097_152), ("0x200000", 2_097_152)])
-def test_the_size_of_messages(text: str, nbytes: int) -> None:
+def test_the_size_of_messages_comes_from_the_options(text: str, nbytes: int) -> None:
     assert Client(bootstrap_servers="a:1", options={"message.max.bytes": text}).message_bytes == nbytes
 
 

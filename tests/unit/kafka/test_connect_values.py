@@ -36,7 +36,7 @@ def payloads(result: Messages) -> list[Any]:
     return [None if value is None else json.loads(value)["payload"] for value in result.values]
 
 
-def test_rows_of_several_entities() -> None:
+def test_rows_of_several_entities_get_their_own_keys_and_values() -> None:
     result = messages(
         "flat",
         record(Op.CREATE, STATE, commit=1),

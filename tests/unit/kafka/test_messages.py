@@ -34,7 +34,7 @@ def test_a_message_is_read_back_as_its_record(expected: list[Record]) -> None:
     assert read_back == expected
 
 
-def test_headers_of_messages() -> None:
+def test_messages_have_the_expected_headers() -> None:
     rows = batch.from_records(
         [
             made.record(Op.CREATE, "{}"),

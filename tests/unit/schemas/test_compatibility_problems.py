@@ -134,7 +134,7 @@ def test_a_problem_names_the_field_the_readers_and_the_remedy() -> None:
     ]
 
 
-def test_a_field_without_a_default_and_its_remedies() -> None:
+def test_a_problem_of_a_field_without_a_default_names_a_remedy() -> None:
     first = record(field("x", STRING), A_INT)
     second = record(A_INT, field("y", STRING))
     assert descriptions(problems(second, [("v1", first)], Mode.FULL)) == [
@@ -151,7 +151,7 @@ def test_a_field_without_a_default_and_its_remedies() -> None:
     ]
 
 
-def test_the_path_of_a_problem_in_a_union_of_records() -> None:
+def test_the_path_of_a_problem_names_the_record_of_a_union() -> None:
     def union(of: Schema) -> Schema:
         return record(field("x", array(["null", record(A_INT, name="One"), record(field("b", map_(of)), name="Two")])))
 

@@ -42,7 +42,7 @@ SPACED = {"type": "fixed", "name": "F", "namespace": "other", "size": 2}
         of({"type": "record", "name": "x.R", "fields": []}, aliases=["b"], doc="…", custom={"a": 1}),
     ],
 )
-def test_valid_schemas(schema: Any) -> None:
+def test_valid_schemas_have_no_faults(schema: Any) -> None:
     fastavro.parse_schema(json.loads(json.dumps(schema)))
     assert faults(schema) == []
 
@@ -105,7 +105,7 @@ def test_other_schemas_that_the_specification_forbids_are_refused(schema: Any, t
     assert faults(schema)[0].text.startswith(text)
 
 
-def test_types_that_are_nested_too_deeply() -> None:
+def test_types_that_are_nested_too_deeply_are_refused() -> None:
     schema: Any = "int"
     for _ in range(NESTING_MAX):
         schema = {"type": "array", "items": schema}

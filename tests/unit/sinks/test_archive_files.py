@@ -156,7 +156,7 @@ def test_rows_that_do_not_fit_into_memory_are_sorted(
     assert all(0 < part.num_rows <= 7 for part in result)
 
 
-def test_a_temporary_file_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_file_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [batch([row(Position(1, n, 0))]) for n in range(9)]
     with Path("/dev/full").open("r+b", buffering=0) as full:
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)

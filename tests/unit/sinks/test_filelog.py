@@ -241,7 +241,7 @@ def test_a_gap_between_the_archive_and_the_log_is_an_error(archived: list[dict[s
         (b'{"format": 2, "log": {"first": 1, "last": 1}, "files": []}', "this program knows only formats up to 1"),
     ],
 )
-def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: bytes, message: str) -> None:
+def test_a_manifest_that_cannot_be_read_is_an_error(sink: FileSink, tmp_path: Path, text: bytes, message: str) -> None:
     store(sink, commit(1), checkpoint(1))
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "1.json").write_bytes(text)
@@ -252,7 +252,7 @@ def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: by
 # Logs on disk stay readable
 
 
-def test_golden_log_of_format_1() -> None:
+def test_the_golden_log_of_format_1_is_read() -> None:
     """An early version wrote this log once. Every later version must read the same rows from it."""
     assert read(GOLDEN) == expected(1, 2, 3)
     assert read_checkpoint(GOLDEN) == checkpoint(
@@ -263,7 +263,7 @@ def test_golden_log_of_format_1() -> None:
     assert [file.rows for file in manifest.files] == [3]
 
 
-def test_golden_log_of_format_2() -> None:
+def test_the_golden_log_of_format_2_is_read() -> None:
     assert read(GOLDEN_2) == expected(1, 2, 3)
     assert read_checkpoint(GOLDEN_2) == read_checkpoint(GOLDEN)
 

@@ -344,7 +344,7 @@ def test_the_resume_record_names_the_log_file_that_it_follows(sink: FileSink, pa
     assert stored["checkpoint"]["through"] == "00000016B374D848"
 
 
-def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ChangelogError, match=r"cannot store in .*: Not a directory") as caught:
         FileSink(tmp_path / "file" / "changelog").recover()
@@ -353,7 +353,7 @@ def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
         FileSink(tmp_path / "file").recover()
 
 
-def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
+def test_a_folder_in_which_the_service_may_not_write_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     user = os.geteuid()
     if user == 0:  # root may write everywhere

@@ -43,8 +43,7 @@ class Row:
 class Story:
     """Makes random commits. `rows` has the rows that result from them, by entity and key.
 
-    The service `BATCH` makes the share `batch_share` of the changes. These do not count: `rows` is as if they had never
-    been made.
+    The service `BATCH` makes the share `batch_share` of the changes. `rows` is as if these changes had never been made.
     """
 
     randoms: random.Random

@@ -144,7 +144,7 @@ def test_a_client_that_sends_too_many_requests_at_once_loses_its_connection(conn
     "line", [b"GET /" + b"a" * HEAD_BYTES_MAX, ROW + b"X-Long: " + b"a" * HEAD_BYTES_MAX, ROW + b"X: a\r\n" * 8_000]
 )
 def test_a_head_that_is_too_long_is_refused(connection: socket.socket, line: bytes, end: bytes) -> None:
-    """It is refused before its end, but also if all of it arrives at once."""
+    """The server refuses such a head before the end of the head arrives, and also if all of it arrives at once."""
     connection.sendall(line + end)
     status, body = answer(connection)
     assert (status, body) == (400, b"The head of the request is too long.")
