@@ -419,11 +419,11 @@ def test_values_take_the_form_that_docs_types_describes(type_name: str, audited:
     ("key", "hashed"),
     [("21", -973932308), ("foobar", -790332482), ("a-little-bit-long-string", -985981536), ("abc", 479470107)],
 )
-def test_the_hash_is_the_one_of_kafkas_own_tests(key: str, hashed: int) -> None:
+def test_the_hash_agrees_with_kafkas_own_tests(key: str, hashed: int) -> None:
     assert murmur2(key.encode()) == hashed & 0xFFFFFFFF
 
 
-def test_numbers_are_equal_by_value_and_only_to_numbers() -> None:
+def test_a_number_equals_only_numbers_of_the_same_value() -> None:
     assert parsed("[1.50, 1e2]") == parsed("[1.5, 100]")
     assert parsed("[1]") != parsed("[2]")
     assert parsed("1") != "1"

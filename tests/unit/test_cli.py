@@ -164,7 +164,7 @@ def test_a_service_that_fails_logs_its_error(
     assert "Traceback" in json.loads(capsys.readouterr().err)["exception"]
 
 
-def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_prints_text_for_people(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42") == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [

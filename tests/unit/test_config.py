@@ -341,7 +341,7 @@ def test_a_wrong_url_of_mysql_is_refused(file: Path, dsn: str) -> None:
         ("[tables]\ninclude = ['*']\n[entities]\norder = 5", "entities.order: should be a table"),
     ],
 )
-def test_settings_that_do_not_fit_together(tmp_path: Path, text: str, problem: str) -> None:
+def test_settings_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"name = 'a'\nsource = {{ kind = 'postgres', dsn = 'dbname=a' }}\nsink = {{ path = 'x' }}\n{text}")
     assert refusal(path, {}) == [f"{path}: {problem}"]
@@ -359,7 +359,7 @@ def test_a_malformed_dsn_is_not_quoted(file: Path, dsn: str) -> None:
     assert "opensesame" not in line
 
 
-def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(file: Path, tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.toml", {}) == [
         f"{tmp_path / 'none.toml'}: no such file; write one with `changelog init --dsn DSN`, or name it with --config"
     ]

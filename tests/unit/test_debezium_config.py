@@ -86,7 +86,7 @@ def translated(folder: Path, text: str) -> TranslationSettings:
         (SOURCE + TOPICS.replace('["app.*"]', "[]"), "source.topics.include: should not be empty"),
     ],
 )
-def test_keys_that_do_not_go_together(tmp_path: Path, text: str, problem: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         load(tmp_path, text)
     assert caught.value.kind is Kind.USAGE

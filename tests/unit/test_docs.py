@@ -95,7 +95,7 @@ def test_shell_parses(script: str) -> None:
 
 
 @pytest.mark.parametrize("text", blocks("toml"))
-def test_configuration_is_known(text: str) -> None:
+def test_configuration_in_the_docs_is_valid(text: str) -> None:
     """A block may be a part of a configuration, so only unknown keys and invalid values are errors."""
     resolved = re.sub(r'"(env|file):[^"]*"', '"postgresql://user@host/database"', text)
     for part in re.split(r"(?:\A|\n\n)# .+\n", resolved):

@@ -208,12 +208,12 @@ def test_slow_commits_without_a_backlog_stay_small() -> None:
     assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2"]
 
 
-def test_enough_rows_are_committed_at_once() -> None:
+def test_a_commit_with_enough_rows_is_made_at_once() -> None:
     world = World([piece(1, 4), piece(2, 5), piece(3, 1), piece(4, 1)])
     assert world.run(checkpoint(0))[:2] == ["publish 3: 10", "confirm 3"]
 
 
-def test_enough_bytes_are_committed_at_once() -> None:
+def test_a_commit_with_enough_bytes_is_made_at_once() -> None:
     world = World([piece(1, nbytes=999), piece(2, nbytes=1), piece(3)])
     assert world.run(checkpoint(0))[:2] == ["publish 2: 2", "confirm 2"]
 

@@ -100,7 +100,7 @@ def get(server: HealthServer, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_health_follows_the_loop() -> None:
+def test_health_answers_follow_the_state_of_the_loop() -> None:
     now_s = [0.0]
     state = HealthState("booking", clock=lambda: now_s[0])
     with HealthServer(("127.0.0.1", 0), state, Metrics().text) as server:

@@ -149,7 +149,7 @@ READING = {"complete": False, "leaves": {"a": {"pages": 8, "left": [[2, 4], [6, 
         ({"complete": False, "leaves": {"a": {"pages": 4, "left": [[[0, 8], [0, 32]], [[2, 1], None]]}}}, (1, 4)),
     ],
 )
-def test_pages_read(stored: dict[str, object], expected: tuple[int, int]) -> None:
+def test_the_pages_that_were_read_are_counted(stored: dict[str, object], expected: tuple[int, int]) -> None:
     assert pages_read(stored) == expected
 
 

@@ -231,7 +231,7 @@ def test_hostile_values_are_shown_as_text(client: Client) -> None:
 
 @pytest.mark.parametrize("target", ["/e/guest/8", "/e/guest/9", "/", "/tail", "/e/guest"])
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_page_with_huge_rows_is_small(client: Client, target: str, accept: str) -> None:
+def test_a_page_about_huge_rows_is_small(client: Client, target: str, accept: str) -> None:
     answer = client.get(target, accept=accept)
     assert answer.status == 200
     assert len(answer.body) < PAGE_BYTES_MAX

@@ -84,7 +84,7 @@ column_types: st.SearchStrategy[ColumnType] = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), _structs(column_types), max_size=3))
-def test_a_batch_carries_shapes(shapes: dict[str, Struct]) -> None:
+def test_a_batch_has_the_shapes_that_it_was_given(shapes: dict[str, Struct]) -> None:
     rows = batch.with_shapes(batch.from_records([record(), record()]), shapes)
     assert batch.shapes(rows) == batch.shapes(rows.slice(1)) == shapes
     assert rows.schema.equals(batch.SCHEMA)

@@ -41,7 +41,7 @@ def test_different_values_are_not_equal(a: str, b: str) -> None:
 
 
 @given(values, st.booleans(), st.sampled_from([None, 1]))
-def test_spelling_makes_no_difference(value: object, ascii_: bool, indent: int | None) -> None:
+def test_differently_spelled_values_are_equal(value: object, ascii_: bool, indent: int | None) -> None:
     shuffled = json.dumps(value, ensure_ascii=ascii_, indent=indent, sort_keys=ascii_)
     assert canonical.equal(shuffled, json.dumps(value))
     assert json.loads(canonical.text(shuffled)) == value

@@ -331,7 +331,7 @@ def test_a_value_that_connect_cannot_represent_is_null_and_its_column_is_named(t
     assert rendering.without_form == {"c"}
 
 
-def test_floats_that_json_cannot_represent() -> None:
+def test_floats_that_json_lacks_are_written_as_null_or_as_a_huge_number() -> None:
     shape = Struct(fields=(("id", P.LONG), ("a", P.DOUBLE), ("b", P.FLOAT), ("c", P.DOUBLE)))
     rows = batch.from_records([record(Op.CREATE, '{"id":42,"a":"NaN","b":"-Infinity","c":1.5}')])
     [row] = Rendering(entity(), shape, as_json=True).flat(rows)

@@ -97,7 +97,7 @@ def text_from(envelope: Envelope) -> str:
 
 
 @given(envelopes())
-def test_texts_give_the_same_patch(envelope: Envelope) -> None:
+def test_a_patch_that_is_made_from_texts_is_the_same(envelope: Envelope) -> None:
     assert same(parse(text_from(envelope)), parse(dumps(delta_of(envelope).patch)))
 
 
@@ -173,7 +173,7 @@ def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(st.lists(rows_of_a_table() | pairs(), max_size=8), st.integers(0, 2))
-def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped: int) -> None:
+def test_patches_that_are_made_from_columns_are_the_same(states: list[tuple[bytes, bytes]], skipped: int) -> None:
     original, current = (pa.array([pair[side].decode() for pair in states], pa.utf8())[skipped:] for side in (0, 1))
     patches, plain_rows = patch_columns.changes(original, current)
     expected = [changes(*pair) for pair, is_plain in zip(states[skipped:], plain_rows, strict=True) if is_plain]
@@ -182,7 +182,7 @@ def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped:
 
 def test_columns_report_which_pairs_are_plain() -> None:
     """`patch_columns` makes patches only for some pairs of states, which are called plain here. If it found no pair
-    plain, `test_columns_give_the_same_texts` would compare nothing.
+    plain, `test_patches_that_are_made_from_columns_are_the_same` would compare nothing.
     """
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
@@ -375,7 +375,7 @@ SCHEMA: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpa
 
 
 @given(envelopes())
-def test_avro_fits_the_schema(envelope: Envelope) -> None:
+def test_a_delta_in_avro_fits_its_schema(envelope: Envelope) -> None:
     delta = delta_of(envelope)
     stream = io.BytesIO(delta_codec.avro(delta.provenance, delta.patch))
     datum: Any = fastavro.schemaless_reader(stream, SCHEMA, None)

@@ -239,6 +239,6 @@ def test_a_single_test_operation_stays_in_the_inverse() -> None:
     assert invert([test]) == [test]
 
 
-def test_results_may_be_used_as_raw_json() -> None:
+def test_a_patch_may_add_raw_json() -> None:
     result = apply([{"op": "add", "path": "/r", "value": Raw("1.0")}], {"a": "b"})
     assert json.loads(dumps(result)) == {"a": "b", "r": 1.0}

@@ -264,7 +264,7 @@ def test_a_stop_names_the_position_the_problem_and_the_command() -> None:
         (Mode.NONE, [OLD], TEXT, False),
     ],
 )
-def test_the_mode_decides_what_stops(mode: Mode, before: Sequence[Struct], columns: Struct, *, stops: bool) -> None:
+def test_the_mode_decides_when_to_stop(mode: Mode, before: Sequence[Struct], columns: Struct, *, stops: bool) -> None:
     versions = _after(*before)
     if stops:
         assert mode.value in _stop(versions, columns, mode).message
@@ -309,7 +309,7 @@ def test_an_accepted_change_is_announced_at_its_position() -> None:
         (Position(1, 9, 4), 9, 2, Op.READ),
     ],
 )
-def test_any_change_but_the_accepted_one_stops(accepted: Position, commit: int, ordinal: int, op: Op) -> None:
+def test_a_change_that_is_not_accepted_stops_the_service(accepted: Position, commit: int, ordinal: int, op: Op) -> None:
     versions = _after(OLD, order=accepted)
     assert _stop(versions, TEXT, commit=commit, ordinal=ordinal, op=op).position == Position(1, commit, ordinal)
 

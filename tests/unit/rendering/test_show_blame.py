@@ -62,7 +62,7 @@ def test_the_first_line_says_who_composed_the_row(tmp_path: Path, key: str, comm
     assert commit != 4 or rest[0].startswith("last change: + merge-job v2  req-4  moved here 2026-11-21")
 
 
-def test_a_row_that_was_only_read_or_has_no_columns(tmp_path: Path) -> None:
+def test_blames_of_rows_with_unknown_writers_or_no_columns_are_shown(tmp_path: Path) -> None:
     records = [
         record(Op.READ, '{"id":42}', unavailable=("body",)),
         record(Op.CREATE, "{}", commit=2, key="7"),

@@ -73,7 +73,7 @@ ENTITY: list[tuple[Schema, Schema, list[tuple[Rule, str]]]] = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), ENTITY)
 @pytest.mark.parametrize("mode", [Mode.FORWARD, Mode.FULL_TRANSITIVE])
-def test_changes_that_are_not_allowed_for_an_entity(
+def test_strict_rules_forbid_these_changes_of_an_entity(
     old: Schema, new: Schema, expected: list[tuple[Rule, str]], mode: Mode
 ) -> None:
     changes = problems(new, [("v1", old)], mode)

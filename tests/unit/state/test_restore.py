@@ -319,7 +319,7 @@ def test_rows_that_the_sink_refused_are_dropped() -> None:
     assert list(store.rows) == [b"order\x001"]
 
 
-def test_only_so_many_bytes_are_filled_into_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_that_are_filled_into_a_piece_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "FILLED_BYTES_MAX", 100)
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)

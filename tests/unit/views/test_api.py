@@ -65,7 +65,7 @@ def test_keys_of_several_columns_are_parts_of_the_address(api: Api, seat: list[s
     assert (row["key"], row["current"]) == (key_text(seat), {"seat": seat})
 
 
-def test_a_client_that_has_the_state_gets_no_content(api: Api) -> None:
+def test_a_client_that_already_has_the_state_gets_no_content(api: Api) -> None:
     tag = api.get("/order/42").headers["etag"]
     answer = api.get("/order/42", if_none_match=f'"other", {tag}')
     assert (answer.status, answer.body, answer.headers["x-position"]) == (304, b"", END)

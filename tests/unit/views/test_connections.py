@@ -82,7 +82,7 @@ def test_requests_that_arrive_together_are_answered_in_their_order(connection: s
     assert received.index(b'"key":"41"') < received.index(b'"key":"42"')
 
 
-def test_a_content_may_be_longer_than_a_head(connection: socket.socket) -> None:
+def test_the_content_of_a_request_may_be_longer_than_the_limit_of_heads(connection: socket.socket) -> None:
     content = b"x" * (2 * HEAD_BYTES_MAX)
     connection.sendall(ROW.replace(b"GET", b"POST") + b"Content-Length: %d\r\n\r\n" % len(content))
     assert answer(connection)[0] == 405

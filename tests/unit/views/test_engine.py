@@ -96,7 +96,7 @@ def test_key_runs_return_the_places_of_each_key(parts: list[list[str]], since: i
     assert len(runs.runs) <= 1 + place.bit_length()
 
 
-def test_what_was_used_last_is_kept() -> None:
+def test_the_cache_keeps_what_was_used_last() -> None:
     makes: list[str] = []
 
     def make(name: str) -> str:
