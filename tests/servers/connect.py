@@ -27,7 +27,7 @@ WORKER = {
     "consumer.metadata.max.age.ms": "1000",
     "offset.flush.interval.ms": "1000",
 }
-"""The settings of the worker. The converters keep their default: each JSON message contains its schema."""
+"""The settings of the process. The converters keep their default: each JSON message contains its schema."""
 
 
 class Connect(ServerProcess):

@@ -81,7 +81,7 @@ def test_repeated_and_reordered_changes_make_no_difference(seed: int, rows: int,
 
 
 def newest_positions(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
-    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions of the remaining ones, by key."""
+    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions of those that remain, by key."""
     newest = newest_changes.NewestChanges()
     for begin in range(0, len(changes), rows):
         newest.add(from_records(changes[begin : begin + rows]))

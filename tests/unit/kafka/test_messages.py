@@ -1,4 +1,7 @@
-"""Tests how rows become Kafka messages, whose values `json_codec` makes, and how the same records are read back."""
+"""Tests how rows become Kafka messages, and how the same records are read back.
+
+`json_codec` makes the values of the messages.
+"""
 
 import json
 

@@ -95,7 +95,7 @@ def test_strict_rules_apply_if_a_value_would_change_its_meaning(
 
 
 def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
-    """Returns whether a stored value, such as a number of days, means the same in both schemas.
+    """Returns whether a stored value, such as a number of days, means the same to the writer and to the reader.
 
     It does if fastavro gives equal results for the writer's logical type and for the reader's logical type.
     """

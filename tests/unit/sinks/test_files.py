@@ -325,7 +325,9 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
 
 
 def test_the_resume_record_is_dropped_if_its_log_file_was_set_aside(sink: FileSink, path: Path) -> None:
-    """The next log file gets the number of the one that was set aside. An old record would seem to follow that file."""
+    """The next log file gets the number of the file that was set aside. So an old record would seem to follow the next
+    file.
+    """
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))
