@@ -56,7 +56,7 @@ on the terminal from which the tests are run.
 """
 
 SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "spark-submit"}
-"""Programs that start servers, Spark or browsers (Playwright runs in `node`)."""
+"""Programs whose start means that a server, Spark or a browser is started (Playwright runs in `node`)."""
 
 GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
 """Maps each fixture that starts a Java virtual machine to the group of the tests that request it.
@@ -128,7 +128,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
     """Resets structlog. Commands configure it to write to the standard error of the test that runs them, and that
-    stream is closed after the test. A service that several tests share keeps its log until it ends.
+    stream is closed after the test. While a service runs that several tests share, its configuration is kept.
     """
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""Validates messages against a strict form of docs/message.schema.json, which allows only described members."""
+"""Validates messages against docs/message.schema.json, and also forbids all members that it does not describe."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ SCHEMA: dict[str, Any] = json.loads((DOCS / "message.schema.json").read_text("ut
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema with additional members forbidden. The columns of a row are not restricted."""
+    """Returns a schema that forbids additional members. The columns of a row are not restricted."""
     definitions = {
         name: {**definition, "additionalProperties": False} if "properties" in definition else definition
         for name, definition in schema["$defs"].items()

@@ -26,7 +26,7 @@ class Proxy:
 
     A *link* is the connection of one client, together with the connection to the server that the proxy opens for it.
 
-    Use it as a context manager. Its address never changes. Each method returns when its effect is complete.
+    Use the proxy as a context manager. Its address never changes. Each method returns when its effect is complete.
     """
 
     def __init__(self, host: str, port: int) -> None:

@@ -66,7 +66,7 @@ print(json.dumps({
     "changes": len(list(changelog.open(log).changes())),
 }))
 """
-"""An application's program, which makes a stamp, publishes an event and reads the changelog."""
+"""A program of an application. It makes a stamp, publishes an event and reads the changelog."""
 REPORTING = """
 import json, sys
 from pathlib import Path
@@ -90,7 +90,7 @@ changes = read_changelog(spark, Files(path=Path(sys.argv[1])), entities=["order"
 rows = changes.mapInArrow(ordinals, "ordinal long, owner string").collect()
 print(json.dumps(sorted([row.ordinal, row.owner] for row in rows)))
 """
-"""An application's Spark program. Its workers import our packages and the application's packages."""
+"""A Spark program of an application. Its workers import our packages and those of the application."""
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -141,7 +141,7 @@ def empty(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_wheel_contains_only_one_package_with_types(installed: Path, empty: Path) -> None:
+def test_the_wheel_contains_one_package_and_declares_its_types(installed: Path, empty: Path) -> None:
     (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"changelog", "changelog_publisher"}
@@ -151,7 +151,7 @@ def test_the_wheel_contains_only_one_package_with_types(installed: Path, empty: 
     assert Path(package_path).is_relative_to(installed.parent)
 
 
-def test_the_wheel_contains_our_part_of_debezium_but_no_jar_of_debezium(installed: Path, empty: Path) -> None:
+def test_the_wheel_contains_our_jar_for_debezium_but_no_jar_of_debezium(installed: Path, empty: Path) -> None:
     if not OWN_JAR.exists():
         missing("the jar of the Debezium process was not built: make engine")
     (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
@@ -213,7 +213,7 @@ def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> N
 
 
 def installed_job(installed: Path, name: str, cwd: Path) -> Path:
-    """Returns the file of an installed job, located as docs/how-to/spark.md describes."""
+    """Returns the file of an installed job. Finds it in the way that docs/how-to/spark.md describes."""
     code = "import changelog.spark_jobs as jobs; print(jobs.__path__[0])"
     return Path(run(installed / "python", "-c", code, cwd=cwd).strip(), f"{name}.py")
 
@@ -282,7 +282,7 @@ def test_a_job_runs_where_an_application_has_packages_with_our_names(
     assert (summary["job"], summary["verdict"]) == (job, "done")
 
 
-def test_jobs_that_need_a_database_are_submitted_from_an_empty_folder(
+def test_jobs_that_need_a_database_run_from_an_empty_folder(
     installed: Path, server: PostgresServer, empty: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     java_needed()

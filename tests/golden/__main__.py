@@ -1,4 +1,5 @@
-"""`python -m tests.golden NAME ...` rewrites golden files with the messages that the newest PostgreSQL gives.
+"""`python -m tests.golden NAME ...` rewrites golden files: it runs them on the newest PostgreSQL, and puts the messages
+that each statement causes after the statement.
 
 Read what changed in the files before you commit them.
 """

@@ -1,4 +1,4 @@
--- If a table loses the key column of its entity, the service publishes the changes before that, and then stops.
+-- When a table loses the key column of its entity, the service first publishes the earlier changes, and then stops.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"

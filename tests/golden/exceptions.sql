@@ -1,4 +1,4 @@
--- Exception blocks of PL/pgSQL, which roll back what they did.
+-- If an exception block of PL/pgSQL catches an exception, what the block did before is rolled back and not published.
 --# [entities.orders]
 --# table = "public.orders"
 

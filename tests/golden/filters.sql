@@ -12,7 +12,7 @@ INSERT INTO orders VALUES (1, 'draft'), (2, 'NEW');
 -> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "read", "ordinal": 2}},
     "current": {"id":2,"status":"NEW"}}
 
--- A row that begins to meet the condition is created. A row that no longer meets it is deleted.
+-- If an update makes a row meet the condition, a create is published. If the row no longer meets it, a delete is.
 UPDATE orders SET status = 'NEW' WHERE id = 1;
 -> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":1,"status":"NEW"}}

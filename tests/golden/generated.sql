@@ -1,4 +1,5 @@
--- Stored generated columns are published from PostgreSQL 18 on. Virtual generated columns are in no log.
+-- Stored generated columns are published from PostgreSQL 18 on. Virtual generated columns are never in the log, so
+-- they are not published.
 --# server = 18
 --# [entities.line]
 --# table = "public.line"

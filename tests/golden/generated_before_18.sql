@@ -1,5 +1,5 @@
--- The log of some versions lacks a generated column. The configuration excludes it by name, so all versions give the
--- same messages.
+-- Before PostgreSQL 18, the log lacks generated columns. The configuration excludes such a column by name, so the
+-- messages are the same on all versions.
 --# [entities.line]
 --# table = "public.line"
 --# exclude_columns = ["total"]

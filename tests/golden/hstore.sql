@@ -13,8 +13,8 @@ INSERT INTO thing VALUES ('Key', 'a=>1, "b c"=>NULL, "q\"q"=>"NULL"', array['x=>
 -> {"entity": "thing", "key": "Key", "provenance": {"source": {"table": "public.thing", "op": "create", "ordinal": 0}},
     "current": {"id":"Key","h":{"a":"1","b c":null,"q\"q":"NULL"},"hs":[{"x":"y"},{}]}}
 
--- The database compares the key without regard to case, so it takes both keys for equal. But the key's text has
--- changed, so this is a move.
+-- For the database, the old and the new key are equal, because citext ignores case. But the key's text has changed, so
+-- this is a move.
 UPDATE thing SET id = 'KEY';
 -> {"entity": "thing", "key": "Key", "movedTo": {"key": "KEY"},
     "provenance": {"source": {"table": "public.thing", "op": "delete", "ordinal": 0}}, "current": null,

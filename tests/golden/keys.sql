@@ -1,5 +1,5 @@
--- The key is made of the canonical texts of its columns. A key of one column is its text; a key of several columns is a
--- JSON array of their texts.
+-- The key is made of texts: one for the value of each key column. A key of one column is this text; a key of several
+-- columns is a JSON array of their texts.
 --# [entities.pair]
 --# table = "public.pair"
 --# [entities.price]

@@ -34,7 +34,7 @@ UPDATE guest SET id = 3, name = 'Grace' WHERE id = 2;
 -> {"entity": "guest", "key": "3", "movedFrom": {"key": "2"},
     "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 1}}, "current": {"id":3,"name":"Grace"}}
 
--- A chain of moves. Each row moves to the key that the move before has left.
+-- A chain of moves. Each row moves to a key that an earlier row has just given up.
 INSERT INTO guest VALUES (4, 'Edsger');
 -> {"entity": "guest", "key": "4", "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 0}},
     "current": {"id":4,"name":"Edsger"}}
@@ -62,7 +62,7 @@ COMMIT;
     "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 5}},
     "current": {"id":3,"name":"Edsger"}}
 
--- The guest decides the partition, not the order.
+-- The guest's id decides the partition. The key of the order does not.
 INSERT INTO orders VALUES (1, 1, 'first'), (2, 2, 'second'), (3, 7, 'third');
 -> {"entity": "orders", "key": "1", "partition": 3,
     "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},

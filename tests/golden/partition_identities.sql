@@ -1,4 +1,4 @@
--- The root has REPLICA IDENTITY FULL, but its partition has not: a new partition never gets the identity of its root.
+-- The root has REPLICA IDENTITY FULL, but its partition does not: a new partition never gets its root's identity.
 -- Then the server sends an old row that claims to be whole, but has nulls in all columns except the key. These columns
 -- are unavailable, not null.
 --# [entities.event]

@@ -27,7 +27,7 @@ INSERT INTO event VALUES (3, '2025-12-31', 'last year');
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
     "current": {"id":3,"day":"2025-12-31","note":"last year"}}
 
--- A partition whose columns are in another order, and which has dropped a column.
+-- In this partition, the columns have another order, and one column was dropped.
 INSERT INTO event VALUES (4, '2026-01-01', 'this year');
 -> {"entity": "event", "key": "[\"4\",\"2026-01-01\"]",
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},

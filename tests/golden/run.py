@@ -21,7 +21,7 @@ from tests.message_schema import MESSAGE
 from tests.patience import PATIENCE_S
 
 SCHEMA = "public"
-"""The schema of all tables in the files."""
+"""The schema in the names of tables in the files. It is replaced by `GoldenDatabase.schema`."""
 
 OF_THE_FILE = ("server", "mysql", "ordinals")
 """Settings at the top of a golden file that are not settings of the service."""
@@ -51,7 +51,7 @@ class GoldenDatabase(Protocol):
         """Opens the source. The source continues at the checkpoint that `recover` returns."""
 
     def end_of_log(self) -> int:
-        """Returns the present end of the server's log, which the source reaches even if nobody writes any more."""
+        """Returns the present end of the server's log. The source reaches it even if nobody writes any more."""
 
     def through(self, checkpoint: Checkpoint) -> int:
         """Returns the position in the server's log up to which the checkpoint includes all changes."""
@@ -178,8 +178,8 @@ def _message(record: Record, *, ordinal: bool) -> str:
 
 
 def _provenance(record: Record, *, ordinal: bool) -> str:
-    """Returns the provenance as JSON text, without the members that README.md leaves out. The context keeps the exact
-    text that the codec gave it.
+    """Returns the provenance as JSON text. Leaves out the members that README.md names. The text of the context is
+    exactly the one that the codec wrote.
     """
     provenance = record.envelope.provenance
     members = json.loads(json_codec.provenance_json(provenance))
@@ -206,7 +206,7 @@ def _state(state: Raw | None) -> str:
 
 
 def _columns(log_events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the changed columns that the source logged."""
+    """Yields a text for each change of a table's columns that the source logged."""
     for event in log_events:
         if event["event"] == "columns changed":
             changed = {name: event[name] for name in ("added", "dropped", "retyped") if event[name]}

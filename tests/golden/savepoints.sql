@@ -1,4 +1,4 @@
--- Rows and stamps after a savepoint that was rolled back are not published.
+-- Rows and stamps that a rollback to a savepoint has undone are not published.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
@@ -20,7 +20,7 @@ COMMIT;
 -> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":3,"status":"kept"}}
 
--- The rows after a released savepoint are part of the transaction.
+-- After a savepoint is released, the rows that were written inside it are part of the transaction.
 BEGIN;
 SAVEPOINT a;
 INSERT INTO orders VALUES (4, 'kept');

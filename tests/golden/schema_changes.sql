@@ -12,7 +12,7 @@ INSERT INTO orders VALUES (1, 'NEW');
     "current": {"id":1,"status":"NEW"}}
 
 -- A column is added. The server sends no row because of this, and the next original already has the column's default.
--- The stream had not described the table before, so the service cannot say what changed.
+-- The server had not described the table to this service before, so the service cannot say what changed.
 ALTER TABLE orders ADD COLUMN paid boolean NOT NULL DEFAULT false;
 
 UPDATE orders SET paid = true WHERE id = 1;
@@ -57,8 +57,8 @@ COMMIT;
 -> {"entity": "orders", "key": "5", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 4}},
     "current": {"id":5,"state":"later","remark":"with a remark"}}
 
--- The service starts with an empty cache, so the server describes the table again. The description is the same as
--- before, so no change of columns is reported.
+-- After a restart, the server describes the table again. The description is the same as before, so no change of columns
+-- is reported.
 --> restart
 
 INSERT INTO orders VALUES (6, 'after a restart', NULL);

@@ -1,4 +1,4 @@
--- Features of PostgreSQL 15: MERGE, and a "char" above ASCII, which it writes in octal.
+-- New in PostgreSQL 15: MERGE, and the octal text of a value above ASCII in a column of type "char".
 --# server = 15
 --# [entities.orders]
 --# table = "public.orders"

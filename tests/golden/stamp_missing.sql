@@ -1,4 +1,5 @@
--- With this policy, the service stops at a change without a stamp. An operator can then get past the stop.
+-- With the policy `missing = "stop"`, the service stops at a change without a stamp. An operator then decides how it
+-- continues.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"

@@ -64,7 +64,7 @@ COMMIT;
     "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "req-3", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
     "current": {"id":6,"status":"unknown field"}}
 
--- A message that is not JSON, or is too long, is not a stamp. Neither stops the service.
+-- A message that is not JSON, or is too long, is not a stamp. Such a message does not stop the service.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', 'order-api');
 INSERT INTO orders VALUES (7, 'not JSON');

@@ -1,6 +1,6 @@
--- PostgreSQL may deliver a stamp after the row that follows it in the log, if a savepoint separates the two. It sorts
--- both by position. The position of a message is its end, which is where the row begins, so the two positions are
--- equal. The stamp is valid for that row nevertheless.
+-- If a savepoint separates a stamp from the row that follows it in the log, PostgreSQL may deliver the stamp after the
+-- row. PostgreSQL sorts the two by position. The position of a stamp is its end, and the position of a row is its
+-- beginning, so the two can be equal. The stamp is valid for that row nevertheless.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"

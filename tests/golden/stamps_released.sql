@@ -1,4 +1,4 @@
--- A stamp that was written inside a savepoint, which was then released.
+-- A stamp is written inside a savepoint, and the savepoint is then released.
 --# ordinals = false
 --# mysql = true
 --# [entities.orders]

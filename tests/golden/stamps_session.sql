@@ -1,5 +1,5 @@
--- The trigger of `changelog init --stamps` writes stamps that describe the session. They have a prefix of their own. Such
--- a stamp applies only while the transaction has no stamp of the application.
+-- The trigger of `changelog init --stamps` writes stamps that describe the session. Their prefix, `provenance-session`,
+-- differs from that of other stamps. Such a stamp applies only while the application has not stamped the transaction.
 --# [entities.orders]
 --# table = "public.orders"
 

@@ -1,6 +1,7 @@
 """Runs the golden files, and compares the messages of each statement with those that follow it in the file.
 
-All files run on every supported version of PostgreSQL. The files in PORTABLE also run on MySQL and MariaDB.
+A file runs on every supported version of PostgreSQL, except those that its setting `server` excludes. The files in
+PORTABLE also run on MySQL and MariaDB.
 """
 
 import re

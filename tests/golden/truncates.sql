@@ -48,7 +48,7 @@ COMMIT;
     "provenance": {"apiVersion": "v2", "serviceName": "cache-keeper", "identifier": "nightly", "source": {"table": "public.cache", "op": "create", "ordinal": 6}},
     "current": {"id":3}}
 
--- TRUNCATE of a table that is not published.
+-- A TRUNCATE of a table that is not published causes no message.
 TRUNCATE elsewhere;
 
 -- The policy of the table `orders` is to stop. Changes before the TRUNCATE in the log are published, later ones wait.
@@ -72,7 +72,7 @@ INSERT INTO orders VALUES (2);
 TRUNCATE orders CASCADE;
 -> {"stop": "the table public.orders was truncated"}
 
--- The TRUNCATE is sent to the dead letters, for somebody to look at.
+-- The TRUNCATE is sent to the dead letters, where somebody can look at it.
 --> accept dead-letter
 -> {"entity": "dead", "key": "orders",
     "provenance": {"source": {"table": "public.orders", "op": "truncate", "ordinal": 0}}, "current": null,

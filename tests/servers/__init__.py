@@ -1,4 +1,4 @@
-"""The servers that integration tests run against, and fresh databases in them."""
+"""Starts the servers that integration tests need, and creates fresh databases in them."""
 
 import contextlib
 import os
@@ -35,8 +35,8 @@ tests on one of these versions run in the same worker, so that the server is sta
 """
 
 OPTIONAL = frozenset({"mariadb-11.8", "mysql-9"})
-"""Servers whose tests are skipped, even with CI=true, if the packages of the Debian release cannot be fetched. Other
-versions of these servers run in any case.
+"""Servers whose tests are skipped, even with CI=true, if the packages of the Debian release cannot be fetched.
+With CI=true, the tests of every other server must run.
 """
 
 SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"
@@ -47,29 +47,31 @@ HASTY_JAVA = " ".join(
 )
 """Options of a short-lived Java virtual machine, as the value of one Spark setting.
 
-`-Xlog:disable` suppresses the warning that Java prints if the archive of classes does not fit. Spark's queries would
-fill the default code cache of 48 MB, and Java would then search it for code to remove.
+The code cache is larger than the default of 48 MB: Spark's queries would fill that, and Java would then spend time on
+finding code to remove. `-Xlog:disable` suppresses the warning that Java prints if the archive of classes does not fit.
 """
 
 HASTY_WORKERS = {"spark.python.daemon.module": "tests.servers.spark_workers"}
-"""Settings of a Spark that only tests use. Its Python workers spend less time on each task. They need this checkout on
-their path, or as the working directory of Spark.
+"""Settings of a Spark that only tests use. With them, its Python workers spend less time on each task. The workers
+import a module of this checkout, so the checkout must be on their path or be the working directory of Spark.
 """
 
 HASTY_SPARK = f'--driver-java-options "{HASTY_JAVA}" --conf ' + " --conf ".join(map("=".join, HASTY_WORKERS.items()))
-"""Options of `spark-submit`, as a part of the value of PYSPARK_SUBMIT_ARGS."""
+"""HASTY_JAVA and HASTY_WORKERS as options of `spark-submit`, for the variable PYSPARK_SUBMIT_ARGS."""
 
 SLEEPING = Path(__file__).parent / "sleeping"
-"""Holds a sitecustomize.py, which Python imports when it starts. Without this file, `time.sleep` can fail under
-libfaketime.
+"""The folder of a sitecustomize.py. If the folder is on Python's path, Python imports this file when it starts. Without
+the file, `time.sleep` can fail under libfaketime.
 """
 
 SETTINGS = {"fsync": "off"}
-"""Settings without fsync, to save time. No test cuts the machine's power, and a killed server loses nothing."""
+"""Settings of PostgreSQL in tests. They turn fsync off to save time. Without fsync, a server that is killed still loses
+nothing; only a power cut would lose data, and no test causes one.
+"""
 
 SERVICE_THREAD = "tested service"
-"""The name of the thread in which tests run a service. While the thread runs, the process writes its log where the
-service configured it.
+"""The name of the thread in which tests run a service. While this thread runs, logging is not reset after each test; it
+stays as the service configured it.
 """
 
 KEEPING_MESSAGES = {"log.cleaner.backoff.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}
@@ -79,9 +81,9 @@ of them. By default, Kafka could remove such old messages at once.
 
 
 def postgres_bin(version: int) -> Path:
-    """Returns the folder of a PostgreSQL's programs: 18 from the wheel, 15 from Debian, others as downloaded by `make`.
+    """Returns the folder of this PostgreSQL version's programs. Skips or fails the test if they are missing.
 
-    Skips or fails the test if they are missing.
+    Version 18 comes from a wheel, and version 15 from Debian; `make` downloads the others.
     """
     if version == 18:
         return find_bin()
@@ -93,7 +95,7 @@ def postgres_bin(version: int) -> Path:
 
 
 def server_name(version: int) -> str:
-    """Returns the name of the fixture of this PostgreSQL version."""
+    """Returns the name of the fixture that runs a server of this PostgreSQL version."""
     return "server" if version == 18 else f"server_{version}"
 
 
@@ -114,8 +116,8 @@ def kafka_lib() -> Path:
 
 
 def engine_jars(connector: str) -> Path:
-    """Returns the folder of Debezium's jars for this connector. Skips or fails the test if anything for the Debezium
-    process is missing.
+    """Returns the folder of Debezium's jars for this connector. Skips or fails the test if anything is missing
+    that the Debezium process needs.
     """
     java_needed()
     if not OWN_JAR.exists():
@@ -142,8 +144,8 @@ def promtool() -> str:
 
 
 def clock_of(file: Path) -> dict[str, str] | None:
-    """Returns the environment of a process whose wall clock is shifted by the offset in `file`, or None without
-    libfaketime.
+    """Returns environment variables that shift a process's wall clock by the offset in `file`. Returns None if
+    libfaketime is not installed.
 
     A change of the file takes effect at once. The process's monotonic clock is not shifted.
     """
@@ -156,11 +158,11 @@ def clock_of(file: Path) -> dict[str, str] | None:
 
 
 def clock_off(seconds: int) -> dict[str, str] | None:
-    """Returns the environment of a process whose wall clock is wrong by a fixed number of `seconds`, or None without
-    libfaketime.
+    """Returns environment variables that shift a process's wall clock by a fixed number of `seconds`. Returns None if
+    libfaketime is not installed.
 
-    Unlike `clock_of`, this function puts the offset into the environment and not into a file. PostgreSQL reads the
-    clock in signal handlers, where libfaketime would otherwise read the file.
+    Unlike with `clock_of`, the offset is in the environment and not in a file. This is for PostgreSQL, which reads the
+    clock in signal handlers: libfaketime would read the file there, and it is not safe to read a file there.
     """
     library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
     if library is None:
@@ -185,7 +187,8 @@ def fresh_database(server: PostgresServer) -> Iterator[str]:
     """Yields the connection string of a new, empty database. Drops it and its replication slots afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        # This strategy takes a third of the time. The strategy wal_log writes 7 MB to the log, which all slots read.
+        # The strategy file_copy takes a third of the time that the default, wal_log, takes. Also, wal_log writes 7 MB
+        # to the log, and all slots have to read them.
         strategy = sql.SQL("STRATEGY file_copy" if admin.info.server_version >= 150000 else "")
         admin.execute(sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), strategy))
     yield server.dsn(name)
@@ -196,7 +199,7 @@ def fresh_database(server: PostgresServer) -> Iterator[str]:
 
 
 def drop_slots(admin: psycopg.Connection, database: str) -> None:
-    """Drops the database's replication slots, and terminates the sessions that still read them."""
+    """Terminates the sessions that still read the database's replication slots, and drops the slots."""
     admin.execute(
         "SELECT pg_terminate_backend(active_pid, %s) FROM pg_replication_slots"
         " WHERE database = %s AND active_pid IS NOT NULL",
@@ -227,7 +230,7 @@ def _loaded_at(dsn: str) -> datetime:
 
 
 def lose_log(dsn: str, slot: str) -> None:
-    """Makes the server remove log that the slot needs, as it does when the disk is short of space."""
+    """Makes the server remove log that the slot needs, as it does when the slot holds back too much log."""
     wal_status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
     deadline = time.monotonic() + PATIENCE_S
     with psycopg.connect(dsn, autocommit=True) as admin:
@@ -236,7 +239,7 @@ def lose_log(dsn: str, slot: str) -> None:
         try:
             # The checkpointer reloads its settings with a delay, so the first CHECKPOINT may still keep the log.
             while admin.execute(wal_status, [slot]).fetchone() != ("lost",):
-                assert time.monotonic() < deadline, "the server keeps the log"
+                assert time.monotonic() < deadline, "the server still has the log that the slot needs"
                 for statement in ("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()") * 3:
                     admin.execute(statement)
                 admin.execute("CHECKPOINT")

@@ -11,10 +11,10 @@ from changelog.connectors.servers.unprivileged import ServerProcess
 def await_answer(
     server: ServerProcess, answers: Callable[[], bool], errors: Callable[[], str], timeout_s: float
 ) -> None:
-    """Returns once `answers` returns True.
+    """Calls `answers` until it returns True.
 
-    If the server ends before that, or does not answer in time, kills it and raises RuntimeError with the text that
-    `errors` returns.
+    If the server ends before that, or the time is up, kills the server and raises RuntimeError. The error's text
+    contains what `errors` returns.
     """
     deadline = time.monotonic() + timeout_s
     while server.running and time.monotonic() < deadline:
@@ -26,7 +26,7 @@ def await_answer(
 
 
 def answers_http(url: str) -> bool:
-    """Returns whether there is an answer without an error at an address."""
+    """Returns whether a GET request to this address succeeds."""
     try:
         with urllib.request.urlopen(url, timeout=5):
             return True

@@ -33,7 +33,7 @@ def packets(file: bytes) -> Iterator[bytes]:
 def logged(server: MysqlServer, database: str, run: Callable[[Cursor], object]) -> Sequence[bytes]:
     """Calls `run` with a cursor in `database`. Returns the events of all files that the server wrote during the call.
 
-    The first event is a format description, and the last one the rotation to the next file.
+    The first event is a format description. The last event is the rotation to the next file.
     """
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
@@ -45,7 +45,7 @@ def logged(server: MysqlServer, database: str, run: Callable[[Cursor], object]) 
 
 
 def _received(connection: "pymysql.Connection[pymysql.cursors.Cursor]") -> Iterator[bytes]:
-    """Yields the packets that come, without the status byte before each event."""
+    """Yields the event in each packet that the server sends. The byte before the event, a status, is left out."""
     while True:
         yield connection._read_packet().get_all_data()[1:]  # type: ignore[no-untyped-call]
 
@@ -61,9 +61,9 @@ def _last_file(cursor: Cursor) -> str:
 
 @contextlib.contextmanager
 def streamed(server: MysqlServer, file: str) -> Iterator[Iterator[bytes]]:
-    """Yields an endless iterator of the events from the beginning of `file` on, as the server sends them to a replica.
+    """Yields an iterator of the events that the server sends to a replica which reads from the beginning of `file` on.
 
-    The server sends a heartbeat when it has had nothing to send for 50 ms.
+    The iterator never ends: when there has been no event for 50 ms, the server sends a heartbeat.
     """
     connection = server.connect()
     try:

@@ -44,7 +44,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "geometry_": ("GEOMETRY", "ST_GeomFromText('POINT(1 2)')"),
     "point_": ("POINT", "ST_GeomFromText('POINT(3 4)')"),
 }
-"""One column for each type. The key is the column's name, and the value is its definition and the SQL of a value."""
+"""One column for each type. Maps the column's name to its definition, and to SQL for one value of the column."""
 
 MARIADB_COLUMNS: Mapping[str, tuple[str, str]] = {
     "uuid_": ("UUID", "'00112233-4455-6677-8899-aabbccddeeff'"),
@@ -56,12 +56,12 @@ MARIADB_COLUMNS: Mapping[str, tuple[str, str]] = {
 
 
 def columns(flavour: Flavour) -> Mapping[str, tuple[str, str]]:
-    """Returns the columns of the table `every`, with their definitions and values."""
+    """Returns the columns of the table `every`, in the form of COLUMNS."""
     return COLUMNS if flavour == "mysql" else {**COLUMNS, **MARIADB_COLUMNS}
 
 
 def statements(flavour: Flavour, version: tuple[int, int]) -> Sequence[str]:
-    """Returns statements to run in an empty database of a server."""
+    """Returns the statements for a server of this flavour and version. They expect an empty database."""
     every = columns(flavour)
     return [
         f"CREATE TABLE every ({', '.join(f'{name} {definition}' for name, (definition, _) in every.items())})",
@@ -156,4 +156,4 @@ _SINCE: Mapping[Flavour, Mapping[tuple[int, int], Sequence[str]]] = {
     "mysql": {(9, 0): MYSQL_9},
     "mariadb": {(11, 4): _MARIADB_11_4, (11, 8): MARIADB_11_8},
 }
-"""Maps a version of a flavour to statements that this version and all later ones accept."""
+"""Further statements for each flavour, by the first version that accepts them. All later versions accept them, too."""

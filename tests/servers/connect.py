@@ -1,4 +1,4 @@
-"""Kafka Connect, in one process (standalone), with the sinks that a test configures."""
+"""Runs Kafka Connect in one process (standalone), with the connectors that a test or a benchmark configures."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,13 +27,13 @@ WORKER = {
     "consumer.metadata.max.age.ms": "1000",
     "offset.flush.interval.ms": "1000",
 }
-"""The settings of the worker. Converters of JSON expect by default that each message contains its schema."""
+"""The settings of the process. The converters keep their default: each JSON message contains its schema."""
 
 
 class Connect(ServerProcess):
-    """A worker whose jars are in `lib`. It writes its files and its log to `folder`.
+    """A process of Kafka Connect, called a worker. Its jars are in `lib`. It writes its files and its log to `folder`.
 
-    `connectors` has the properties of each connector, by its name.
+    `connectors` maps the name of each connector to its properties.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Connect(ServerProcess):
         await_answer(self, lambda: answers_http(f"{self._url}/connectors"), self.errors, START_TIMEOUT_S)
 
     def errors(self) -> str:
-        """Returns the lines of the log that say why something failed."""
+        """Returns the last lines of the log that say why something failed."""
         lines = self.log.read_text("utf-8", "replace").splitlines()
         causes = [line for line in lines if " ERROR " in line or line.startswith("Caused by: ")]
         return "\n".join(causes[-8:])

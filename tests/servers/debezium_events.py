@@ -32,8 +32,8 @@ LAST = "done"
 """The table whose row is the last change."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
-"""By form, how many bytes of an Avro message hold the id of its schema; with 0, the id is in the headers. In forms that
-are not listed, it is four bytes.
+"""How many bytes of an Avro message hold the id of its schema, by the form of the events. In all other forms,
+the id takes four bytes. 0 means that the id is in the headers.
 """
 
 CONTEXT = "__debezium.context."
@@ -129,7 +129,7 @@ def _registered(messages: Sequence[Mapping[str, Any]], url: str, id_bytes: int) 
 
 
 def _schema_ids(message: Mapping[str, Any], id_bytes: int) -> Iterator[int]:
-    """Yields the ids of the schemas of a message in Avro; they are in headers if `id_bytes` is 0."""
+    """Yields the ids of the schemas to which an Avro message refers. If `id_bytes` is 0, the ids are in headers."""
     if not id_bytes:
         yield from (
             int.from_bytes(of) for name, of in message["headers"] if name.startswith("apicurio.") and len(of) == 8
@@ -150,8 +150,10 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     schemas: dict[str, int] = {}
 
     def parts(content: bytes | None) -> tuple[list[str], Any]:
-        """Returns lines for new schemas, and the content as it is stored: null, a text, base64, or a pair of the number
-        of a schema and the payload.
+        """Returns the lines to store for new schemas, and the content in the form in which it is stored.
+
+        There is such a line only if the content has a schema that no earlier content had. The stored form is null, a
+        text, base64, or two values: the number of the schema, and the payload.
         """
         if content is None:
             return [], None

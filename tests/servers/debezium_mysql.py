@@ -1,4 +1,4 @@
-"""Creates tables with every type in MySQL or MariaDB, and changes their rows, for `debezium_events`."""
+"""Creates tables in MySQL or MariaDB, one of them with a column of every type. Changes rows for `debezium_events`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -210,7 +210,7 @@ def _change(server: MysqlServer) -> None:
 
 
 def _published(server: MysqlServer, flavour: Flavour) -> Mapping[str, Any]:
-    """Returns what our reader publishes for the rows of `types`: for each id, the JSON of each column."""
+    """Returns what our reader publishes for the table `types`: for each id, the JSON of each column's value."""
     with server.connect() as connection, connection.cursor() as cursor:
 
         def query(sql: str, parameters: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Creates tables with every type in PostgreSQL, and changes their rows, for `debezium_events`."""
+"""Creates tables in PostgreSQL, one of them with a column of every type. Changes rows for `debezium_events`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -211,7 +211,7 @@ WITHOUT_SCHEMA = {
 
 
 def _converters(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns settings for the converters of keys and of values."""
+    """Returns these settings for two converters: that of keys and that of values."""
     return {f"{of}.converter{name}": value for of in ("key", "value") for name, value in settings.items()}
 
 
@@ -289,7 +289,11 @@ FORMS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A database whose changes are captured. `snapshot` names a table that has rows before the connectors start."""
+    """A database whose changes are captured. `snapshot` names a table that has rows before the connectors start.
+
+    `change` makes the changes. `published` has the values that our own reader publishes for the same rows. `jars` names
+    the folder with the connector's jars.
+    """
 
     jars: str
     schema: str
@@ -336,7 +340,7 @@ def _change(server: PostgresServer) -> None:
 
 
 def _published(dsn: str) -> Mapping[str, Any]:
-    """Returns what our reader publishes for the rows of `types`: for each id, the JSON of each column."""
+    """Returns what our reader publishes for the table `types`: for each id, the JSON of each column's value."""
     options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     with psycopg.connect(make_conninfo(dsn, options=options), autocommit=True) as connection:
 

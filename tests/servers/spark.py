@@ -1,4 +1,4 @@
-"""Starts Spark on this machine for tests, campaigns and benchmarks, with the jobs' settings and without output."""
+"""Starts Spark on this machine for tests, campaigns and benchmarks, with the jobs' settings but without log output."""
 
 import os
 import sys
@@ -15,8 +15,8 @@ from changelog.spark_jobs.runner.job import begin
 def local_spark(
     folder: Path, *, master: str = "local[2]", memory: str = "1g", partitions: int = 4, others: Mapping[str, str] = {}
 ) -> Iterator[SparkSession]:
-    """Yields a session whose files are in `folder`. `partitions` is the number of shuffle partitions; `others`
-    overrides settings.
+    """Yields a session whose files are in `folder`. `partitions` is the number of shuffle partitions. `others` are more
+    settings; they replace settings of the same names.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {

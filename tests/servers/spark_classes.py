@@ -1,7 +1,7 @@
 """Writes an archive of the classes that Spark loads. Java maps the archive into memory, so Spark starts in less CPU
 time.
 
-`make` calls this once. Java ignores the archive after Spark or Java itself has changed.
+`make` runs this module once. Java ignores the archive after Spark or Java itself has changed.
 """
 
 import contextlib

@@ -1,13 +1,13 @@
-"""Starts Spark's Python workers for tests, as `pyspark.daemon` does. Saves time on two things that a worker does for
+"""Starts Spark's Python workers for tests, as `pyspark.daemon` does. It saves time on two things that a worker does for
 each task.
 
 - A worker clears the caches of `importlib` for each task. After that, Python 3.11 would read the list of files in each
-  zip archive on the path again. Spark's jar is on the path, and its list has 5,000 names, which takes 0.1 s. No archive
-  changes, so here the list is kept.
-- Each task ends with a garbage collection, which would visit the objects of all imported modules. Here they are
-  excluded.
+  zip archive on the path again. Spark's jar is on the path, and reading its list of 5,000 names takes 0.1 s. No archive
+  changes during the tests, so this module keeps the lists.
+- Each task ends with a garbage collection, which visits the objects of all imported modules. This module excludes these
+  objects from the collections.
 
-Most tasks of tests read only a few rows. So without this module, the two things took 95 % of the workers' CPU time.
+Most tasks of tests read only a few rows, so these two things took 95 % of the workers' CPU time.
 """
 
 import gc
@@ -31,7 +31,7 @@ def _run_task_and_freeze(connection: socket.socket, authenticated: bool) -> int:
 
 
 def _keep(archive: zipimporter) -> None:
-    """Does nothing, so the names that were read when the archive was first searched are kept."""
+    """Does nothing, so the list of files stays as it was read when the archive was first searched."""
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ CHROMIUM: Final = Path("/usr/bin/chromium")
 PATIENCE_MS: Final = PATIENCE_S * 1000
 SCRIPTS: Final = Path(__file__).parent / "drift"
 CONTRAST: Final = (SCRIPTS / "contrast.js").read_text("utf-8")
-"""A script that returns the texts of a page that have too little contrast, and how many texts it has measured."""
+"""A script that measures the contrast of a page's texts. Returns the texts that have too little contrast, and how many
+texts it has measured.
+"""
 
 OUTSIDE: Final = (SCRIPTS / "outside.js").read_text("utf-8")
 """A script that returns the elements of a page that are partly outside the screen."""
@@ -26,8 +28,8 @@ Scheme = Literal["light", "dark"]
 def chromium() -> Iterator[Browser]:
     """Yields a browser. Skips or fails the test if Chromium is missing.
 
-    While the browser runs, its thread has a running event loop. Then no other test can use `asyncio.run` in this
-    thread, so fixtures close the browser at the end of their module.
+    While the browser runs, an event loop runs in this thread. During that time, no other test can use `asyncio.run` in
+    the thread. So fixtures close the browser at the end of their module.
     """
     if not CHROMIUM.exists():
         missing("Chromium is missing: apt-get install chromium")

@@ -27,7 +27,7 @@ def record(
     moved_to: Place | None = None,
     moved_from: Place | None = None,
 ) -> Record:
-    """Returns a change, by default of `order 42`. It was committed `commit` seconds after BEGIN."""
+    """Returns a change, by default of the row `order 42`. It was committed `commit` seconds after BEGIN."""
     source = Source(
         connector="postgres",
         name="booking",
@@ -55,5 +55,5 @@ def record(
 
 
 def checkpoint(commit: int) -> Checkpoint:
-    """The checkpoint of a commit whose last record is `record(…, commit=commit)`."""
+    """Returns the checkpoint after a transaction whose last change is `record(…, commit=commit)`."""
     return Checkpoint(position=Position(1, commit, 2), through=commit_text(commit), epoch=1)

@@ -12,8 +12,8 @@ from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"
 
-# Prometheus scrapes each service every 15 s. The service `looping` fails 14 s after each start, so each scrape that
-# reaches it reaches a new process.
+# Prometheus asks each service for its metrics every 15 s. The service `looping` fails 14 s after each start, so each
+# request that reaches it reaches a new process.
 SERIES = """
 rule_files: [{rules}]
 evaluation_interval: 15s
@@ -61,7 +61,7 @@ def fires(folder: Path, alert: str, at: str) -> set[str]:
         ("ChangelogViewStandbysLag", "12m", {"busy"}),
     ],
 )
-def test_services_that_are_down_or_restart_in_a_loop_are_reported(
+def test_each_alert_fires_only_for_the_instances_that_it_is_meant_for(
     alert: str, at: str, instances: set[str], tmp_path: Path
 ) -> None:
     assert fires(tmp_path, alert, at) == instances

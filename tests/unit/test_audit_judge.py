@@ -1,5 +1,6 @@
-"""Tests the judge of audited campaigns (`tests.campaigns._audit`). It must accept correct changelogs and find each kind
-of error.
+"""Tests the judge of audited campaigns (`tests.campaigns._audit`).
+
+The judge must accept correct changelogs, and find each kind of error.
 """
 
 import ast
@@ -105,7 +106,9 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A correct changelog. One table was added later. Its row was read, and includes the earlier changes of the key."""
+"""A correct changelog. The table of `late_default` was added later. Its row was read from the table, and includes the
+row's earlier changes.
+"""
 
 
 def verdict_on(rows: list[Row], since: Mapping[str, Since] = SINCE) -> Verdict:
@@ -232,7 +235,7 @@ def over_gap(rows: list[Row]) -> list[Row]:
 
 
 def truncates(*places: tuple[str, int]) -> list[Row]:
-    """Rows that truncate these partitions, at the position of the gap."""
+    """Returns messages at the position of the gap that truncate these partitions."""
     template = replace(seat(0, "truncate", 0), position=GAP.position, transaction=0)
     return [replace(template, entity=entity, partition=partition) for entity, partition in places]
 
@@ -274,9 +277,9 @@ def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: 
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""The database was restored, and lost the last two of three transactions.
+"""The database was restored, and so lost the last two of three transactions.
 
-Then `AFTER_RESTORE` was committed at the position of the first lost transaction.
+After that, `AFTER_RESTORE` was committed at the log position that the first lost transaction had had.
 """
 
 AFTER_RESTORE = Transaction(xid=12, first=117, end=125, committed="t", events=[change("delete", ONE, None)])
@@ -302,7 +305,7 @@ GHOST = replace(row(130, 0, "delete", 0, None, TWO), position="00000002/00000000
         ("stale", RESTORE, [*ROWS[:3], replace(GHOST, op="read", current=TWO, original=None)]),
     ],
 )
-def test_a_database_continues_from_where_it_was_restored_to(kind: str | None, gap: Gap, rows: list[Row]) -> None:
+def test_a_changelog_may_continue_after_its_database_was_restored(kind: str | None, gap: Gap, rows: list[Row]) -> None:
     transactions = with_lost([TRANSACTIONS[0], AFTER_RESTORE], [RESTORED])
     assert [transaction.end for transaction in transactions] == [110, 120, 130, BRANCH, BRANCH + 125]
     verdict = judge(rows, transactions, {"page": Since(nothing=50)}, {"page": {}}, [gap])
@@ -312,7 +315,7 @@ def test_a_database_continues_from_where_it_was_restored_to(kind: str | None, ga
         assert getattr(verdict, kind), verdict
 
 
-def test_a_position_of_the_log_differs_between_histories() -> None:
+def test_log_positions_before_and_after_a_restore_differ() -> None:
     assert [place(lsn, [10, 20]) for lsn in (10, 11, 20, 21)] == [10, BRANCH + 11, BRANCH + 20, 2 * BRANCH + 21]
 
 
@@ -408,7 +411,7 @@ def test_another_partition_or_key_is_a_move() -> None:
         ("text", "null", "null"),
     ],
 )
-def test_values_take_the_form_of_docs_types(type_name: str, audited: str, form: str) -> None:
+def test_values_take_the_form_that_docs_types_describes(type_name: str, audited: str, form: str) -> None:
     assert documented({"value": parsed(audited)}, {"value": type_name}) == {"value": parsed(form)}
 
 
@@ -416,11 +419,11 @@ def test_values_take_the_form_of_docs_types(type_name: str, audited: str, form: 
     ("key", "hashed"),
     [("21", -973932308), ("foobar", -790332482), ("a-little-bit-long-string", -985981536), ("abc", 479470107)],
 )
-def test_the_hash_is_the_one_of_kafkas_own_tests(key: str, hashed: int) -> None:
+def test_the_hash_agrees_with_kafkas_own_tests(key: str, hashed: int) -> None:
     assert murmur2(key.encode()) == hashed & 0xFFFFFFFF
 
 
-def test_numbers_are_equal_by_value_and_only_to_numbers() -> None:
+def test_a_number_equals_only_numbers_of_the_same_value() -> None:
     assert parsed("[1.50, 1e2]") == parsed("[1.5, 100]")
     assert parsed("[1]") != parsed("[2]")
     assert parsed("1") != "1"

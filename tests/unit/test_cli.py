@@ -1,4 +1,4 @@
-"""Tests the command line: exit codes, errors of one line, and the commands that need no database."""
+"""Tests the command line: exit codes, errors in one line, and the commands that need no database."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def run(config_file: Path, command: str, *words: str) -> int:
     return cli.main([command, "--config", str(config_file), *words])
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     out = capsys.readouterr().out
     for name in cli.COMMANDS:
@@ -150,7 +150,7 @@ def test_errors_become_a_line_and_an_exit_code(
     assert ("Traceback" in capsys.readouterr().err) == (line is not None)
 
 
-def test_a_service_fails_with_an_event_of_its_log(
+def test_a_service_that_fails_logs_its_error(
     config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(arguments: object) -> int:
@@ -164,7 +164,7 @@ def test_a_service_fails_with_an_event_of_its_log(
     assert "Traceback" in json.loads(capsys.readouterr().err)["exception"]
 
 
-def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_prints_text_for_people(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42") == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -181,7 +181,7 @@ def test_history_as_a_person_reads_it(config_file: Path, log: Path, capsys: pyte
     ]
 
 
-def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_prints_json(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42", "--json") == 0
     messages = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [message["value"]["provenance"]["source"]["op"] for message in messages] == ["create", "update", "delete"]
@@ -189,14 +189,14 @@ def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFix
     assert {message["key"] for message in messages} == {"42"}
 
 
-def test_history_of_an_unknown_key_or_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_needs_a_known_key_and_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "43", "--json") == 2
     assert capsys.readouterr().err == f"changelog: the changelog in {log} has no change of order 43\n"
     assert run(config_file, "history", "ordr", "43") == 2
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
 
 
-def test_history_of_part_of_a_key(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_refuses_a_part_of_a_key(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sink = FileSink(log)
     sink.recover()
     sink.commit(
@@ -210,7 +210,7 @@ def test_history_of_part_of_a_key(config_file: Path, log: Path, capsys: pytest.C
     )
 
 
-def test_tail_of_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_refuses_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "tail", "ordr") == 2
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
     sink = FileSink(log)
@@ -370,7 +370,7 @@ def test_tail_ends_when_its_reader_has_gone_even_without_new_changes(config_file
         assert process.wait(PATIENCE_S) == cli.OUTPUT_GONE
 
 
-def test_tail_without_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_needs_a_log(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "tail") == 3
     assert "there is no file log in" in capsys.readouterr().err
 

@@ -45,7 +45,7 @@ ALONE = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a configuration. It is also HOME, so that no shell reads the settings of a user."""
+    """A folder with a configuration. Shells get it as HOME, so that they do not read a user's settings."""
     (tmp_path / "changelog.toml").write_text(CONFIG)
     return tmp_path
 
@@ -69,7 +69,7 @@ def installed(shell: str) -> str:
 def test_bash_and_zsh_complete_words_on_a_terminal(
     capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
-    """The shell inserts the common beginning of all completions. If there are several, it lists them."""
+    """The shell inserts the beginning that all completions share. If there are several, the shell lists them."""
     (folder / "script").write_text(script(capsys, shell))
     output = _on_a_terminal(
         [installed(shell), *ALONE[shell]], folder, BEGIN[shell], f"changelog {' '.join(typed)}\t\t\t", expected
@@ -93,7 +93,7 @@ def test_fish_completes_words(
     assert [line.partition("\t")[0] for line in process.stdout.splitlines()] == expected
 
 
-def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--completion", "tcsh"])
     assert caught.value.code == 2
@@ -103,7 +103,7 @@ def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_other_commands_do_not_load_the_maker_of_the_scripts() -> None:
+def test_other_commands_do_not_import_shtab() -> None:
     command = "import sys; from changelog.connectors import cli; cli.main(['history', 'order', '1', '-c', 'none'])"
     program = f"{command}; sys.exit(any(name.startswith('shtab') for name in sys.modules))"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

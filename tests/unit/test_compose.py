@@ -63,7 +63,7 @@ def test_all_services_exist_and_other_databases_are_optional() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_each_service_is_pinned_and_healthy_and_local(name: str) -> None:
+def test_each_service_has_a_pinned_image_a_health_check_and_local_ports(name: str) -> None:
     service = SERVICES[name]
     assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?", service["image"]), "an image is pinned by its version"
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
@@ -86,7 +86,7 @@ def test_the_ports_on_the_host_differ_and_can_be_changed() -> None:
     assert len({match[1] for match in matches if match}) == len({match[2] for match in matches if match}) == len(ports)
 
 
-def test_kafka_is_advertised_under_the_port_that_the_host_has() -> None:
+def test_kafka_advertises_the_port_that_it_has_on_the_host() -> None:
     advertised = SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert "OUTSIDE://127.0.0.1:${KAFKA_PORT:-9092}" in advertised
     assert SERVICES["kafka"]["ports"] == ["127.0.0.1:${KAFKA_PORT:-9092}:9092"]
@@ -127,7 +127,7 @@ def test_the_services_of_mysql_and_mariadb_fit_their_databases(database: Flavour
 
 @pytest.mark.parametrize("database", PROGRAMS)
 def test_the_binary_logs_of_mysql_and_mariadb_have_whole_rows(database: Flavour) -> None:
-    """The databases have the same options of the binary log as the servers of the tests.
+    """The databases have the same options for the binary log as the servers that tests start.
 
     `log_bin` is not compared, because MySQL 8.4 writes a binary log by default.
     """

@@ -57,7 +57,7 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
-    """If it were relative to the working directory, Spark's executors would look for another folder."""
+    """If the path were relative to the working directory, Spark's executors would look for another folder."""
     (tmp_path / "etc").mkdir()
     monkeypatch.chdir(tmp_path)
     source = f'{{ kind = "mysql", dsn = "mysql://a@b/c", fence_folder = "{folder}" }}'
@@ -69,7 +69,7 @@ def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     assert loaded.source.fence_folder == tmp_path / place
 
 
-def test_a_complete_file(file: Path) -> None:
+def test_a_complete_file_is_loaded(file: Path) -> None:
     loaded = config.load(file, ENVIRON)
     source = postgres_settings(loaded)
     assert source.slot == source.publication == "booking_eu"
@@ -86,13 +86,13 @@ def test_a_complete_file(file: Path) -> None:
     assert loaded.service.address == ("127.0.0.1", 9464)
 
 
-def test_secrets_are_in_no_representation(file: Path) -> None:
+def test_secrets_stay_out_of_the_representation(file: Path) -> None:
     text = repr(config.load(file, ENVIRON))
     assert "opensesame" not in text
     assert "sixteen" not in text
 
 
-def test_the_environment_overrides(file: Path) -> None:
+def test_the_environment_overrides_the_file(file: Path) -> None:
     environ = {
         **ENVIRON,
         "CHANGELOG__SERVICE__LISTEN": "[::1]:0",
@@ -132,7 +132,7 @@ def kafka(file: Path) -> Path:
     return file
 
 
-def test_a_changelog_on_kafka(kafka: Path) -> None:
+def test_a_changelog_on_kafka_has_these_defaults(kafka: Path) -> None:
     loaded = config.load(kafka, {})
     assert isinstance(loaded.sink, KafkaConfig)
     assert loaded.prefix == "booking"
@@ -141,7 +141,7 @@ def test_a_changelog_on_kafka(kafka: Path) -> None:
     assert loaded.sink.create_topics
 
 
-def test_the_environment_can_choose_kafka_and_its_secrets_are_in_no_representation(file: Path) -> None:
+def test_the_environment_can_choose_kafka_and_secrets_stay_out_of_the_representation(file: Path) -> None:
     environ = {
         **ENVIRON,
         "CHANGELOG__SINK__KIND": "kafka",
@@ -218,7 +218,7 @@ def test_the_environment_can_choose_kafka_and_its_secrets_are_in_no_representati
         ),
     ],
 )
-def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
+def test_an_invalid_sink_is_refused(kafka: Path, text: str, problems: list[str]) -> None:
     kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + text)
     lines = refusal(kafka, {})
     messages = lines[1:] if len(lines) > 1 else [lines[0].removeprefix(f"{kafka}: ")]
@@ -248,7 +248,7 @@ def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
         ('by = ["x"], session = { gap_seconds = 9 }', "totals.session.column: is missing; add it"),
     ],
 )
-def test_invalid_totals(kafka: Path, totals: str, problem: str) -> None:
+def test_invalid_totals_are_refused(kafka: Path, totals: str, problem: str) -> None:
     kafka.write_text(f'{KAFKA}[views.x]\nentity = "order"\ntotals = {{ {totals} }}')
     [line] = refusal(kafka, {})
     assert line.startswith(f"{kafka}: views.x.{problem}")
@@ -264,18 +264,18 @@ def test_the_timeout_of_a_transaction_covers_two_commits(kafka: Path) -> None:
 
 
 @pytest.mark.parametrize(("listen", "host"), [("[::1]:9464", "::1"), ("localhost:0", "localhost")])
-def test_the_address_of_the_service(kafka: Path, listen: str, host: str) -> None:
+def test_the_host_of_the_service_may_be_ipv6_or_a_name(kafka: Path, listen: str, host: str) -> None:
     kafka.write_text(f'{KAFKA}\n[service]\nlisten = "{listen}"')
     assert config.load(kafka, {}).service.address[0] == host
 
 
 @pytest.mark.parametrize("listen", ["::1:9464", "[::1:9464", ":9464", "host:99999"])
-def test_an_invalid_address_of_the_service(kafka: Path, listen: str) -> None:
+def test_an_invalid_address_of_the_service_is_refused(kafka: Path, listen: str) -> None:
     kafka.write_text(f'{KAFKA}\n[service]\nlisten = "{listen}"')
     assert refusal(kafka, {})[0].startswith(f'{kafka}: service.listen: should be "HOST:PORT"')
 
 
-def test_all_errors_at_once(file: Path) -> None:
+def test_all_errors_are_reported_at_once(file: Path) -> None:
     file.write_text(
         """
         nam = "Booking"
@@ -316,13 +316,13 @@ def test_all_errors_at_once(file: Path) -> None:
     ]
 
 
-def test_an_unknown_kind_of_source(file: Path) -> None:
+def test_an_unknown_kind_of_source_is_refused(file: Path) -> None:
     file.write_text('name = "a"\nsource = { kind = "oracle", dsn = "x" }\nsink = { path = "log" }')
     assert refusal(file, {}) == [f"{file}: source.kind: should be 'postgres' or 'mysql' or 'debezium'"]
 
 
 @pytest.mark.parametrize("dsn", ["mysql+pymysql://ada@db/app", "user=ada", "mysql//ada@db/app"])
-def test_a_wrong_url_of_mysql(file: Path, dsn: str) -> None:
+def test_a_wrong_url_of_mysql_is_refused(file: Path, dsn: str) -> None:
     file.write_text(f'name = "a"\nsource = {{ kind = "mysql", dsn = "{dsn}" }}\nsink = {{ path = "log" }}')
     expected = 'source.dsn: should be a URL, as in "mysql://USER@HOST:3306/DATABASE"'
     assert refusal(file, {}) == [f"{file}: {expected}"]
@@ -341,7 +341,7 @@ def test_a_wrong_url_of_mysql(file: Path, dsn: str) -> None:
         ("[tables]\ninclude = ['*']\n[entities]\norder = 5", "entities.order: should be a table"),
     ],
 )
-def test_settings_that_do_not_fit_together(tmp_path: Path, text: str, problem: str) -> None:
+def test_settings_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"name = 'a'\nsource = {{ kind = 'postgres', dsn = 'dbname=a' }}\nsink = {{ path = 'x' }}\n{text}")
     assert refusal(path, {}) == [f"{path}: {problem}"]
@@ -359,7 +359,7 @@ def test_a_malformed_dsn_is_not_quoted(file: Path, dsn: str) -> None:
     assert "opensesame" not in line
 
 
-def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(file: Path, tmp_path: Path) -> None:
     hint = "write a configuration with `changelog init --dsn DSN`, or name its file with --config"
     assert refusal(tmp_path / "none.toml", {}) == [f"{tmp_path / 'none.toml'}: no such file; {hint}"]
     (tmp_path / "mask.key").unlink()

@@ -31,7 +31,7 @@ FOLLOWS = {
 
 
 def section(heading: str) -> dict[str, str]:
-    """Returns the text of the default of each key in a section's tables."""
+    """Reads the tables of a section of the page. Returns the text of each key's default, by the key."""
     text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     return dict(re.findall(r"^\| `([\w.A-Z]+)` \| (.*?) \|", text, re.MULTILINE))
 
@@ -85,7 +85,7 @@ def test_defaults_are_those_of_the_page(heading: str) -> None:
 
 
 def same(cell: str, default: Any) -> bool:
-    """Returns whether a cell of the page has this default, as TOML or in words."""
+    """Returns whether a cell of the page gives this default. The cell has TOML, or `none` for None."""
     if default is None:
         return cell == "none"
     quoted = re.fullmatch(r"`(.+)`", cell)

@@ -105,7 +105,7 @@ NESTED = """\
         ("/fields", 1),
     ],
 )
-def test_the_line_of_a_field(path: str, line: int) -> None:
+def test_the_line_of_a_field_is_found(path: str, line: int) -> None:
     json.loads(NESTED)
     assert files.Contract(file="x.avsc", text=NESTED).line(path) == line
 
@@ -123,7 +123,7 @@ def test_the_line_of_a_field(path: str, line: int) -> None:
         (["null", "int"], None, "x"),
     ],
 )
-def test_the_subject_and_the_name_of_a_file(schema: Any, name: str | None, subject: str) -> None:
+def test_a_file_has_the_subject_and_the_name_of_its_schema(schema: Any, name: str | None, subject: str) -> None:
     contract = files.Contract(file="schemas/x.avsc", text="", schema=schema)
     assert contract.subject == subject
     assert name is None or contract.name == name

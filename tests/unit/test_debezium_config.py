@@ -46,8 +46,8 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
     assert "secret" not in repr(source)
 
 
-def test_the_configuration_gives_the_settings_of_the_translation(tmp_path: Path) -> None:
-    """The configuration must give the connector, because a flat row does not name its connector."""
+def test_the_settings_for_translating_events_come_from_the_configuration(tmp_path: Path) -> None:
+    """The settings include the name of the connector, because a flat row does not name the connector that sent it."""
     settings = translated(tmp_path, SOURCE.replace("postgresql", "mysql") + TOPICS)
     assert (settings.connector, settings.binary, settings.placeholder) == (
         "mysql",
@@ -86,7 +86,7 @@ def translated(folder: Path, text: str) -> TranslationSettings:
         (SOURCE + TOPICS.replace('["app.*"]', "[]"), "source.topics.include: should not be empty"),
     ],
 )
-def test_keys_that_do_not_go_together(tmp_path: Path, text: str, problem: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         load(tmp_path, text)
     assert caught.value.kind is Kind.USAGE
@@ -102,7 +102,7 @@ def test_types_are_for_debezium_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("connector", "home"), [("postgresql", "public"), ("sqlserver", "dbo"), ("mysql", "")])
-def test_the_schema_of_tables_without_a_schema(tmp_path: Path, connector: str, home: str) -> None:
+def test_tables_without_a_schema_are_in_the_default_schema(tmp_path: Path, connector: str, home: str) -> None:
     assert load(tmp_path, SOURCE.replace("postgresql", connector) + TOPICS).source.home == home
 
 

@@ -1,6 +1,7 @@
 """Tests the judge of the campaign `debezium_judge`, which compares what our own sources and Debezium publish.
 
-It must find every difference. Some differences are listed as known; one counts as known only if it has the listed form.
+The judge must find every difference. Some differences are listed as known. A difference counts as known only if it has
+exactly the form that is listed.
 """
 
 from dataclasses import replace
@@ -71,7 +72,7 @@ def test_each_difference_is_a_fault(theirs: list[Row], fault: str) -> None:
     assert fault in verdict(theirs)[0]
 
 
-def test_parts_of_transactions_are_counted() -> None:
+def test_further_parts_of_a_transaction_are_counted() -> None:
     assert verdict([replace(OURS[0], commit="0"), *OURS[1:]]) == ({}, {"a further part of a transaction": 1})
 
 

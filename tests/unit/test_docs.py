@@ -27,9 +27,9 @@ DOCS = CHECKOUT / "docs"
 PAGES = sorted([CHECKOUT / "README.md", *DOCS.rglob("*.md")])
 POSITION = "00000001/0000000000000001/00000002"
 PREFIX = re.compile(r"arguments are required|expected (one|at least one) argument|one of the arguments")
-"""Matches the error for a command without its required arguments. Texts name commands in this way."""
+"""Matches the error for a command without its required arguments. Texts often name a command without them."""
 
-DRIFT = "changelog_drift_"  # the metrics of a job, which tests/unit/drift checks
+DRIFT = "changelog_drift_"  # begins the names of metrics of a Spark job; tests/unit/drift checks these names
 METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|offsets|left|pages|pages_read)\b")
 
 
@@ -54,7 +54,7 @@ def shown() -> Iterator[str]:
 
 
 def named() -> Iterator[str]:
-    """All commands that the text names, for example `changelog run`."""
+    """Yields all commands that are named in the text of the pages, for example `changelog run`."""
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for command in re.findall(r"`changelog ([a-z][^`]*)`", prose):
@@ -95,7 +95,7 @@ def test_shell_parses(script: str) -> None:
 
 
 @pytest.mark.parametrize("text", blocks("toml"))
-def test_configuration_is_known(text: str) -> None:
+def test_configuration_in_the_docs_is_valid(text: str) -> None:
     """A block may be a part of a configuration, so only unknown keys and invalid values are errors."""
     resolved = re.sub(r'"(env|file):[^"]*"', '"postgresql://user@host/database"', text)
     for part in re.split(r"(?:\A|\n\n)# .+\n", resolved):
@@ -150,8 +150,8 @@ def test_the_python_reference_names_existing_objects() -> None:
 
 
 def test_named_tests_exist() -> None:
-    """Pages about concepts name the tests that prove their claims. They also name classes that break a rule on purpose.
-    Tests use these classes to show that they notice a broken rule.
+    """Pages about concepts name the tests that prove the pages' claims. They also name classes that break a rule on
+    purpose: tests use such a class to show that they notice when the rule is broken.
     """
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))

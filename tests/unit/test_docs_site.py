@@ -1,6 +1,6 @@
-"""Tests the site of the documentation. It is built without warnings, so every link is valid.
+"""Builds the site of the documentation. The build must print no warning, so every link is valid.
 
-It must load no files from other sites.
+No page of the site may load a file from another site.
 """
 
 import importlib.util

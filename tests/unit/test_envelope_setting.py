@@ -1,6 +1,6 @@
-"""Tests `[sink] envelope`: where it may be set, and which settings of entities it excludes.
+"""Tests the setting `[sink] envelope`: which sinks accept it, and which settings of entities it excludes.
 
-Also tests which readers refuse a changelog with another envelope than our own. Each error is one line.
+Also tests which readers refuse a changelog whose envelope is not our own. Each error is one line.
 """
 
 from pathlib import Path
@@ -114,9 +114,7 @@ TABLE = cast(
         ),
     ],
 )
-def test_settings_of_entities_that_an_envelope_does_not_allow(
-    file: Path, sink: str, settings: str, problem: str | None
-) -> None:
+def test_an_envelope_excludes_settings_of_entities(file: Path, sink: str, settings: str, problem: str | None) -> None:
     file.write_text(f"{HEAD}{KAFKA}{sink}\n[entities.orders]\n{settings}", "utf-8")
     loaded = config.load(file, {})
     if problem is None:

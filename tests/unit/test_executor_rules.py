@@ -1,4 +1,6 @@
-"""Tests `.ci/check_executors.py`, which checks the code that Spark ships to its workers. Also tests its imports."""
+"""Tests `.ci/check_executors.py`, which checks the code that Spark ships to its workers. Also tests what this code
+imports.
+"""
 
 import importlib.util
 import subprocess
@@ -72,7 +74,7 @@ def test_only_executor_code_is_shipped(
 
 
 def test_workers_load_no_connector_but_the_scan() -> None:
-    """Importing a module also imports the `__init__` of its packages. The import rules do not check these."""
+    """To import a module, Python also imports the `__init__` of its packages. The import rules do not cover that."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     contracts: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
     contract = next(contract for contract in contracts if contract["name"].startswith("executors "))

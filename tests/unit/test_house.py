@@ -57,9 +57,9 @@ Hashes of texts and paths are such values, because they differ in each process. 
 
 
 def unseeded(path: Path) -> list[str]:
-    """Returns the lines of a file with random values that the seed does not repeat.
+    """Returns the lines of a file that make random values which the seed does not repeat.
 
-    In a file that does not import the module `random`, this name is a variable with a generator.
+    In a file that does not import the module `random`, `random` is the name of a variable that holds a generator.
     """
     lines = path.read_text("utf-8").splitlines()
     patterns = [UNSEEDED, OF_THE_MODULE] if "import random" in lines else [UNSEEDED]
@@ -127,7 +127,7 @@ ROLES = frozenset(
         *("Table", "TableColumn"),
     }
 )
-"""Classes that each source may define, because their meaning is the same in each. An example is `Settings`."""
+"""Names of classes that every source may define, because such a class has the same meaning in each source."""
 
 
 def repeated_classes(texts: Mapping[Path, str]) -> dict[str, set[Path]]:

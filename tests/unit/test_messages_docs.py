@@ -17,7 +17,7 @@ PAGE = (DOCS / "reference" / "messages.md").read_text("utf-8")
 
 
 def members(section: str) -> set[str]:
-    """The names in the first column of a section's table."""
+    """Returns the names in the first column of the table in a section of the page."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]+`) \|", text, re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}

@@ -47,7 +47,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def answer(config_file: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """The one line of JSON that a command prints."""
+    """Runs a command that prints one line of JSON. Returns the value of this JSON."""
     assert cli.main([*words, "--json", "--config", str(config_file)]) == 0
     [line] = capsys.readouterr().out.splitlines()
     return json.loads(line)
@@ -63,7 +63,7 @@ def at(commit: int) -> str:
 
 
 @pytest.mark.usefixtures("log")
-def test_blame_as_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blame_prints_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = answer(config_file, capsys, "blame", "order", "42", "--at", at(5))
     assert (result["entity"], result["key"], result["services"]) == ("order", "42", ["order-api", "web"])
     assert result["current"] == {"id": 42, "doc": {"a": 2, "b": []}, "n": None}
@@ -104,7 +104,7 @@ def test_the_answer_leaves_out_an_unknown_value(config_file: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("log")
-def test_blame_and_who_for_people(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blame_and_who_print_text_for_people(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     title, *_ = text(config_file, capsys, "blame", "order", "42", "--at", at(4))
     assert title == "order 42 was set by 2 services: order-api, web"
     assert text(config_file, capsys, "who", "--identifier", "req-4")[:3] == [
@@ -126,7 +126,7 @@ def test_blame_and_who_for_people(config_file: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("log")
-def test_who_as_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_prints_json(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["who", "--service", "order-api", "--entity", "order", "--since", "00000001/0000000000000004/00000000"]
     assert answer(config_file, capsys, *words) == {
         "entity": "order",
@@ -227,7 +227,7 @@ def test_the_error_for_a_question_without_an_answer_is_one_line(
 
 
 @pytest.mark.parametrize("words", ["blame order 42", "who --service x", "history order 42 --at 1s"])
-def test_without_a_changelog_the_error_says_who_makes_it(
+def test_without_a_changelog_the_error_says_which_command_creates_one(
     words: str, config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*words.split(), "--config", str(config_file)]) == 3

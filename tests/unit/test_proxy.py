@@ -131,7 +131,7 @@ def test_a_link_that_hangs_can_be_reset(proxy: Proxy) -> None:
             link.recv(1)
 
 
-def test_links_that_are_accepted_at_the_very_end_are_closed_too(proxy: Proxy) -> None:
+def test_links_accepted_just_before_the_proxy_closes_are_closed_too(proxy: Proxy) -> None:
     """A socket that stays open would cause a warning at a later garbage collection. The warning would make another test
     fail.
     """

@@ -23,7 +23,7 @@ CADENCE = Cadence(seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_second
 
 
 def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, urgent: bool = False) -> Piece:
-    """A piece that ends with transaction `commit`. If `rows` is 0, it has only a position."""
+    """Returns a piece that ends with the transaction `commit`. If `rows` is 0, the piece has a position but no rows."""
     batches = [batch.from_records([record(Op.CREATE, "{}", commit=commit, ordinal=2 * n) for n in range(rows)])]
     return Piece(
         rows=batches if rows else [], checkpoint=checkpoint(commit), nbytes=nbytes, log_bytes=log_bytes, urgent=urgent
@@ -31,15 +31,16 @@ def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, 
 
 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
-"""What a call of `read` does: it returns a piece, raises an error, lets some seconds pass, or stops the service.
+"""What a call of `read` does: it returns a piece, raises an error, returns nothing after some seconds, or stops the
+service.
 
-None lets as many seconds pass as the timeout of the call.
+If the step is None, the whole timeout of the call passes, and the call returns nothing.
 """
 
 
 @dataclass(slots=True)
 class World:
-    """A clock, a source that follows `script`, and a sink. `happened` lists the events of all three in order."""
+    """A clock, a source that follows `script`, and a sink. `happened` lists in order what source and sink did."""
 
     script: Sequence[Step]
     stop: Event = field(default_factory=Event)
@@ -145,7 +146,7 @@ class World:
 
 
 class _Stop(Event):
-    """An event whose waits return at once and advance the world's clock."""
+    """An event of a world. A wait for it returns at once, but advances the world's clock by the timeout."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ def failure(kind: Kind = Kind.CONNECTION) -> ChangelogError:
     return ChangelogError(kind, "it happened")
 
 
-# When a commit closes
+# When rows and positions are committed
 
 
 def test_rows_are_stored_a_second_after_the_first_of_them_and_then_confirmed() -> None:
@@ -207,21 +208,21 @@ def test_slow_commits_without_a_backlog_stay_small() -> None:
     assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2"]
 
 
-def test_enough_rows_close_a_commit_at_once() -> None:
+def test_a_commit_with_enough_rows_is_made_at_once() -> None:
     world = World([piece(1, 4), piece(2, 5), piece(3, 1), piece(4, 1)])
     assert world.run(checkpoint(0))[:2] == ["publish 3: 10", "confirm 3"]
 
 
-def test_enough_bytes_close_a_commit_at_once() -> None:
+def test_a_commit_with_enough_bytes_is_made_at_once() -> None:
     world = World([piece(1, nbytes=999), piece(2, nbytes=1), piece(3)])
     assert world.run(checkpoint(0))[:2] == ["publish 2: 2", "confirm 2"]
 
 
-def test_a_new_changelog_begins_with_its_position() -> None:
+def test_a_new_changelog_stores_its_first_position_at_once() -> None:
     assert World([piece(1, 0)]).run() == ["publish 1: 0", "confirm 1", "close"]
 
 
-def test_positions_without_rows_wait_for_a_minute() -> None:
+def test_positions_without_rows_are_stored_after_a_minute() -> None:
     world = World([piece(1, 0), 30.0, piece(2, 0), 29.0, piece(3, 0), 1.5, piece(4, 0)])
     assert world.run(checkpoint(0))[:2] == ["publish 3: 0", "confirm 3"]
 
@@ -289,7 +290,7 @@ def test_nothing_is_opened_when_the_stop_came_first() -> None:
 # Faults
 
 
-def test_a_lost_connection_is_opened_again_from_what_is_stored() -> None:
+def test_after_a_lost_connection_the_source_is_opened_at_the_stored_checkpoint() -> None:
     world = World([piece(1), 1.0, piece(2), failure(), piece(2), None])
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close", "publish 2: 1", "confirm 2", "close"]
     assert world.opened == [checkpoint(0), checkpoint(1)]
@@ -411,7 +412,7 @@ def test_nothing_more_is_stored_in_a_sink_that_another_service_took_over() -> No
         ("loop:confirmed", ["publish 1: 1", "confirm 1", "close"]),
     ],
 )
-def test_a_crash_between_any_two_steps(place: str, happened: list[str]) -> None:
+def test_a_crash_prevents_only_the_steps_after_it(place: str, happened: list[str]) -> None:
     class CrashError(Exception):
         pass
 

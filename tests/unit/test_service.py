@@ -65,7 +65,7 @@ def test_logs_for_a_person_are_readable_and_show_no_local_variables() -> None:
     assert "opensesame" not in out.getvalue().replace('secret = "opensesame"', "")
 
 
-def test_metrics_have_the_names_of_the_contract() -> None:
+def test_metrics_have_their_documented_names() -> None:
     metrics = Metrics()
     metrics.events.labels(entity="order", op="update").inc(2)
     metrics.original_unknown.labels(entity="order").inc()
@@ -100,7 +100,7 @@ def get(server: HealthServer, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_health_follows_the_loop() -> None:
+def test_health_answers_follow_the_state_of_the_loop() -> None:
     now_s = [0.0]
     state = HealthState("booking", clock=lambda: now_s[0])
     with HealthServer(("127.0.0.1", 0), state, Metrics().text) as server:
@@ -148,7 +148,7 @@ def test_health_is_served_on_an_ipv6_address() -> None:
 
 
 def answering(answer: bytes) -> socketserver.ThreadingTCPServer:
-    """A program that is not our service. It gives this answer to every request."""
+    """Returns a server that is not our service. It gives this answer to every request."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -169,7 +169,7 @@ def answering(answer: bytes) -> socketserver.ThreadingTCPServer:
         b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"name": "other"}',
     ],
 )
-def test_another_program_at_the_address_is_no_running_service(answer: bytes, tmp_path: Path) -> None:
+def test_another_program_at_the_address_is_not_taken_for_the_service(answer: bytes, tmp_path: Path) -> None:
     with answering(answer) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -200,7 +200,7 @@ def test_the_lag_is_unknown_until_the_loop_has_run_once(tmp_path: Path, monkeypa
     assert shown == ["0.0", "0.0", "0.0", "5.0"]
 
 
-def test_an_address_in_use_is_one_clear_line() -> None:
+def test_the_error_for_an_address_in_use_says_what_to_set() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ChangelogError, match=f"cannot listen on 127.0.0.1:{port} .*; set another") as caught:

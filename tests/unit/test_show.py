@@ -56,7 +56,7 @@ def test_a_context_is_shown_between_the_writer_and_the_columns() -> None:
 
 
 @pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
-def test_a_line_of_json_has_the_context_and_is_one_line(context: str) -> None:
+def test_a_change_with_a_context_is_one_line_of_json(context: str) -> None:
     [line] = message_line(with_context(record(Op.CREATE, '{"doc":{\n"a":\t1}}'), context)).splitlines()
     value = json.loads(line)["value"]
     assert value["provenance"]["context"] == json.loads(context)
@@ -93,26 +93,26 @@ def test_an_invalid_state_is_shown_unchanged() -> None:
     assert (value["current"], value["original"]) == ('{"c":{"x":hello}}', {"c": {"x": 1}})
 
 
-def test_an_added_column_was_absent() -> None:
+def test_the_old_value_of_an_added_column_is_shown_as_absent() -> None:
     update = record(Op.UPDATE, '{"id":42,"new":1}', '{"id":42}')
     assert show.changes(update.envelope) == [show.ChangedValue(name="new", before=MISSING, after="1")]
     assert "new  absent → 1" in text(show.record(update))
 
 
-def test_long_values_are_cut_where_they_differ() -> None:
+def test_long_values_are_shortened_to_the_part_that_differs() -> None:
     long = "a" * 500
     update = record(Op.UPDATE, f'{{"t":"{long}y"}}', f'{{"t":"{long}x"}}')
     assert 't  …aaaaaaaaaaaaaaaax" → …aaaaaaaaaaaaaaaay"' in text(show.record(update))
 
 
-def test_nothing_reaches_the_terminal_as_a_command() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     hostile = record(Op.UPDATE, '{"id":"\x9b31m\u202e"}', MISSING, key="\x1b[2J", service="\x07")
     shown = text(show.record(hostile))
     assert not set(shown) & set("\x1b\x9b\u202e\x07")
     assert "\\u001b[2J" in shown
 
 
-def test_markup_in_values_is_text() -> None:
+def test_markup_in_values_is_printed_as_text() -> None:
     assert "[red]x[/red]" in text(show.record(record(Op.CREATE, '{"id":"[red]x[/red]"}')))
 
 
@@ -127,12 +127,12 @@ def test_a_history_shows_the_time_between_changes() -> None:
     ("seconds", "expected"),
     [(0.2134, "0.213 s"), (60, "60 s"), (240, "4 min"), (-1, "-1 s"), (12600, "3.5 h"), (864000, "10 days")],
 )
-def test_durations(seconds: float, expected: str) -> None:
+def test_durations_are_written_for_people(seconds: float, expected: str) -> None:
     assert show.duration(timedelta(seconds=seconds)) == expected
 
 
 @pytest.mark.parametrize(("nbytes", "expected"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")])
-def test_sizes(nbytes: int, expected: str) -> None:
+def test_sizes_are_written_for_people(nbytes: int, expected: str) -> None:
     assert show.size(nbytes) == expected
 
 
@@ -149,7 +149,7 @@ READING = {"complete": False, "leaves": {"a": {"pages": 8, "left": [[2, 4], [6, 
         ({"complete": False, "leaves": {"a": {"pages": 4, "left": [[[0, 8], [0, 32]], [[2, 1], None]]}}}, (1, 4)),
     ],
 )
-def test_pages_read(stored: dict[str, object], expected: tuple[int, int]) -> None:
+def test_the_pages_that_were_read_are_counted(stored: dict[str, object], expected: tuple[int, int]) -> None:
     assert pages_read(stored) == expected
 
 

@@ -15,9 +15,10 @@ from tests.patience import PATIENCE_S
 
 
 class Listener:
-    """Listens at `address`. Datagrams are at most 100 bytes long.
+    """Listens at `address`. Expects datagrams of at most 100 bytes.
 
-    It takes each datagram at once, as systemd does. A socket keeps only ten, so others would be lost.
+    Takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams;
+    later ones would be lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -88,7 +89,7 @@ def test_a_service_without_a_watchdog_only_reports_its_start_and_stop(
     assert systemd.next() == b"STOPPING=1"
 
 
-def test_an_abstract_address_and_a_manager_that_is_gone() -> None:
+def test_an_abstract_address_works_and_a_missing_manager_is_ignored() -> None:
     address = f"@changelog-{os.getpid()}"
     with closing(Listener(address)) as listening, Manager(address=address).watching(lambda: True):
         assert listening.next() == b"READY=1"

@@ -38,7 +38,7 @@ State = dict[str, Any]
 
 
 def version_of(entity: str, columns: Mapping[str, ColumnType], first: Record) -> Record:
-    """Returns the row of `schemas` that announces an entity's columns, just before the change `first`."""
+    """Returns a row of the entity `schemas`. It announces the columns of `entity`, just before the change `first`."""
     of = Entity(
         name=entity,
         table=("public", entity),
@@ -76,7 +76,7 @@ def shop(
 
 
 def workload(seed: int, transactions: int) -> list[list[Record]]:
-    """Random transactions of several services with every kind of change. Some updates lack values."""
+    """Returns random transactions by several services, with every kind of change. Some updates lack values."""
     chance = random.Random(seed)
     return [
         [_stamped(_lossy(change, chance), chance) for change in changes]
@@ -103,7 +103,7 @@ def replay(commits: Iterable[Iterable[Record]], entity: str, position: Position)
 
 
 def created(entity: str, state: str, **options: Any) -> Record:
-    """A create with this state."""
+    """Returns a change that creates a row with this state."""
     return record(Op.CREATE, state, entity=entity, **options)
 
 

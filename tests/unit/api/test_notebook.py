@@ -63,7 +63,7 @@ def change(
 
 
 def numbered(records: Iterator[Record]) -> list[Record]:
-    """Numbers the changes of each transaction."""
+    """Gives the changes of each transaction the ordinals 0, 2, 4 and so on."""
     numbers: dict[int, int] = {}
     result = []
     for row in records:

@@ -42,7 +42,7 @@ def test_names_and_signatures_are_pinned() -> None:
     assert all(hasattr(changelog, name) for name in changelog.__all__)
 
 
-def test_another_name_does_not_exist() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'changelog' has no attribute 'opened'"):
         changelog.opened  # noqa: B018
 

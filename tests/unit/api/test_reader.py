@@ -1,5 +1,5 @@
-"""Tests how a `ChangelogReader` selects changes, follows new changes, and finds changes by key. Its errors must say
-what to do.
+"""Tests how a `ChangelogReader` selects changes, follows new changes, and finds changes by key. The reader's errors
+must say what to do.
 """
 
 import re
@@ -63,7 +63,7 @@ def test_without_arguments_all_changes_are_read(log: changelog.ChangelogReader) 
         ),
     ],
 )
-def test_changes_are_chosen(log: changelog.ChangelogReader, chosen: dict[str, Any], is_chosen: Any) -> None:
+def test_changes_can_be_selected(log: changelog.ChangelogReader, chosen: dict[str, Any], is_chosen: Any) -> None:
     expected = list(filter(is_chosen, RECORDS))
     assert list(log.changes(**chosen)) == expected
     assert expected
@@ -194,7 +194,7 @@ def test_a_configuration_names_the_changelog(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def archive(tmp_path: Path) -> changelog.ChangelogReader:
-    """An archive like those that the job `archive` fills from Kafka: it has no log. Some changes are in two files."""
+    """An archive like one that the job `archive` fills from Kafka: it has no log. Some changes are in two files."""
     versions = [version_of("order", ORDER, RECORDS[0]), version_of("guest", ORDER, RECORDS[0])]
     files = []
     for number, records in enumerate((versions, RECORDS[:50], RECORDS[40:])):

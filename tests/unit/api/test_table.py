@@ -1,5 +1,5 @@
 """Tests the tables that `ChangelogReader.table` returns. A table must have the rows that a replay of the entity's
-changes gives, with typed values.
+changes gives, and its values must have the types of its columns.
 """
 
 import json
@@ -71,7 +71,7 @@ def test_a_table_as_of_a_position_equals_a_replay(
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 1 << 30), rows=st.integers(1, 40), minimum=st.integers(1, 60))
-def test_the_order_of_the_changes_and_repeats_make_no_difference(seed: int, rows: int, minimum: int) -> None:
+def test_repeated_and_reordered_changes_make_no_difference(seed: int, rows: int, minimum: int) -> None:
     changes = [change for commit in workload(seed, 25) for change in commit if change.entity == "order"]
     chance = random.Random(seed)
     repeated = [*changes, *chance.sample(changes, len(changes) // 3)]
@@ -81,7 +81,7 @@ def test_the_order_of_the_changes_and_repeats_make_no_difference(seed: int, rows
 
 
 def newest_positions(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
-    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions that are left, by key."""
+    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions of those that remain, by key."""
     newest = newest_changes.NewestChanges()
     for begin in range(0, len(changes), rows):
         newest.add(from_records(changes[begin : begin + rows]))
@@ -180,14 +180,14 @@ def test_names_of_columns_may_be_anything(tmp_path: Path) -> None:
         log.table("odd")
 
 
-def test_a_thousand_columns(tmp_path: Path) -> None:
+def test_a_table_may_have_a_thousand_columns(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(1000)]
     state = json.dumps(dict.fromkeys(names, 7))
     log = shop(tmp_path, [[created("wide", state)]], wide=dict.fromkeys(names, P.LONG))
     assert log.table("wide", provenance=False).to_pylist() == [dict.fromkeys(names, 7)]
 
 
-def test_a_table_has_the_columns_of_its_moment(tmp_path: Path) -> None:
+def test_a_table_has_the_columns_that_its_entity_had_at_the_moment(tmp_path: Path) -> None:
     first, second = created("item", '{"id":1}', key="1"), created("item", '{"id":2,"name":"b"}', key="2", commit=5)
     versions = [
         version_of("item", {"id": P.INT}, first),

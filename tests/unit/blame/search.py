@@ -1,7 +1,7 @@
-"""Finds the change that set each attribute of a row, by comparing all versions of the row one after the other.
+"""Finds the change that set each attribute of a row. Compares all versions of the row, one after the other.
 
-A *version* is a whole state of a row, and the change that made it. Tests compare the result with that of
-`changelog.envelope.blame`, so the search is simple and shares no code with it.
+A *version* is a whole state of a row, and the change that made this state. Tests compare the result with that of
+`changelog.envelope.blame`, so this search is simple and shares no code with `changelog.envelope.blame`.
 """
 
 import json
@@ -76,7 +76,7 @@ class TrueAttribute:
 
 
 def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
-    """Returns the attributes of a row, by JSON pointer, from all versions of the row."""
+    """Finds the attributes of a row, from all versions of the row. Returns each by its JSON pointer."""
     life = list(last_life(versions))
     result = {}
     for pointer in [] if not life else leaf_pointers(life[-1].state, ""):
@@ -102,7 +102,7 @@ def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
 
 
 def at(value: Any, pointer: str) -> str | Missing:
-    """Returns the JSON at a JSON pointer, with sorted members, or MISSING if there is nothing."""
+    """Returns the JSON at a JSON pointer, with its members sorted. Returns MISSING if nothing is there."""
     for token in pointer.split("/")[1:]:
         name: Any = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):

@@ -1,6 +1,6 @@
 """Tests `BlameFold`, which finds the change that set each attribute of a row.
 
-It must find the same changes as a search through all versions of the row.
+`BlameFold` must find the same changes as a search through all versions of the row.
 """
 
 import json
@@ -39,7 +39,7 @@ def test_every_attribute_is_blamed_on_the_change_that_set_it(world: World) -> No
 
 @given(worlds())
 def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
-    """`tests.integration.blame_check` relies on this, because it has only the messages."""
+    """`tests.integration.blame_check` relies on this: it has only the messages, and derives the versions from them."""
     versions_by_key = versions_in(world.records)
     for key, versions in world.versions.items():
         by_message, by_truth = true_blame(versions_by_key[key]), true_blame(versions)
@@ -52,9 +52,10 @@ def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
 
 @st.composite
 def broken_logs(draw: st.DrawFn) -> tuple[list[Record], dict[str, int]]:
-    """Draws a changelog that has lost some changes. Returns it, and the number of the change that set each column.
+    """Draws a changelog that has lost some changes. Returns its records, and for each column the number of the change
+    that set its last value.
 
-    Each change writes values that are new in the column. Each update has the old row.
+    A change never writes a value that the column had before. Each update has the old row.
     """
     names = ("a", "b", "c")
     writers, state, records = dict.fromkeys(names, 0), dict.fromkeys(names, 0), []
@@ -91,7 +92,7 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """Returns the value, the old value, the change, and whether the change's writer is known, by pointer."""
+    """Returns by pointer: the attribute's value, its old value, its last change, and whether its writer is known."""
     return {
         pointer: (
             sorted_text(attribute.value),
@@ -146,7 +147,7 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         pytest.param(
             [record(Op.CREATE, '{"a":1,"b":2}'), record(Op.READ, '{"a":1,"b":3,"c":4}', commit=2)],
             {"/a": ("1", MISSING, 1, True), "/b": ("3", "2", 2, False), "/c": ("4", MISSING, 2, False)},
-            id="a read that differs",
+            id="a read of another value",
         ),
         pytest.param(
             [record(Op.CREATE, '{"a":1}'), record(Op.DELETE, commit=2), record(Op.READ, '{"a":1}', commit=3)],
@@ -161,7 +162,7 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         pytest.param(
             [record(Op.CREATE, '{"a":1,"b":2}'), record(Op.UPDATE, '{"a":6,"b":4}', '{"a":5,"b":4}', commit=2)],
             {"/a": ("6", "5", 2, True), "/b": ("4", "2", 2, False)},
-            id="an original that differs",
+            id="an original with another value",
         ),
         pytest.param(
             [record(Op.READ, '{"a":1}', unavailable=("b",)), record(Op.UPDATE, '{"a":1}', unavailable=("b",))],

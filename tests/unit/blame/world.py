@@ -1,7 +1,7 @@
 """Draws random changes of rows. A `World` has the messages of these changes, and the versions of each row.
 
-A *blame* names the change that set each value. Tests compute it from the versions and from the messages, and compare
-the two.
+The *blame* of a row names the change that set each of the row's values. Tests compute it both from the versions and
+from the messages, and compare the two results.
 """
 
 import json
@@ -40,11 +40,11 @@ class World:
         return self.versions[key][-1].state if self.versions.get(key) else None
 
     def set(self, key: str, state: dict[str, Any] | None) -> None:
-        """Adds a version to a row."""
+        """Adds a version of the row with this key."""
         self.versions.setdefault(key, []).append(Version(state, self.change))
 
     def publish(self, op: Op, key: str, **fields: Any) -> None:
-        """Adds a message of the present change."""
+        """Adds a message about the change with the number `change`."""
         message = record(
             op,
             fields.get("current"),

@@ -98,7 +98,7 @@ def test_an_invalid_or_foreign_signal_changes_nothing(content: bytes, secret: by
     assert state.signals.take() == ignored
 
 
-def test_delivered_rows_change_the_position_and_settle_changes_the_plan() -> None:
+def test_delivering_rows_changes_the_position_and_settling_changes_the_plan() -> None:
     state = checkpointing()
     rows = batch.from_records([record(Op.CREATE, "{}", commit=200)])
     state.deliver(Assembled(rows=[rows], partial=True))
@@ -114,7 +114,7 @@ def test_delivered_rows_change_the_position_and_settle_changes_the_plan() -> Non
 
 
 def test_through_never_goes_back_and_determines_the_epoch() -> None:
-    """`through` is the position up to which the checkpoint has the log."""
+    """`through` is the position in the database's log up to which a checkpoint includes all changes."""
     state = Checkpointing(
         STORED,
         name="booking",
@@ -131,7 +131,7 @@ def test_through_never_goes_back_and_determines_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("value", [{"seen": 1}, None])
-def test_an_empty_member_of_the_source_is_removed(value: object) -> None:
+def test_a_member_of_the_source_is_replaced_or_removed(value: object) -> None:
     state = checkpointing()
     state.remember("readings", {"seen": 0})
     state.remember("readings", value)
@@ -187,7 +187,7 @@ def test_a_new_changelog_reads_every_table() -> None:
     )
 
 
-def test_the_signature_of_a_signal_includes_its_number() -> None:
+def test_the_signature_of_a_signal_includes_the_transaction() -> None:
     state = checkpointing(secret=b"secret")
     signals = [
         (

@@ -1,6 +1,6 @@
 """Tests `Template`, which makes the JSON texts of many rows at once.
 
-The texts must be those that the codec of each column makes for single values.
+Each text must equal the one that the column's codec makes for a single value.
 """
 
 from dataclasses import replace

@@ -61,7 +61,7 @@ class Texts:
 
 
 def groups(random: Random, entities: list[Entity], texts: Texts, rows: int) -> list[RowGroup]:
-    """Returns random rows in groups. Each group has the rows of one table and one op."""
+    """Returns random rows in groups. The rows of a group are of one table and have the same op."""
     kinds = [
         (random.choice(entities), random.choice([Op.CREATE, Op.UPDATE, Op.UPDATE, Op.DELETE, Op.TRUNCATE]))
         for _ in range(rows)
@@ -124,7 +124,7 @@ def test_groups_are_encoded_as_single_rows_are(seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", [{"immutable": True}, {"missing_stamp": "stop"}, {"on_truncate": "stop"}])
-def test_a_policy_stops_at_the_same_row(policy: dict[str, object]) -> None:
+def test_a_policy_stops_groups_and_single_rows_at_the_same_row(policy: dict[str, object]) -> None:
     random = Random(7)
     texts, rows = Texts(random), 300
     entities = [replace(entity(name), **{"on_truncate": "publish", **policy}) for name in NAMES]  # type: ignore[arg-type]

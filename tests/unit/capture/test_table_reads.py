@@ -28,9 +28,10 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Returns the table reads of an opened source. The table of orders was read completely, but not that of guests.
+    """Returns the table reads of an opened source. The table of orders was read completely, but that of guests was not.
 
-    The names of the fail points that are reached are added to `passed`.
+    A fail point is a place in the code at which a test can make it fail. The names of those that are reached are added
+    to `passed`.
     """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())
@@ -123,4 +124,4 @@ def test_progress_is_recorded_only_if_it_has_changed() -> None:
     changed = state.checkpoint
     assert changed is not recorded
     reads.record(state)
-    assert state.checkpoint is not changed, "a changed plan is recorded"
+    assert state.checkpoint is not changed, "progress is recorded again after a change of the plan"

@@ -39,7 +39,7 @@ class Received:
 class Client:
     """Sends requests as a browser on this machine does.
 
-    `access` checks tokens. By default, requests need the token of the settings, if there is one.
+    `access` checks tokens. By default, requests need the token in the settings, if the settings have one.
     """
 
     def __init__(self, settings: Config, access: Access | None = None, *, now_s: float = 0.0) -> None:

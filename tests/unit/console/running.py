@@ -12,8 +12,9 @@ from tests.patience import PATIENCE_S, until
 
 @contextmanager
 def running(settings: Config, *, send_bytes: int | None = None) -> Iterator[str]:
-    """Yields the address of a console that answers requests, without the slash at its end. The system keeps about
-    `send_bytes` of answers that a client does not read, by default some megabytes.
+    """Yields the address of a console that answers requests. The address has no slash at its end.
+
+    While a client does not read an answer, the system buffers about `send_bytes` of it, by default some megabytes.
     """
     with serving(settings) as console:
         if send_bytes is not None:

@@ -37,7 +37,7 @@ service = {{ listen = "127.0.0.1:9" }}
 """
 
 NOWHERE = "host=127.0.0.1 port=9 dbname=app"
-"""The connection string of a database that does not run: no server listens at this port."""
+"""A connection string that leads to no database: no server listens at this port."""
 
 KEYS = {"order": ["id"], "guest": ["id"], "seat": ["hall", "row", "seat"]}
 
@@ -67,7 +67,7 @@ def _arrived(status: str = "NEW") -> str:
 
 
 def story() -> list[Record]:
-    """Returns the changes in the order of their commits, which are numbered from 1."""
+    """Returns the changes in the order of their commits. The commits are numbered from 1."""
     first = record(Op.CREATE, NEW, commit=1)
     return [
         _by(first, "web-booking", "v3", "req-71c2", '{"channel":"app"}'),

@@ -141,7 +141,7 @@ def test_the_setter_of_a_value_is_shown_on_hover_and_on_focus(page: Page, addres
     expect(page.locator(":target")).to_contain_text("crm")
 
 
-def test_the_keyboard_skips_to_the_content_and_sees_where_it_is(page: Page, address: str) -> None:
+def test_with_the_keyboard_people_skip_to_the_content_and_see_the_focus(page: Page, address: str) -> None:
     page.goto(f"{address}/e/order/42")
     page.keyboard.press("Tab")
     skip = page.get_by_role("link", name="Skip to the content")

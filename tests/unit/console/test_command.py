@@ -43,7 +43,7 @@ def config_file(folder: Path) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], config_file: Path, *words: str) -> tuple[int, str]:
-    """Runs the command, which must refuse to serve. Returns its exit code and its error."""
+    """Runs the command, and expects it to refuse to serve. Returns the exit code and the error."""
     code = cli.main(["console", "--config", str(config_file), *words])
     return code, capsys.readouterr().err
 
@@ -160,7 +160,7 @@ def test_clients_with_incomplete_requests_do_not_keep_others_out(
         assert get(address).status == 200
 
 
-def test_a_form_that_never_arrives_is_not_awaited_without_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_never_arrives_is_not_awaited_forever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "FORM_S", 0.2)
     with running(settings(folder)) as address:
         place = urlsplit(address)
@@ -180,8 +180,9 @@ def test_a_client_that_does_not_read_loses_its_connection(folder: Path, monkeypa
 
 
 def is_lost(connection: socket.socket) -> bool:
-    """Returns whether the server has closed a connection, without reading from it. Sends empty lines, which mean
-    nothing before a request.
+    """Returns whether the server has closed a connection. Reads nothing, because the client must not read.
+
+    Sends an empty line instead. A server that is still there ignores an empty line before a request.
     """
     try:
         connection.sendall(b"\r\n")
@@ -222,7 +223,7 @@ show_console(Path(sys.argv[1]))
 """
 
 
-def test_the_demo_waits_with_its_console_on_a_terminal(config_file: Path) -> None:
+def test_on_a_terminal_the_demo_keeps_its_console_open(config_file: Path) -> None:
     ours, its = pty.openpty()
     words = [sys.executable, "-W", "error", "-c", SHOWING, str(config_file)]
     with subprocess.Popen(words, stdin=its, stdout=its, stderr=its, start_new_session=True) as process, ending(process):
@@ -246,7 +247,7 @@ def test_without_a_terminal_the_demo_does_not_wait(config_file: Path, capsys: py
     assert f" -m changelog views serve --config {config_file}\n" in output
 
 
-def test_options_replace_the_section(folder: Path, tmp_path: Path) -> None:
+def test_options_override_the_settings_in_the_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     parser = cli.parser_of({"console": command})
     words = ["console", "--host", "10.0.0.1", "--port", "80", "--token-file", str(tmp_path / "token")]

@@ -1,4 +1,4 @@
-"""Tests the server-sent events by which the console reports new changes, as a program reads them."""
+"""Tests the server-sent events by which the console reports new changes. The tests read them as a program does."""
 
 import http.client
 import json

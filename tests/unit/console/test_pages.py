@@ -27,7 +27,7 @@ PAGE_BYTES_MAX = 200_000
 """A page stays below this size, whatever the values of a row are."""
 
 
-def test_the_first_page_says_what_it_is_for_and_what_there_is(client: Client) -> None:
+def test_the_first_page_says_what_the_console_is_for_and_lists_the_entities(client: Client) -> None:
     page = client.get("/")
     assert page.status == 200
     assert "What happened to a row, and who did it" in page.text
@@ -101,7 +101,7 @@ def test_a_database_that_does_not_answer_does_not_delay_the_page(folder: Path) -
     assert "order 46" in page.text.replace("<bdi>", "")
 
 
-def test_a_row_has_its_state_its_changes_and_their_writers(client: Client) -> None:
+def test_the_page_of_a_row_has_its_state_its_changes_and_their_writers(client: Client) -> None:
     data = client.json("/e/order/42")
     assert data["total"] == 4
     state = {
@@ -156,7 +156,7 @@ def test_the_slider_leads_to_an_address_that_people_can_share(client: Client) ->
     assert client.get("/e/order/42?change=5").status == client.get("/e/order/42?change=x").status == 400
 
 
-def test_a_long_life_is_divided_into_pages(tmp_path: Path) -> None:
+def test_many_changes_of_a_row_are_divided_into_pages(tmp_path: Path) -> None:
     states = [f'{{"id":1,"n":{number}}}' for number in range(120)]
     created = record(Op.CREATE, states[0], commit=1, key="1")
     changes = [
@@ -194,7 +194,7 @@ def test_a_masked_column_stays_masked(tmp_path: Path) -> None:
     assert {item["path"]: item["value"]["json"] for item in data["attributes"]} == json.loads(masked)
 
 
-def test_a_row_that_is_gone_says_so(client: Client) -> None:
+def test_the_page_of_a_deleted_row_says_that_the_row_is_gone(client: Client) -> None:
     page = client.get("/e/order/43").text
     assert "The row is gone." in page
     data = client.json(f"/e/order/43?at={Position(1, 6, 2)}")
@@ -202,7 +202,7 @@ def test_a_row_that_is_gone_says_so(client: Client) -> None:
     assert data["is_past"]
 
 
-def test_a_row_that_moved_links_to_its_other_address(client: Client) -> None:
+def test_the_page_of_a_moved_row_links_to_its_other_address(client: Client) -> None:
     assert 'It moved to <a href="/e/order/45">' in client.get("/e/order/44").text
     page = client.get("/e/order/45").text
     assert 'It came from <a href="/e/order/44">' in page
@@ -211,13 +211,13 @@ def test_a_row_that_moved_links_to_its_other_address(client: Client) -> None:
     assert earlier.headers["location"].startswith("/e/order/44?at=")
 
 
-def test_a_change_without_its_original_says_so(client: Client) -> None:
+def test_the_page_names_the_old_values_that_the_log_lacks(client: Client) -> None:
     page = client.get("/e/order/46").text
     assert "The database&#39;s log does not have" in page or "The database's log does not have" in page
     assert "Not in the database's log: <bdi>amount</bdi>" in page
 
 
-def test_values_that_want_to_do_harm_are_only_shown(client: Client) -> None:
+def test_hostile_values_are_shown_as_text(client: Client) -> None:
     page = client.get(row_address("seat", HARD_KEY)).text
     assert MARKUP not in page
     assert page.count("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;") > 3
@@ -231,13 +231,13 @@ def test_values_that_want_to_do_harm_are_only_shown(client: Client) -> None:
 
 @pytest.mark.parametrize("target", ["/e/guest/8", "/e/guest/9", "/", "/tail", "/e/guest"])
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_a_page_with_huge_rows_is_small(client: Client, target: str, accept: str) -> None:
+def test_a_page_about_huge_rows_is_small(client: Client, target: str, accept: str) -> None:
     answer = client.get(target, accept=accept)
     assert answer.status == 200
     assert len(answer.body) < PAGE_BYTES_MAX
 
 
-def test_a_huge_value_is_cut_around_its_difference(client: Client) -> None:
+def test_a_huge_value_is_shortened_to_the_part_that_differs(client: Client) -> None:
     change = client.json("/e/guest/8")["changes"][1]
     (note,) = change["attributes"]
     assert note["after"]["text"].startswith("…xxx")
@@ -246,7 +246,7 @@ def test_a_huge_value_is_cut_around_its_difference(client: Client) -> None:
     assert "(1,000,003 characters)" in client.get("/e/guest/8").text
 
 
-def test_many_columns_are_counted(client: Client) -> None:
+def test_columns_that_the_page_leaves_out_are_counted(client: Client) -> None:
     data = client.json("/e/guest/9")
     assert len(data["attributes"]) + data["more_attributes"] == 5000
     (change,) = data["changes"]
@@ -281,7 +281,7 @@ def test_a_search_that_names_one_row_leads_to_it(client: Client, target: str, lo
         ("/e/guest", ["9", "8", "7"]),
     ],
 )
-def test_a_prefix_finds_keys_that_changed_last_first(client: Client, target: str, keys: list[str]) -> None:
+def test_a_prefix_finds_keys_and_lists_the_last_changed_key_first(client: Client, target: str, keys: list[str]) -> None:
     assert [hit["key"] for hit in client.json(target)["hits"]] == keys
 
 
@@ -294,7 +294,7 @@ def test_the_versions_of_columns_say_what_changed(client: Client) -> None:
     assert "No version of the columns" in client.get("/schemas/guest").text
 
 
-def test_live_changes_can_be_those_of_one_entity_and_service(client: Client) -> None:
+def test_live_changes_can_be_limited_to_an_entity_or_a_service(client: Client) -> None:
     assert {change["entity"] for change in client.json("/tail?entity=seat")["changes"]} == {"seat"}
     assert [change["key"] for change in client.json("/tail?service=crm")["changes"]] == ["44", "42"]
     assert client.json("/tail?service=nobody-else")["changes"] == []
@@ -354,7 +354,7 @@ def test_the_writes_of_a_service_or_a_request_are_listed_by_entity(client: Clien
         ("/who?service=crm&since=yesterday", 400, "The moment is neither a position nor a time."),
     ],
 )
-def test_an_error_is_one_clear_page_with_its_status(client: Client, target: str, status: int, text: str) -> None:
+def test_an_error_gives_one_clear_page_with_its_status(client: Client, target: str, status: int, text: str) -> None:
     page = client.get(target)
     assert page.status == status
     assert text in page.text
@@ -364,7 +364,7 @@ def test_an_error_is_one_clear_page_with_its_status(client: Client, target: str,
     assert text in f"{data.json['error']} {data.json['hint']}"
 
 
-def test_a_damaged_file_is_one_clear_page(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_gives_one_clear_page(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     log_file(tmp_path / "log", 2).write_bytes(b"damaged")
     page = Client(settings(tmp_path)).get("/e/order/42")

@@ -74,7 +74,7 @@ def test_every_answer_has_the_headers_that_protect_it(client: Client, target: st
     assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_without_the_token_there_is_a_form_and_no_row(locked: Client) -> None:
+def test_without_the_token_the_answer_is_a_form_and_shows_no_row(locked: Client) -> None:
     answer = locked.get("/e/order/42?at=2026")
     assert answer.status == 401
     assert 'name="next" value="/e/order/42?at=2026"' in answer.text
@@ -91,12 +91,12 @@ def test_every_page_needs_the_token(locked: Client, path: str) -> None:
     assert locked.get("/static/console.css").status == 200
 
 
-def test_the_token_in_the_header_admits(locked: Client) -> None:
+def test_a_request_with_the_token_in_its_header_is_admitted(locked: Client) -> None:
     assert locked.get("/e/order/42", authorization=f"Bearer {TOKEN}").status == 200
     assert locked.get("/e/order/42", authorization=f"bearer  {TOKEN}").status == 200
 
 
-def test_the_form_gives_a_strict_cookie_that_admits(locked: Client) -> None:
+def test_the_form_sets_a_strict_cookie_that_admits_later_requests(locked: Client) -> None:
     status, cookie, following = login(locked, TOKEN, "/e/order/42?at=x")
     assert (status, following) == (303, "/e/order/42?at=x")
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
@@ -106,7 +106,7 @@ def test_the_form_gives_a_strict_cookie_that_admits(locked: Client) -> None:
     assert "Secure" not in cookie
 
 
-def test_a_cookie_ends_and_cannot_be_forged(folder: Path) -> None:
+def test_a_cookie_expires_and_cannot_be_forged(folder: Path) -> None:
     now_s = [1000.0]
     access = Access(TOKEN, secret=SECRET, clock=lambda: now_s[0], cookie=COOKIE)
     client = Client(settings(folder), access)
@@ -137,7 +137,7 @@ def test_a_wrong_token_in_the_header_counts_as_a_login(locked: Client) -> None:
     assert locked.get("/drift", cookie=f"{COOKIE}={locked.access.session()}").status == 200
 
 
-def test_only_wrong_tokens_that_are_needed_count_as_attempts(locked: Client, client: Client) -> None:
+def test_right_tokens_and_unneeded_tokens_do_not_count_as_attempts(locked: Client, client: Client) -> None:
     for _ in range(7):
         assert locked.get("/drift", authorization=f"Bearer {TOKEN}").status == 200
         assert client.get("/drift", authorization="Bearer nothing").status == 200

@@ -1,4 +1,4 @@
-// Returns the texts of the page whose contrast is too low. WCAG 2.2 (AA) requires 4.5, or 3 for large text.
+// Returns the texts that have too little contrast. WCAG 2.2 (AA) requires a ratio of 4.5, or of 3 for large text.
 () => {
   const channels = (color) => {
     const [red, green, blue, alpha = 1] = color.match(/[\d.]+/g).map(Number);

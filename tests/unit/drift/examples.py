@@ -18,7 +18,7 @@ HARD = "<script>alert(\"x\")</script> & 'quotes'"
 
 
 def others(run: int) -> JSON:
-    """Returns the reports of the entities that never drift."""
+    """Returns the parts of the report on night `run` that are about entities which never drift."""
     grown = run * 1_803
     return {
         "guest": _rows(GUEST_ROWS + run * 41, table="public.guests"),
@@ -52,7 +52,7 @@ def sample(key: str, kind: str, columns: JSON, **changed: Any) -> JSON:
 
 
 def both(source: str, changelog: str) -> JSON:
-    """Returns the two values of a column, in the source and in the changelog, from their JSON texts."""
+    """Returns a column's value in the source and its value in the changelog. The arguments are their JSON texts."""
     return {"source": msgspec.Raw(source.encode()), "changelog": msgspec.Raw(changelog.encode())}
 
 

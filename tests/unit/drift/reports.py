@@ -27,9 +27,9 @@ PROVENANCE = {
 
 
 def entity(**fields: Any) -> JSON:
-    """Returns the report of an entity that was compared. It has no drift, unless `fields` changes this.
+    """Returns the part of a report about an entity that was compared. The entity has no drift unless `fields` says so.
 
-    The number of drifted keys, its share (`ppm`) and the verdict are computed.
+    The number of drifted keys, their share of all rows (`ppm`) and the verdict are computed.
     """
     members: JSON = {
         "table": "public.orders",
@@ -58,13 +58,13 @@ def entity(**fields: Any) -> JSON:
 
 
 def skipped(**fields: Any) -> JSON:
-    """Returns the report of an entity that was not compared."""
+    """Returns the part of a report about an entity that was not compared."""
     unknown = dict.fromkeys(("sourceRows", "changelogRows", "missing", "extra", "changed", "seconds"))
     return entity(verdict="skipped", **{**unknown, **fields})
 
 
 def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **fields: Any) -> JSON:
-    """Returns the report of the night of day `run` of November 2026."""
+    """Returns the report of a run in the night of November `run`, 2026."""
     day = f"2026-11-{run:02}"
     return {
         "format": 1,

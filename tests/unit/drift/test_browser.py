@@ -108,7 +108,7 @@ def test_null_and_an_empty_text_look_different(page: Page, reports: dict[str, Pa
         ("not-caught-up", []),
     ],
 )
-def test_commands_are_shown_and_one_click_selects_one(
+def test_commands_are_shown_and_a_click_selects_a_whole_command(
     page: Page, reports: dict[str, Path], night: str, commands: list[str]
 ) -> None:
     page.goto(reports[night].as_uri())

@@ -1,6 +1,7 @@
 """Tests the history of drifted keys over several runs.
 
-A drifted key is first *open*. After a repair it is *republished*, and after the next comparison it is *verified*.
+A drifted key is first *open*. After a repair it is *republished*. If the next comparison finds no drift of the key, it
+is *verified*.
 """
 
 import json
@@ -27,7 +28,7 @@ def drift(run: int, changed: int) -> dict[str, Any]:
     return report(run, {"order": entity(changed=changed)})
 
 
-def test_open_then_republished_then_verified(tmp_path: Path) -> None:
+def test_a_key_is_open_then_republished_then_verified(tmp_path: Path) -> None:
     finished = night(tmp_path, drift(1, 2), [A, B])
     assert key_counts(finished) == (2, 0, 0)
     finished = repaired(finished, "order", ["3f2a-1"], "2026-11-01T03:10:15Z")
@@ -112,7 +113,7 @@ def test_without_a_folder_the_history_comes_from_the_reports() -> None:
     }
 
 
-def test_old_runs_are_left_out_if_their_keys_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_runs_with_too_large_files_of_keys_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     night(tmp_path, drift(1, 1), [A])
     finished = night(tmp_path, drift(2, 1), [A])
     assert finished["entities"]["order"]["history"]["firstSeen"] == "2026-11-01T03:10:00Z"

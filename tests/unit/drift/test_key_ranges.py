@@ -1,4 +1,4 @@
-"""Tests the conditions in SQL that are made from ranges of keys. The tests in tests/spark run such conditions."""
+"""Tests the SQL conditions that are made from ranges of keys. Only the tests in tests/spark run such conditions."""
 
 import pytest
 

@@ -111,7 +111,7 @@ def figures(run_report: Any) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
 
-def test_metrics_that_are_named_exist() -> None:
+def test_alert_rules_and_the_page_name_only_metrics_that_exist() -> None:
     metrics = {name.partition("{")[0] for name in figures(NIGHTS["drift"]())}
     rules = YAML(typ="safe").load(DOCS / "alerts.yml")["groups"]
     (group,) = [rule_group for rule_group in rules if rule_group["name"] == "changelog-drift"]
@@ -121,7 +121,7 @@ def test_metrics_that_are_named_exist() -> None:
     assert re.findall(r"^\| `(Changelog\w+)`", PAGE, re.MULTILINE) == [rule["alert"] for rule in group["rules"]]
 
 
-def test_figures_of_a_run() -> None:
+def test_a_run_gives_a_figure_for_each_metric() -> None:
     entities = {"order": entity(changed=2, missing=1), "guest": entity(), "event": skipped()}
     values = figures(finish(report(entities=entities), {}, []))
     assert values['changelog_drift_drifted_keys{entity="order",kind="changed",name="booking"}'] == 2

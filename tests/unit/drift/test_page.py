@@ -169,7 +169,7 @@ def test_a_long_key_is_cut_and_says_how_long_it_is() -> None:
     assert plain(key("")) == '""'
 
 
-def test_numbers_and_times() -> None:
+def test_numbers_and_times_are_written_for_people() -> None:
     assert [per_million(number) for number in (None, 0.0, 0.0123, 11.14, 99.96, 256_477.3)] == [
         *("–", "0", "0.0123", "11.1", "100", "256,477")
     ]
@@ -195,11 +195,11 @@ def test_unknown_writers_are_shown_once(tmp_path: Path) -> None:
         ("9-15:x", "9-15:x"),
     ],
 )
-def test_a_snapshot_in_words(snapshot: str, words: str) -> None:
+def test_a_snapshot_is_described_in_words(snapshot: str, words: str) -> None:
     assert transactions(snapshot) == words
 
 
-def test_the_sentence_under_the_verdict(tmp_path: Path) -> None:
+def test_the_sentence_under_the_verdict_sums_up_the_run(tmp_path: Path) -> None:
     def page_text(entities: dict[str, Any]) -> str:
         return rendered(tmp_path, finish(report(entities=entities), {}, [])).text
 

@@ -49,7 +49,7 @@ NOTED = {"note": "added with a default at 00000001/0000000001781838/00000006"}
         (entity(verdict="schema changed"), {}, "stop", "schema changed", "severe"),
     ],
 )
-def test_action_and_verdicts(order: Any, policy: Any, do: str, verdict: str, run: str) -> None:
+def test_a_report_gets_an_action_and_verdicts(order: Any, policy: Any, do: str, verdict: str, run: str) -> None:
     finished = finish(report(entities={"order": order}), {"order": Policy(**policy)}, [])
     finished_order = finished["entities"]["order"]
     assert (finished_order["action"]["do"], finished_order["verdict"], finished["verdict"]) == (do, verdict, run)

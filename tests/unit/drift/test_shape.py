@@ -19,7 +19,7 @@ SCHEMA = CHECKOUT / "docs" / "drift-report.schema.json"
 GOLDEN = Path(__file__).parent / "format-1.json"
 
 
-def test_the_schema_in_docs_is_the_shape() -> None:
+def test_the_schema_in_docs_describes_the_shape() -> None:
     expected = json.dumps(shape.json_schema(), indent=2, ensure_ascii=False) + "\n"
     if os.environ.get("UPDATE_SCHEMA") == "1":
         SCHEMA.write_text(expected, "utf-8")

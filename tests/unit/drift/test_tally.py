@@ -1,6 +1,6 @@
-"""Tests the tally of drifted keys, which counts the keys and has a few samples of them.
+"""Tests the tally of drifted keys. A tally counts the keys and holds a few samples of them.
 
-The tally also says whether all keys drifted in one incident, that is, whether they were written at about the same time.
+It also says whether all keys drifted in one incident, that is, whether they were written at about the same time.
 """
 
 import io
@@ -29,7 +29,7 @@ def row(key: int, kind: str = "changed", *columns: str, at: datetime | None = AT
     }
 
 
-def test_each_key_is_a_line_and_counts_in_the_sums() -> None:
+def test_each_drifted_key_is_written_as_a_line_and_counted() -> None:
     keys = io.StringIO()
     rows = [
         row(1, "changed", "a", "b"),
@@ -50,7 +50,7 @@ def test_each_key_is_a_line_and_counts_in_the_sums() -> None:
     assert bytes(tally["samples"][0]["columns"]["price"]["source"]) == b"-0"
 
 
-def test_a_sample_has_the_context_as_its_text() -> None:
+def test_a_sample_keeps_the_text_of_the_context() -> None:
     context = '{ "n": 1.50, "e": 1E+999, "n": "\\ud800" }'
     tally = Tally()
     tally.add({**row(1), "provenance": f'{{"serviceName":"a","context":{context},"source":{{"op":"update"}}}}'})
@@ -58,7 +58,7 @@ def test_a_sample_has_the_context_as_its_text() -> None:
     assert sample["provenance"] == {"serviceName": "a", "context": context, "source": {"op": "update"}}
 
 
-def test_samples_are_bounded() -> None:
+def test_the_size_of_samples_is_limited() -> None:
     tally = Tally()
     for number in range(3 * SAMPLES_MAX):
         tally.add(row(number))

@@ -1,6 +1,7 @@
-"""Draws random rows as JSON objects, and messages with them. A *shape* gives the names and types of a row's columns.
+"""Draws random rows as JSON objects, and messages that have these rows.
 
-The JSON is as sources write it: compact, and with the columns in order.
+A *shape* gives the names and types of a row's columns. The JSON is as sources
+write it: compact, and with the columns in order.
 """
 
 import base64
@@ -65,7 +66,7 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 
 
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
-    """Draws JSON values of a column type. Its Avro type cannot hold some of them, for example NaN in a decimal."""
+    """Draws JSON values of a column type. The column's Avro type cannot hold some of them, such as NaN in a decimal."""
     match type_:
         case Primitive():
             return _TOKENS[type_]
@@ -87,7 +88,7 @@ def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def states(draw: st.DrawFn, shape: Struct, key: str) -> tuple[bytes, tuple[str, ...]]:
-    """Draws the JSON of a row, and the names of the columns that are unavailable in it."""
+    """Draws the JSON of a row, and the names of the columns that this JSON lacks because they are unavailable."""
     members, unavailable = [], []
     for name, type_ in shape.fields:
         if name != key and draw(st.integers(0, 9)) == 0:

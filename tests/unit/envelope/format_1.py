@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parent / "golden" / "checkpoint_format_1.py.txt"
 
 
 def reader() -> ModuleType:
-    """Returns the checkpoint module of that version."""
+    """Returns the module `changelog.envelope.checkpoint` of that version."""
     module = ModuleType("changelog.envelope.checkpoint_format_1")
     exec(compile(SOURCE.read_text(), SOURCE, "exec"), module.__dict__)
     return module

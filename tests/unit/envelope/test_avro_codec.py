@@ -1,4 +1,5 @@
-"""Tests the Avro codec. A value that is encoded and decoded again must have the same canonical text.
+"""Tests the Avro codec. A value that is encoded and decoded again must still have the same canonical text. Only the
+spelling of its JSON may differ.
 
 Many rows are encoded column by column, and few rows one by one. Both ways must give the same bytes.
 """
@@ -80,7 +81,10 @@ def codec_of(shape: Struct) -> AvroCodec:
 
 
 def check(shape: Struct, expected: list[Record]) -> None:
-    """Checks that encoding by rows and by columns gives the same bytes, which our decoder and fastavro can read."""
+    """Checks that rows have the same bytes if they are encoded one by one and column by column.
+
+    Our decoder and fastavro must be able to read these bytes.
+    """
     schema = avro.value_schema("order", shape, [shape.fields[0][0]], "booking")
     codec, parsed = AvroCodec(schema), fastavro.parse_schema(schema)
     bodies = [codec.encode(row.envelope) for row in expected]
@@ -108,7 +112,7 @@ def read_by_fastavro(body: bytes, schema: Any) -> Any:
 
 
 @pytest.mark.parametrize("identifier", ["i", 'a "quote" takes more characters in JSON'])
-def test_contexts_in_columns_among_rows_without_one(identifier: str) -> None:
+def test_contexts_are_encoded_in_columns_and_some_rows_may_have_none(identifier: str) -> None:
     shape = Struct(fields=(("id", P.LONG),))
     rows = [records.record(Op.CREATE, f'{{"id":{n}}}', commit=n + 1) for n in range(2 * len(HOSTILE_CONTEXTS))]
     check(shape, [_with_context(row, identifier, (*HOSTILE_CONTEXTS, None)[n % 9]) for n, row in enumerate(rows)])
@@ -145,8 +149,8 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
     assert problems(new_schema, [("before", old_schema)], Mode.FULL_TRANSITIVE) == []
 
 
-def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
-    """MySQL has a year 0. Decoders of Avro return no date before the year 1, so such a date is published as text."""
+def test_dates_of_the_first_and_the_last_year_are_encoded_in_columns() -> None:
+    """MySQL has a year 0. Avro decoders cannot return dates before the year 1, so such dates are published as text."""
     shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
     days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]
     states = [
@@ -165,13 +169,13 @@ def test_rows_of_any_shape_are_encoded_and_read_back(data: st.DataObject) -> Non
 
 @few
 @given(st.lists(record(WIDE, "id"), min_size=1, max_size=8))
-def test_columns_of_every_plain_type(rows: list[Record]) -> None:
+def test_columns_of_every_plain_type_are_encoded(rows: list[Record]) -> None:
     check(WIDE, rows)
 
 
 @few
 @given(st.lists(record(NESTED, "id"), min_size=1, max_size=8))
-def test_nested_columns(rows: list[Record]) -> None:
+def test_nested_columns_are_encoded(rows: list[Record]) -> None:
     check(NESTED, rows)
 
 
@@ -258,7 +262,7 @@ def test_members_in_another_order_or_with_blanks_are_read() -> None:
     assert values == [codec.encode(plain.envelope)] * 3
 
 
-def test_many_rows_and_slices_of_batches() -> None:
+def test_many_rows_in_a_slice_of_a_batch_are_encoded() -> None:
     codec = codec_of(WIDE)
     state = (
         '{{"id":{0},"status":"{1}","amount":"{0}.25","whole":"{0}","huge":"0.125","paid":false,"n":{0},"ratio":0.1,'
@@ -272,7 +276,7 @@ def test_many_rows_and_slices_of_batches() -> None:
     assert ColumnarEncoder(codec, b"").encode(rows) == [codec.encode(row.envelope) for row in all_rows[3:]]
 
 
-def test_a_commit_time_in_another_zone() -> None:
+def test_a_commit_time_in_another_zone_is_the_same_moment() -> None:
     codec = codec_of(Struct(fields=(("id", P.INT),)))
     envelope = records.record(Op.CREATE, '{"id":1}').envelope
     source = envelope.provenance.source
@@ -291,7 +295,7 @@ def _at(envelope: Envelope, moment: datetime) -> Envelope:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_damaged_bytes_are_malformed_or_another_envelope(data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused_or_decoded_to_another_envelope(data: st.DataObject) -> None:
     codec = codec_of(NESTED)
     state = '{"id":"1","doc":{},"tags":["a",null],"labels":{"a":"b"},"line":{"n":1,"price":"1.5"},"docs":[1],"note":""}'
     body = bytearray(codec.encode(records.record(Op.UPDATE, state, state).envelope))

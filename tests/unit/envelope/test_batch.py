@@ -1,4 +1,7 @@
-"""Tests the Arrow record batches of records: columns, shapes (the columns of entities) and damaged batches."""
+"""Tests the Arrow batches that hold records: their columns, the shapes in their metadata, and damaged batches.
+
+A shape gives the names and types of an entity's columns.
+"""
 
 import pyarrow as pa
 import pytest
@@ -49,7 +52,7 @@ def test_a_row_is_readable_without_decoding() -> None:
     }
 
 
-def test_moves() -> None:
+def test_the_json_of_a_move_names_the_other_place() -> None:
     assert batch.moved_json() is None
     assert batch.moved_json(from_=Place(key="é", partition=1)) == '{"movedFrom":{"key":"é","partition":1}}'
 
@@ -81,7 +84,7 @@ column_types: st.SearchStrategy[ColumnType] = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), _structs(column_types), max_size=3))
-def test_a_batch_carries_shapes(shapes: dict[str, Struct]) -> None:
+def test_a_batch_has_the_shapes_that_it_was_given(shapes: dict[str, Struct]) -> None:
     rows = batch.with_shapes(batch.from_records([record(), record()]), shapes)
     assert batch.shapes(rows) == batch.shapes(rows.slice(1)) == shapes
     assert rows.schema.equals(batch.SCHEMA)

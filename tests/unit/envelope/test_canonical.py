@@ -26,7 +26,7 @@ from tests.unit.envelope.strategies import values
         ('{"\\ud800":["\\udc00",1.0],"a":0}', '{"a":0,"\\ud800":["\\udc00",1.0]}'),
     ],
 )
-def test_one_text_for_all_spellings(raw: str, text: str) -> None:
+def test_all_spellings_of_a_value_have_the_same_text(raw: str, text: str) -> None:
     assert canonical.text(raw) == canonical.text(raw.encode()) == canonical.text(Raw(raw)) == text
     assert canonical.text(text) == text
     assert canonical.equal(raw, text)
@@ -41,7 +41,7 @@ def test_different_values_are_not_equal(a: str, b: str) -> None:
 
 
 @given(values, st.booleans(), st.sampled_from([None, 1]))
-def test_spelling_makes_no_difference(value: object, ascii_: bool, indent: int | None) -> None:
+def test_differently_spelled_values_are_equal(value: object, ascii_: bool, indent: int | None) -> None:
     shuffled = json.dumps(value, ensure_ascii=ascii_, indent=indent, sort_keys=ascii_)
     assert canonical.equal(shuffled, json.dumps(value))
     assert json.loads(canonical.text(shuffled)) == value

@@ -41,16 +41,16 @@ def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_the_golden_record_of_each_format_gives_the_same_checkpoint(number: int) -> None:
+def test_the_golden_file_of_each_format_gives_the_same_checkpoint(number: int) -> None:
     """The last version with format 1 wrote `format-1.json`; the first version with format 2 wrote `format-2.json`."""
     assert Checkpoint.from_json((GOLDEN / f"format-{number}.json").read_bytes()) == FULL
 
 
-def test_a_checkpoint_is_written_as_the_golden_record_of_format_2() -> None:
+def test_a_checkpoint_is_written_like_the_golden_file_of_format_2() -> None:
     assert json.loads(FULL.to_json()) == json.loads((GOLDEN / "format-2.json").read_bytes())
 
 
-def test_a_record_of_format_1_is_rewritten_as_format_2() -> None:
+def test_a_checkpoint_of_format_1_is_rewritten_as_format_2() -> None:
     stored = Checkpoint.from_json((GOLDEN / "format-1.json").read_bytes())
     assert json.loads(stored.to_json())["format"] == 2
     assert Checkpoint.from_json(stored.to_json()) == stored
@@ -72,7 +72,7 @@ def test_a_member_that_older_versions_did_not_write_is_empty(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["repairs", "source", "sink", "accepted", "stop"])
-def test_a_record_of_format_1_may_lack_a_later_member(name: str) -> None:
+def test_a_checkpoint_of_format_1_may_lack_a_later_member(name: str) -> None:
     members = json.loads((GOLDEN / "format-1.json").read_bytes())
     del members[name]
     checkpoint = Checkpoint.from_json(json.dumps(members).encode())
@@ -132,7 +132,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
 
 
 def test_only_a_checkpoint_with_repartitioned_entities_has_format_3() -> None:
-    """Older programs refuse format 3. So they refuse only changelogs with topics that they would not read."""
+    """Older programs refuse format 3, because they would not read all topics of a repartitioned entity."""
     repartitioned = replace(FULL, sink={**FULL.sink, GENERATIONS: {"order": [{"topic": "app.order", "partitions": 1}]}})
     assert [json.loads(checkpoint.to_json())["format"] for checkpoint in (FULL, repartitioned)] == [2, 3]
     assert Checkpoint.from_json(repartitioned.to_json()) == repartitioned

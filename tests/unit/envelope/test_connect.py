@@ -1,7 +1,7 @@
 """Tests the conversion of changelog rows to Debezium events and to flat rows, both in JSON and in Avro.
 
-Two simple readers must read the expected values. They follow the schemas of the messages, like the converters of Kafka
-Connect.
+Two simple readers must return the expected values. The readers decode messages as the messages' schemas say, like the
+converters of Kafka Connect.
 """
 
 import base64
@@ -162,7 +162,7 @@ def from_avro(text: bytes | None, schema: Any) -> Any:
 
 
 def after(shape: Struct, state: str) -> Any:
-    """Returns the values in the row after a change."""
+    """Returns the row that the readers find in the event of a change to this state."""
     [[_, event]] = messages(shape, record(Op.CREATE, state))
     return event["after"]
 
@@ -206,7 +206,7 @@ def test_copying_a_whole_state_equals_converting_its_columns(
     assert [json.loads(encode(row.value)) for row in copied] == [json.loads(encode(row.value)) for row in converted]
 
 
-def test_the_layout_of_an_event() -> None:
+def test_an_event_has_the_layout_of_debezium() -> None:
     shape = Struct(fields=(("id", P.LONG), ("status", P.STRING)))
     rows = batch.from_records([record(Op.UPDATE, '{"id":42,"status":"PAID"}', '{"id":42,"status":"NEW"}', ordinal=6)])
     schemas = event_schemas("order", shape, ("id",), PREFIX)
@@ -256,7 +256,7 @@ def test_the_layout_of_an_event() -> None:
     }
 
 
-def test_the_source_of_a_change_in_mariadb() -> None:
+def test_a_change_in_mariadb_has_the_source_of_mariadb() -> None:
     change = record(Op.UPDATE, '{"id":42}')
     provenance = change.envelope.provenance
     of_mariadb = replace(provenance, source=replace(provenance.source, connector="mariadb", transaction="0-1-5"))
@@ -268,7 +268,7 @@ def test_the_source_of_a_change_in_mariadb() -> None:
     assert event["transaction"]["id"] == "0-1-5"
 
 
-def test_operations() -> None:
+def test_each_operation_has_the_letter_of_debezium() -> None:
     shape = Struct(fields=(("id", P.LONG),))
     state = '{"id":42}'
     records = [
@@ -303,7 +303,7 @@ def test_operations() -> None:
         (Array(element=P.DATE), '["1970-01-02",null]', [1, None]),
     ],
 )
-def test_unusual_values(type_: ColumnType, text: str, value: Any) -> None:
+def test_unusual_values_are_read_back(type_: ColumnType, text: str, value: Any) -> None:
     shape = Struct(fields=(("id", P.LONG), ("c", type_)))
     assert after(shape, f'{{"id":42,"c":{text}}}') == {"id": 42, "c": value}
 
@@ -331,7 +331,7 @@ def test_a_value_that_connect_cannot_represent_is_null_and_its_column_is_named(t
     assert rendering.without_form == {"c"}
 
 
-def test_floats_that_json_cannot_represent() -> None:
+def test_floats_that_json_lacks_are_written_as_null_or_as_a_huge_number() -> None:
     shape = Struct(fields=(("id", P.LONG), ("a", P.DOUBLE), ("b", P.FLOAT), ("c", P.DOUBLE)))
     rows = batch.from_records([record(Op.CREATE, '{"id":42,"a":"NaN","b":"-Infinity","c":1.5}')])
     [row] = Rendering(entity(), shape, as_json=True).flat(rows)
@@ -342,7 +342,7 @@ def test_floats_that_json_cannot_represent() -> None:
     assert (row.value["b"], row.value["c"]) == (float("-inf"), 1.5)
 
 
-def test_json_null_is_not_null() -> None:
+def test_the_null_of_json_is_not_the_null_of_sql() -> None:
     shape = Struct(fields=(("id", P.LONG), ("c", P.JSON)))
     nulls = record(Op.CREATE, '{"id":42,"c":null}')
     provenance = nulls.envelope.provenance
@@ -351,7 +351,7 @@ def test_json_null_is_not_null() -> None:
     assert [event["after"]["c"] for _, event in messages(shape, nulls, of_json)] == [None, "null"]
 
 
-def test_values_that_the_log_did_not_send() -> None:
+def test_values_that_the_log_did_not_send_get_placeholders() -> None:
     fields = (("id", P.LONG), ("text", P.STRING), ("doc", P.JSON), ("data", P.BYTES), ("n", P.INT))
     absent = ("text", "doc", "data", "n")
     change = record(Op.UPDATE, '{"id":42}', MISSING, unavailable=absent)
@@ -372,7 +372,7 @@ def test_values_that_the_log_did_not_send() -> None:
         ((P.JSON, P.INT), '["{\\"a\\":1}","0"]', {"k0": '{"a":1}', "k1": 0}),
     ],
 )
-def test_keys(types: tuple[ColumnType, ...], text: str, value: dict[str, Any]) -> None:
+def test_keys_are_read_back(types: tuple[ColumnType, ...], text: str, value: dict[str, Any]) -> None:
     names = tuple(f"k{number}" for number in range(len(types)))
     shape = Struct(fields=(*zip(names, types, strict=True), ("c", P.INT)))
     [[key, event]] = messages(shape, record(Op.DELETE, None, MISSING, key=text), key=names)

@@ -1,6 +1,6 @@
 """Tests `members`, which splits a JSON object without recursion.
 
-For objects that Python's `json` can read, both results must be equal.
+If Python's `json` can read an object, `members` must find the same members as `json`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tests deltas, which have changes as JSON Patches, and how rows are computed from them."""
+"""Tests deltas, and how rows are computed from them. A delta holds a change as a JSON Patch."""
 
 import io
 import json
@@ -75,7 +75,7 @@ def message(
         ),
     ],
 )
-def test_the_patch_of_each_kind_of_change(envelope: Envelope, patch: str) -> None:
+def test_each_kind_of_change_has_the_expected_patch(envelope: Envelope, patch: str) -> None:
     delta = delta_of(envelope)
     assert dumps(delta.patch).decode() == patch == text_from(envelope)
     assert delta.provenance == envelope.provenance
@@ -97,7 +97,7 @@ def text_from(envelope: Envelope) -> str:
 
 
 @given(envelopes())
-def test_texts_give_the_same_patch(envelope: Envelope) -> None:
+def test_a_patch_that_is_made_from_texts_is_the_same(envelope: Envelope) -> None:
     assert same(parse(text_from(envelope)), parse(dumps(delta_of(envelope).patch)))
 
 
@@ -125,7 +125,7 @@ def pairs(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(pairs(), st.frozensets(names, max_size=2))
-def test_changes_are_the_diff(pair: tuple[bytes, bytes], left_out: frozenset[str]) -> None:
+def test_changes_of_texts_are_the_diff_of_their_values(pair: tuple[bytes, bytes], left_out: frozenset[str]) -> None:
     a, b = ({name: value for name, value in parse(side).items() if name not in left_out} for side in pair)
     patch = parse(changes(*pair, left_out))
     assert text_of(patch) == text_of(diff(a, b))
@@ -173,7 +173,7 @@ def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(st.lists(rows_of_a_table() | pairs(), max_size=8), st.integers(0, 2))
-def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped: int) -> None:
+def test_patches_that_are_made_from_columns_are_the_same(states: list[tuple[bytes, bytes]], skipped: int) -> None:
     original, current = (pa.array([pair[side].decode() for pair in states], pa.utf8())[skipped:] for side in (0, 1))
     patches, plain_rows = patch_columns.changes(original, current)
     expected = [changes(*pair) for pair, is_plain in zip(states[skipped:], plain_rows, strict=True) if is_plain]
@@ -181,8 +181,8 @@ def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped:
 
 
 def test_columns_report_which_pairs_are_plain() -> None:
-    """`patch_columns` makes patches only for plain pairs of states. If no pair were plain, the test before this one
-    would compare nothing.
+    """`patch_columns` makes patches only for some pairs of states, which are called plain here. If it found no pair
+    plain, `test_patches_that_are_made_from_columns_are_the_same` would compare nothing.
     """
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
@@ -346,7 +346,7 @@ def test_a_column_whose_original_is_unavailable_is_not_known_afterwards() -> Non
     assert same(back(deltas[1:], {"a": 2, "long": "y"}), {"a": 1})
 
 
-def test_a_truncate_ends_an_entity() -> None:
+def test_a_truncate_removes_the_row() -> None:
     deltas = [delta_of(message(Op.CREATE, '{"a":1}')), delta_of(message(Op.TRUNCATE, None, None, commit=2))]
     assert fold(deltas) is MISSING
     with pytest.raises(ChangelogError, match="a truncate does not hold the state that it removes"):
@@ -375,7 +375,7 @@ SCHEMA: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpa
 
 
 @given(envelopes())
-def test_avro_fits_the_schema(envelope: Envelope) -> None:
+def test_a_delta_in_avro_fits_its_schema(envelope: Envelope) -> None:
     delta = delta_of(envelope)
     stream = io.BytesIO(delta_codec.avro(delta.provenance, delta.patch))
     datum: Any = fastavro.schemaless_reader(stream, SCHEMA, None)

@@ -47,7 +47,7 @@ def provenance(source: Source) -> Provenance:
     return Provenance(stamp=Stamp(api_version="v2", service_name="order-api", identifier="req-8f1c"), source=source)
 
 
-def test_the_example_message_of_the_contract() -> None:
+def test_the_documented_example_message_is_encoded_and_decoded() -> None:
     envelope = Envelope(
         provenance=provenance(source()),
         current=Raw('{"id":42,"status":"PAID","amount":"13.50"}'),
@@ -79,7 +79,7 @@ def test_optional_source_fields_follow_the_commit_time() -> None:
         (None, None, b'"current":null,"original":null}'),
     ],
 )
-def test_absent_null_and_state_are_distinguished(current: Raw | None, original: Raw | None, tail: bytes) -> None:
+def test_absent_states_nulls_and_objects_are_distinct(current: Raw | None, original: Raw | None, tail: bytes) -> None:
     envelope = Envelope(provenance=provenance(source()), current=current, original=original)
     text = json_codec.encode(envelope)
     assert text.endswith(b"," + tail)

@@ -29,7 +29,7 @@ def test_murmur2_is_that_of_the_java_client(key: str, signed: int) -> None:
 @pytest.mark.parametrize(
     ("key", "signed"), [("", 275646681), ("é", 186971271), ("日本語", 1431860170), ("😀", 131881617)]
 )
-def test_murmur2_of_the_empty_text_and_of_non_ascii(key: str, signed: int) -> None:
+def test_murmur2_hashes_the_empty_text_and_non_ascii(key: str, signed: int) -> None:
     assert murmur2(key.encode()) == signed & 0xFFFFFFFF
 
 
@@ -39,7 +39,9 @@ def test_a_negative_hash_gives_a_partition_in_range() -> None:
 
 
 @given(st.lists(st.text(max_size=20)), st.integers(1, 2**31 - 1), st.data())
-def test_the_column_form_equals_the_scalar(keys: list[str], count: int, data: st.DataObject) -> None:
+def test_a_column_of_keys_has_the_partitions_of_its_single_keys(
+    keys: list[str], count: int, data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, len(keys)))
     expected = [partition(key.encode(), count) for key in keys[start:]]
     for type_ in (pa.utf8(), pa.large_utf8(), pa.binary()):
@@ -49,12 +51,12 @@ def test_the_column_form_equals_the_scalar(keys: list[str], count: int, data: st
         assert numbers.tolist() == expected
 
 
-def test_the_column_form_takes_keys_of_all_lengths() -> None:
+def test_a_column_may_have_keys_of_all_lengths() -> None:
     keys = [bytes(range(256))[:length] for length in range(200)]
     assert partition_batch(pa.array(keys, pa.binary()), 97).tolist() == [partition(key, 97) for key in keys]
 
 
-def test_the_key_of_one_column_is_its_text_and_of_several_an_array() -> None:
+def test_a_key_of_one_column_is_its_text_and_one_of_several_is_an_array() -> None:
     assert key_text(["42"]) == "42"
     assert key_text(["é", 'a"b\\c', "\n\0", "/\x7f"]) == '["é","a\\"b\\\\c","\\n\\u0000","/\x7f"]'
     assert key_text(["a", "b"]) != key_text(["a,b"])

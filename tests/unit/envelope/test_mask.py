@@ -19,7 +19,7 @@ def test_sha256_is_the_hmac_of_the_canonical_text() -> None:
     assert mask.apply("sha256", b'"a@example.org"', KEY) == f'"{digest}"'.encode()
 
 
-def test_equal_values_stay_equal() -> None:
+def test_equal_values_have_equal_masks() -> None:
     assert mask.apply("sha256", b'{"b":1, "a":"\\u00e9"}', KEY) == mask.apply("sha256", '{"a":"é","b":1}'.encode(), KEY)
     assert mask.apply("sha256", b"1", KEY) != mask.apply("sha256", b'"1"', KEY)
     assert mask.apply("sha256", b"1", KEY) != mask.apply("sha256", b"1", b"other")
@@ -30,7 +30,7 @@ def test_a_dropped_column_has_no_value() -> None:
         mask.apply("drop", b"1", KEY)
 
 
-def test_the_id_changes_with_masks_and_key_and_not_with_their_order() -> None:
+def test_the_id_depends_on_masks_and_key_but_not_on_the_order_of_masks() -> None:
     masks: dict[str, mask.MaskKind] = {"email": "sha256", "name": "null"}
     id_ = mask.mask_id(masks, KEY)
     assert id_ is not None

@@ -35,7 +35,7 @@ def test_a_patch_makes_current_from_original_and_back(original: Any, current: An
 
 
 @given(sides, sides)
-def test_jsonpatch_agrees(original: Any, current: Any) -> None:
+def test_the_package_jsonpatch_applies_our_patches(original: Any, current: Any) -> None:
     patch = diff(original, current)
     assert same(jsonpatch.apply_patch(copy.deepcopy(original), copy.deepcopy(patch)), current)
 
@@ -89,7 +89,7 @@ def test_a_value_is_tested_before_it_is_replaced_or_removed(original: Any, curre
         ),
     ],
 )
-def test_the_form_of_a_patch(original: Any, current: Any, patch: list[dict[str, Any]]) -> None:
+def test_a_patch_has_the_expected_operations(original: Any, current: Any, patch: list[dict[str, Any]]) -> None:
     assert diff(original, current) == patch
 
 
@@ -206,7 +206,7 @@ def test_a_patch_that_does_not_apply_is_refused_without_the_values(operation: di
     assert document == {"a": 1, "s": "text", "l": [0]}
 
 
-def test_a_root_that_is_missing() -> None:
+def test_a_missing_document_accepts_only_a_new_root() -> None:
     for operation in (
         {"op": "remove", "path": ""},
         {"op": "test", "path": "", "value": None},
@@ -239,6 +239,6 @@ def test_a_single_test_operation_stays_in_the_inverse() -> None:
     assert invert([test]) == [test]
 
 
-def test_results_may_be_used_as_raw_json() -> None:
+def test_a_patch_may_add_raw_json() -> None:
     result = apply([{"op": "add", "path": "/r", "value": Raw("1.0")}], {"a": "b"})
     assert json.loads(dumps(result)) == {"a": "b", "r": 1.0}

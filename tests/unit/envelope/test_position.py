@@ -34,5 +34,5 @@ def test_nothing_is_between_a_position_and_the_previous_one(position: Position) 
         (Position(0, 0, 0), None),
     ],
 )
-def test_the_previous_position(position: Position, previous: Position | None) -> None:
+def test_the_previous_position_is_returned(position: Position, previous: Position | None) -> None:
     assert position.previous() == previous

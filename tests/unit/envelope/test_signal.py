@@ -77,7 +77,7 @@ def test_every_action_has_a_signal(do: Do) -> None:
     assert parse(encode(Signal(do=do, id="a", entity="order"), SIGNING), SIGNING).do == do
 
 
-def test_a_signature_is_of_this_content_and_this_secret() -> None:
+def test_a_signature_is_valid_only_for_its_content_and_secret() -> None:
     signed = encode(ORDER, SIGNING)
     with_other_secret = encode(ORDER, replace(SIGNING, secret=b"another secret of 16"))
     for content in (encode(ORDER, None), with_other_secret, signed.replace(b'"1"', b'"2"')):
@@ -87,7 +87,7 @@ def test_a_signature_is_of_this_content_and_this_secret() -> None:
         assert SECRET.decode() not in str(caught.value)
 
 
-def test_a_signature_is_for_one_transaction_of_one_cluster() -> None:
+def test_a_signature_is_valid_for_one_transaction_of_one_cluster() -> None:
     signed = encode(ORDER, SIGNING)
     others_ = (replace(SIGNING, transaction=SIGNING.transaction + (1 << 32)), replace(SIGNING, cluster="7594082"))
     for signing in others_:

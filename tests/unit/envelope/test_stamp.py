@@ -155,7 +155,7 @@ def test_a_stamp_has_at_most_4_kib_without_its_context() -> None:
 
 
 @given(st.binary())
-def test_no_payload_raises(payload: bytes) -> None:
+def test_no_payload_raises_an_error(payload: bytes) -> None:
     stamp.parse(payload)
 
 

@@ -131,7 +131,7 @@ def test_a_version_has_the_position_of_its_first_row_but_not_its_stamp() -> None
     assert provenance.source == replace(_first(commit=5, ordinal=4).source, op=Op.CREATE, unavailable=())
 
 
-def test_all_members_of_a_version() -> None:
+def test_an_announced_version_has_all_members() -> None:
     versions = Versions([], accepted={}, filled=lambda entity, columns: {"stock"} & {*columns})
     _announce(versions, OLD)
     entity = _entity(on_incompatible="publish")
@@ -264,7 +264,7 @@ def test_a_stop_names_the_position_the_problem_and_the_command() -> None:
         (Mode.NONE, [OLD], TEXT, False),
     ],
 )
-def test_the_mode_decides_what_stops(mode: Mode, before: Sequence[Struct], columns: Struct, *, stops: bool) -> None:
+def test_the_mode_decides_when_to_stop(mode: Mode, before: Sequence[Struct], columns: Struct, *, stops: bool) -> None:
     versions = _after(*before)
     if stops:
         assert mode.value in _stop(versions, columns, mode).message
@@ -272,7 +272,7 @@ def test_the_mode_decides_what_stops(mode: Mode, before: Sequence[Struct], colum
         assert _state(_announce(versions, columns, _entity(mode)))["breaks"] == []
 
 
-def test_a_stop_leaves_no_version() -> None:
+def test_a_version_at_which_the_service_stops_is_not_announced() -> None:
     versions = _after(OLD)
     _stop(versions, TEXT)
     assert versions.has(_entity(), TableColumns(columns=OLD, relation=7))
@@ -309,7 +309,7 @@ def test_an_accepted_change_is_announced_at_its_position() -> None:
         (Position(1, 9, 4), 9, 2, Op.READ),
     ],
 )
-def test_any_change_but_the_accepted_one_stops(accepted: Position, commit: int, ordinal: int, op: Op) -> None:
+def test_a_change_that_is_not_accepted_stops_the_service(accepted: Position, commit: int, ordinal: int, op: Op) -> None:
     versions = _after(OLD, order=accepted)
     assert _stop(versions, TEXT, commit=commit, ordinal=ordinal, op=op).position == Position(1, commit, ordinal)
 

@@ -21,11 +21,11 @@ COMMITS = 3
 
 
 def store(path: Path, records: Sequence[Record], *, archived: int = 0) -> FileLog:
-    """Writes the records to a file log in at most `COMMITS` commits. Each has whole transactions, often several, as
+    """Writes the records to a file log in at most `COMMITS` commits. A commit has whole transactions, often several, as
     when a service reads a backlog.
 
-    If `archived` is not 0, also writes an archive of the first `archived` commits, which readers read instead of these
-    commits. Each entity has one file in it, sorted by key.
+    If `archived` is not 0, also writes an archive of the first `archived` commits. Readers then read the archive
+    instead of these commits. In the archive, each entity has one file, with its rows sorted by key.
     """
     numbers = sorted({position_of(item).commit for item in records})
     part = {number: index * COMMITS // len(numbers) for index, number in enumerate(numbers)}

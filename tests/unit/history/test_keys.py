@@ -26,7 +26,7 @@ from tests.unit.records import BEGIN, record
 
 @settings(max_examples=25)
 @given(worlds(), st.data())
-def test_blame_of_a_key_is_that_of_the_changelog_up_to_the_moment(world: World, data: st.DataObject) -> None:
+def test_the_blame_of_a_key_includes_all_changes_up_to_the_moment(world: World, data: st.DataObject) -> None:
     records = world.records
     with tempfile.TemporaryDirectory() as folder:
         log = store(Path(folder), records, archived=data.draw(st.integers(0, COMMITS)))

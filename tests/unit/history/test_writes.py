@@ -73,7 +73,7 @@ def _kind(item: Record) -> str:
     return "departure" if item.moved_to is not None else item.envelope.provenance.source.op.value
 
 
-def test_entities_are_apart_and_only_the_first_keys_are_listed(tmp_path: Path) -> None:
+def test_entities_are_counted_apart_and_only_the_first_keys_are_listed(tmp_path: Path) -> None:
     orders = [record(Op.CREATE, "{}", commit=number, key=f"o{number}", service=f"s{number}") for number in range(1, 13)]
     guests = [record(Op.UPDATE, "{}", commit=number, entity="guest", key="g") for number in range(13, 16)]
     of_changelog = [
@@ -92,7 +92,7 @@ def test_entities_are_apart_and_only_the_first_keys_are_listed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("since", [Position(0, 0, 0), Position(1, 0, 0), Position(1, 2, 0), Position(1, 2, 1)])
-def test_a_position_includes_the_change_at_it(tmp_path: Path, since: Position) -> None:
+def test_since_includes_the_change_at_its_position(tmp_path: Path, since: Position) -> None:
     here, there = Place(key="1", partition=0), Place(key="2", partition=0)
     records = [
         record(Op.CREATE, "{}", commit=1, ordinal=0, key="1"),

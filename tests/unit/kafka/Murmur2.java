@@ -4,8 +4,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import org.apache.kafka.common.utils.Utils;
 
-/** Reads keys from standard input, one in each line, in base64. For each, prints the hash of Kafka's Java client, and
- *  the same hash made positive. */
+/** Reads keys from standard input, one in each line, in base64. For each key, prints the hash that Kafka's Java client
+ *  computes, and the same hash made positive. */
 class Murmur2 {
     public static void main(String[] arguments) throws Exception {
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));

@@ -7,7 +7,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("2097152", 2_097_152), ("0x200000", 2_097_152)])
-def test_the_size_of_messages(text: str, nbytes: int) -> None:
+def test_the_size_of_messages_comes_from_the_options(text: str, nbytes: int) -> None:
     assert Client(bootstrap_servers="a:1", options={"message.max.bytes": text}).message_bytes == nbytes
 
 
@@ -18,7 +18,7 @@ def test_the_size_of_messages(text: str, nbytes: int) -> None:
         ("acks", "1", "acks is managed by the service"),
     ],
 )
-def test_options_that_are_refused(name: str, text: str, problem: str) -> None:
+def test_invalid_and_managed_options_are_refused(name: str, text: str, problem: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         Client(bootstrap_servers="a:1", options={name: text})
     assert caught.value.kind is Kind.USAGE

@@ -36,7 +36,7 @@ def payloads(result: Messages) -> list[Any]:
     return [None if value is None else json.loads(value)["payload"] for value in result.values]
 
 
-def test_rows_of_several_entities() -> None:
+def test_rows_of_several_entities_get_their_own_keys_and_values() -> None:
     result = messages(
         "flat",
         record(Op.CREATE, STATE, commit=1),
@@ -77,7 +77,7 @@ def test_headers_are_plain_text_for_kafka_connect() -> None:
     assert is_row(message)
 
 
-def test_an_empty_key_is_not_the_key_of_the_message() -> None:
+def test_a_header_can_say_that_the_key_is_empty() -> None:
     message = Mock(headers=lambda: [("entityKey", b"=")], value=lambda: None, key=lambda: b"{}")
     assert key_of(message) == b""
 

@@ -15,7 +15,7 @@ SECOND = {"topic": "shop.eu.order.G2", "partitions": 12}
 
 
 @pytest.mark.parametrize("entity", ["order", "g2"])
-def test_a_topic_tells_its_entity_and_its_generation(entity: str) -> None:
+def test_the_name_of_a_topic_tells_its_entity_and_its_generation(entity: str) -> None:
     assert topic("shop.eu", entity) == f"shop.eu.{entity}"
     for generation in (1, 2, 10):
         name = topic("shop.eu", entity, generation)

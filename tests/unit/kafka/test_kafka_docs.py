@@ -23,7 +23,7 @@ def in_kafka_units(text: str) -> str:
     return str(int(number) * UNITS[unit]) if unit else number
 
 
-def test_the_changelog_profile() -> None:
+def test_the_page_has_the_settings_of_the_changelog_profile() -> None:
     rows = re.findall(r"^\| `([a-z.]+)` \| (.+?) \|", TEXT, re.MULTILINE)
     assert {name: in_kafka_units(value) for name, value in rows} == TopicSettings().to_kafka()
 

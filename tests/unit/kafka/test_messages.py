@@ -1,4 +1,7 @@
-"""Tests how rows become Kafka messages with values of `json_codec`, and are read back as the same records."""
+"""Tests how rows become Kafka messages, and how the same records are read back.
+
+`json_codec` makes the values of the messages.
+"""
 
 import json
 
@@ -34,7 +37,7 @@ def test_a_message_is_read_back_as_its_record(expected: list[Record]) -> None:
     assert read_back == expected
 
 
-def test_headers_of_messages() -> None:
+def test_messages_have_the_expected_headers() -> None:
     rows = batch.from_records(
         [
             made.record(Op.CREATE, "{}"),

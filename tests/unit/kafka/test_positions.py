@@ -12,9 +12,9 @@ END = 5
 
 
 class GrowingTopic:
-    """A consumer whose topic gets another message whenever one is read. So a poll never finds the end of the topic.
+    """A consumer of a topic that has `END` messages before the first poll.
 
-    Before the first poll, the topic has `END` messages.
+    Whenever the consumer reads a message, the topic gets another one. So a poll never finds the end of the topic.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""A source whose database is in memory. It runs the code that all sources share, without a real database."""
+"""A source whose database is in memory. The source runs the code that all sources share, without a real database."""

@@ -76,7 +76,7 @@ class MemoryTable:
 class MemoryDatabase:
     """See `changelog.connectors.sources.Database`.
 
-    A commit that has only messages becomes visible the next time a source reads.
+    A transaction that has only messages becomes visible the next time a source reads.
     """
 
     reads_tables = True
@@ -84,8 +84,8 @@ class MemoryDatabase:
     def __init__(self, world: World) -> None:
         self.world = world
         self.at_fence: Callable[[], None] = lambda: None
-        """Called after a fence was taken, and before the fence's message is logged. Does nothing unless a test replaces
-        it.
+        """A function that is called after a fence was taken, and before the fence's message is logged. It does nothing,
+        unless a test puts another function here.
         """
         self._source: MemorySource | None = None
 

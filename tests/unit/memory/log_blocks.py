@@ -1,6 +1,6 @@
 """Reads the log of a `World` (a database in memory) from the last confirmed position.
 
-The code that all sources share makes rows of the changelog from it.
+From the log's events, the code that all sources share makes rows of the changelog.
 """
 
 from collections import Counter

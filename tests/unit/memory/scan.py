@@ -37,7 +37,7 @@ class ScannedTable:
 class MemoryScan:
     """See `changelog.connectors.sources.fences.Scan`.
 
-    It reads copies of the tables that were made at the fence. So it also finds rows that were deleted later.
+    It reads copies of the tables. The copies were made at the fence, so they also have rows that were deleted later.
     """
 
     tables: Mapping[str, ScannedTable]

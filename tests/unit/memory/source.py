@@ -35,7 +35,7 @@ SOURCE = {"name": "memory"}
 class MemorySource:
     """An opened source. It has no thread of its own.
 
-    - Each `read` calls `live`, which changes the world. Often, `read` also does one step of reading the tables.
+    - Each `read` calls `live`, and `live` may change the world. Often, `read` also does one step of reading the tables.
     - If `messages` is true, the source writes a message into the log for each chunk of a table that it has read, as a
       source for PostgreSQL does. The place of the message is the place of the chunk's rows.
     - Otherwise, the source first delivers everything that was in the log when the chunk was read. Then it publishes the
@@ -102,7 +102,7 @@ class MemorySource:
         self._marked: tuple[str, Chunk] | None = None
         self._messages = messages
         self._read: list[tuple[int, str]] = []
-        """The chunks without a message: the end of the log when each was read, and its nonce."""
+        """For each chunk without a message: where the log ended when the chunk was read, and the chunk's nonce."""
         self.is_closed = False
 
     def _resumed(self, checkpoint: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:

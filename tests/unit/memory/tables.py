@@ -58,12 +58,12 @@ def bind(entity: Entity, columns: Sequence[str]) -> Binding:
 
 
 def values(row: Row, columns: Sequence[str]) -> tuple[bytes | None, ...]:
-    """Returns the values of the row as a decoder returns them."""
+    """Returns the values of a row in the form in which decoders return values."""
     return tuple(None if row.get(name) is None else str(row[name]).encode() for name in columns)
 
 
 class RangeTask:
-    """The key ranges of a table that are still to be read. Implements `TableTask` of the module `windows`."""
+    """The ranges of a table's keys that must still be read. Implements `TableTask` of the module `windows`."""
 
     generation = 0
 

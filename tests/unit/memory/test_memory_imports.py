@@ -40,8 +40,8 @@ def test_the_database_in_memory_imports_nothing_of_postgresql() -> None:
 
 @pytest.mark.parametrize("scan", ["changelog.connectors.sources.postgres.scan", "tests.unit.memory.scan"])
 def test_a_scan_imports_nothing_that_executors_lack(scan: str) -> None:
-    """Executors unpickle the scan. Python then also imports the packages around its module, which import rules do not
-    check.
+    """When executors unpickle a scan, Python imports its module and also the packages that contain the module. The
+    import rules do not check these packages.
     """
     modules = imported_by(scan)
     assert "changelog.connectors.sources.fences" in modules

@@ -189,7 +189,9 @@ def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, 
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """Returns what must be published for each edit in the log: position, op, key, current state, and identifier."""
+    """Returns what must be published for each edit in the log: position, op, key, current state and identifier of the
+    stamp.
+    """
     changes = []
     for logged in world.transactions():
         identifier = ""

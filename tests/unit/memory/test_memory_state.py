@@ -18,7 +18,10 @@ from tests.unit.state.memory_store import MemoryStore
 
 
 def original_errors(rows: list[dict[str, Any]]) -> tuple[list[str], int]:
-    """Describes each original that is not the last state of its key. Also returns how many rows had a last state."""
+    """Describes each original that is not the last state of its key.
+
+    Also returns how many updates and deletes were of a key that had such a state.
+    """
     last: dict[tuple[str, str], Any] = {}
     errors, good = [], 0
     for row in rows:
@@ -37,7 +40,7 @@ def original_errors(rows: list[dict[str, Any]]) -> tuple[list[str], int]:
 
 @pytest.mark.parametrize("messages", [True, False])
 @pytest.mark.parametrize("seed", range(300, 302))
-def test_originals_are_the_states_before_through_crashes(seed: int, messages: bool, tmp_path: Path) -> None:
+def test_despite_crashes_each_original_is_the_last_published_state(seed: int, messages: bool, tmp_path: Path) -> None:
     store, random = MemoryStore(), Random(seed)
 
     def open_state() -> BeforeImages:

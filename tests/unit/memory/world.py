@@ -1,7 +1,7 @@
 """A tiny database in memory: tables, transactions that commit before they are visible, and a log.
 
-A commit is in the log at once, but readers of the tables see it only later. Until then, other writers cannot change its
-rows, as in a real database. Some edits are not logged at all.
+A commit is in the log at once, but readers of the tables see it only later. Until then, other writers cannot change the
+rows that it changed, as in a real database. Some edits are not logged at all.
 
 A transaction's id is its position in the log. In PostgreSQL, ids follow the order in which transactions begin. The
 shared code and the drift comparison must work with both kinds of ids.
@@ -73,7 +73,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Table:
-    """A table. `versions` has the rows of each key with their commits, oldest first. An unlogged edit has commit 0."""
+    """A table. For each key, `versions` has its rows and their commits, oldest first. An unlogged edit has commit 0."""
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -81,7 +81,7 @@ class Table:
     locks: int = 0
 
     def rows(self, snapshot: Seen) -> dict[int, Row]:
-        """The rows that the snapshot sees, by key."""
+        """Returns the rows that the snapshot sees, by key."""
         last = {
             key: next((row for commit, row in reversed(versions) if commit == 0 or snapshot.shows(commit)), None)
             for key, versions in self.versions.items()
@@ -174,7 +174,7 @@ class World:
         self._unseen.clear()
 
     def transactions(self) -> Iterator[Logged]:
-        """The transactions in the log that changed rows."""
+        """Yields the transactions in the log that changed rows."""
         return (logged for logged in self.log if any(isinstance(event, RowEdit) for event in logged.events))
 
     def _write(self) -> None:
@@ -258,6 +258,6 @@ class World:
         return any((event.table, event.key) == (name, key) for event in touched)
 
     def _current(self, name: str, key: int, number: int) -> Row | None:
-        """The row as the open transaction `number` sees it."""
+        """Returns the row as the open transaction `number` sees it."""
         edits = [e for e in self._open[number] if isinstance(e, RowEdit) and (e.table, e.key) == (name, key)]
         return edits[-1].new if edits else self.tables[name].rows(self.snapshot()).get(key)

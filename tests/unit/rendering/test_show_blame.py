@@ -62,7 +62,7 @@ def test_the_first_line_says_who_composed_the_row(tmp_path: Path, key: str, comm
     assert commit != 4 or rest[0].startswith("last change: + merge-job v2  req-4  moved here 2026-11-21")
 
 
-def test_a_row_that_was_only_read_or_has_no_columns(tmp_path: Path) -> None:
+def test_blames_of_rows_with_unknown_writers_or_no_columns_are_shown(tmp_path: Path) -> None:
     records = [
         record(Op.READ, '{"id":42}', unavailable=("body",)),
         record(Op.CREATE, "{}", commit=2, key="7"),
@@ -95,7 +95,7 @@ def test_a_narrow_terminal_shows_everything(tmp_path: Path, width: int) -> None:
     assert sorted(re.sub(r"\s", "", "".join(narrow))) == sorted(re.sub(r"\s", "", "".join(wide)))
 
 
-def test_nothing_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     hostile = record(Op.CREATE, '{"a\x9b":{"\u202e":"[red]x[/red]\x9b31m"}}', key="\x1b[2J", service="\x07[bold]")
     text = "\n".join(shown(tmp_path, [hostile], "\x1b[2J", 9, 120))
     assert not set(text) & set("\x1b\x9b\u202e\x07")
@@ -103,7 +103,7 @@ def test_nothing_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     assert "order \\u001b[2J was set by \\u0007[bold]" in text
 
 
-def test_a_long_value_is_cut_where_it_changed(tmp_path: Path) -> None:
+def test_a_long_value_is_shortened_to_the_part_that_changed(tmp_path: Path) -> None:
     before, after = (f'{{"t":"{"a" * 500}{end}"}}' for end in "xy")
     records = [record(Op.CREATE, before), record(Op.UPDATE, after, before, commit=2)]
     assert '…aaaaaaaaaaaaaaaay"  was …aaaaaaaaaaaaaaaax"' in "\n".join(shown(tmp_path, records, "42", 9, 120))

@@ -28,7 +28,7 @@ def test_each_entity_has_its_counts_its_first_keys_and_its_span(tmp_path: Path) 
     assert lines(show_writes.writes("import-job", result, with_services=False), 80) == example[1].splitlines()
 
 
-def test_nothing_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     hostile = record(Op.CREATE, "{}", key="\x1b[2J", service="\x07")
     result = writes(store(tmp_path, [hostile]), service="\x07")
     text = "\n".join(lines(show_writes.writes("\x07", result, with_services=True), 80))

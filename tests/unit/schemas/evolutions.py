@@ -13,7 +13,7 @@ from changelog.schemas.avro import Schema
 from changelog.schemas.document import NAMED, PRIMITIVES, Document, Type
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0"))
-"""The number of examples of each property test. If it is not set, each test uses a small number."""
+"""The number of examples for each property test. If the variable is not set, each test uses a small number."""
 
 NESTED_MAX = 3
 """How deep values of one named type may be nested in each other."""
@@ -58,7 +58,7 @@ class Names:
 
 @st.composite
 def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
-    """A schema, and the same schema after one or more changes."""
+    """Draws a schema, and the same schema after one or more changes."""
     names = Names()
     old = valid(_record(draw, names, 2))
     new = old
@@ -69,7 +69,7 @@ def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
 
 @st.composite
 def histories(draw: DrawFn) -> list[Schema]:
-    """A schema and three later versions, each with one more change."""
+    """Draws a schema and three later versions. Each version has one more change than the one before it."""
     names = Names()
     versions = [valid(_record(draw, names, 1))]
     for _ in range(3):
@@ -88,8 +88,9 @@ def plain(schema: Schema) -> Schema:
 
 
 def values(schema: Schema) -> list[Any]:
-    """Values of a schema. Together, they use every branch, symbol and item. A value of a union is a pair of type name
-    and value.
+    """Returns values of a schema. Together, they use every branch, symbol and item of the schema.
+
+    A value of a union is a pair: the name of a type, and a value of this type.
     """
     return _values(Document(schema).root, ())
 
@@ -113,7 +114,7 @@ def valid(schema: Schema) -> Schema:
 
 
 def is_finite(schema: Schema) -> bool:
-    """Returns whether a value is possible for each type in the schema."""
+    """Returns whether each type in the schema has at least one value."""
     return all(_values(type_, ()) for _, type_, _ in Document(schema).walk())
 
 
@@ -160,7 +161,7 @@ def _any(draw: DrawFn, names: Names, depth: int, *, union: bool = True) -> Schem
 
 
 def _changed(draw: DrawFn, names: Names, schema: Schema) -> Schema:
-    """Makes one change somewhere in the schema, unless a type would then have no values."""
+    """Makes one change somewhere in the schema. Makes none if a type would then have no values."""
     holder = [copy.deepcopy(schema)]
     slots = list(_slots(holder, 0))
     definitions = [(container, key) for container, key in slots if _is_definition(container[key])]

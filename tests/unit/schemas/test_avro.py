@@ -70,7 +70,7 @@ def packaged(name: str) -> str:
         ),
     ],
 )
-def test_the_table_of_types(type_: ColumnType, schema: object) -> None:
+def test_each_type_maps_to_an_avro_type_and_back(type_: ColumnType, schema: object) -> None:
     assert avro.to_avro(type_, nullable=True, path=["x"]) == schema
     assert avro.of_avro(schema) == (type_, True)
 
@@ -132,7 +132,7 @@ def test_a_delta_has_the_same_provenance_as_an_envelope() -> None:
     assert provenances[0] == provenances[1]
 
 
-def test_a_delta_as_avro_is_the_patch() -> None:
+def test_the_schema_of_deltas_holds_the_operations_of_a_patch() -> None:
     schema = fastavro.parse_schema(json.loads(packaged("delta.avsc")))
     source = dict.fromkeys(("connector", "name", "database", "table", "op", "position", "transaction"), "x")
     provenance = {"apiVersion": "1", "serviceName": "s", "identifier": "", "source": {**source, "committedAt": 0}}
@@ -149,7 +149,7 @@ def test_a_delta_as_avro_is_the_patch() -> None:
     assert datum["patch"] == [{"value": None, "reset": False, **operation} for operation in patch]
 
 
-def test_a_schema_as_it_is_registered() -> None:
+def test_a_registered_schema_has_safe_names_and_the_true_names() -> None:
     schema = avro.value_schema("order-item", ORDER, ["id"], "my.booking")
     assert (schema["namespace"], schema["name"]) == ("my.booking.order_x002D_item", "Envelope")
     current, original = schema["fields"][1:]
@@ -185,7 +185,7 @@ def test_a_name_is_made_safe_and_restored(name: str) -> None:
         ("😀", "_x01F600_"),
     ],
 )
-def test_names(name: str, safe: str) -> None:
+def test_safe_names_are_the_expected_ones(name: str, safe: str) -> None:
     assert (avro.safe(name), avro.true_name(safe)) == (safe, name)
 
 

@@ -1,6 +1,7 @@
 """Tests the verdicts on the compatibility of schemas.
 
-They must agree with Avro's own tests and with Confluent's documentation. Also tests our additional, stricter rules.
+The verdicts must agree with Avro's own tests and with Confluent's documentation. Also tests our own rules, which are
+stricter.
 """
 
 from collections.abc import Sequence
@@ -162,12 +163,12 @@ UNREADABLE: list[tuple[Schema, Schema, list[Rule]]] = [
 
 
 @pytest.mark.parametrize(("reader", "writer"), READABLE)
-def test_schemas_that_avro_calls_compatible(reader: Schema, writer: Schema) -> None:
+def test_schemas_that_avro_calls_compatible_have_no_problem(reader: Schema, writer: Schema) -> None:
     assert [finding for finding in unreadable(reader, writer) if not finding.strict] == []
 
 
 @pytest.mark.parametrize(("reader", "writer", "rules"), UNREADABLE)
-def test_schemas_that_avro_calls_incompatible(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
+def test_schemas_that_avro_calls_incompatible_break_a_rule(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
     assert [finding.rule for finding in unreadable(reader, writer) if not finding.strict] == rules
 
 
@@ -196,7 +197,7 @@ CONFLUENT: list[tuple[str, Schema, Schema, set[str]]] = [
     ("old", "new", "allowed"), [case[1:] for case in CONFLUENT], ids=[case[0] for case in CONFLUENT]
 )
 @pytest.mark.parametrize("mode", Mode)
-def test_changes_that_confluent_allows(old: Schema, new: Schema, allowed: set[str], mode: Mode) -> None:
+def test_modes_allow_the_changes_that_confluent_allows(old: Schema, new: Schema, allowed: set[str], mode: Mode) -> None:
     kind = mode.value.removesuffix("_TRANSITIVE")
     needed = {"NONE": set(), "FULL": {BACKWARD, FORWARD}}.get(kind, {kind})
     assert (lax(problems(new, [("v1", old)], mode)) == []) is (needed <= allowed)
@@ -255,7 +256,7 @@ STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
 
 
 @pytest.mark.parametrize(("reader", "writer", "rules"), STRICT)
-def test_data_that_avro_would_read_wrongly(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
+def test_strict_rules_forbid_what_avro_would_read_wrongly(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
     findings = unreadable(reader, writer)
     assert [(finding.rule, finding.strict) for finding in findings] == [(rule, True) for rule in rules]
 

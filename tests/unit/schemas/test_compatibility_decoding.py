@@ -1,7 +1,7 @@
-"""Tests `unreadable`, which says why a reader's schema cannot read a writer's data. fastavro must agree with it.
+"""Tests `unreadable`, which says why data of a writer's schema cannot be read with a reader's schema.
 
-The writer's schemas are random, and random changes make the reader's schemas from them. They avoid the cases in which
-fastavro differs from Avro's rules. The last tests show these cases.
+fastavro must agree with `unreadable`. The writer's schemas are random, and the reader's schemas result from random
+changes of them. Cases in which fastavro differs from Avro's rules are avoided. The last tests show these cases.
 """
 
 import json
@@ -40,7 +40,7 @@ def test_verdicts_agree_with_decoding(evolution: tuple[Schema, Schema]) -> None:
 
 
 def takes_bytes_for_text(reader: Schema) -> bool:
-    """Whether fastavro would decode bytes as text. It does so if a union of the reader has a string before bytes.
+    """Returns whether fastavro may decode bytes as text. It does if a union of the reader has a string before bytes.
 
     fastavro takes the first branch to which the value can be promoted. Libraries for Java and others first look for a
     branch of the value's type. Avro's specification can be read either way.
@@ -95,9 +95,9 @@ def test_strict_rules_apply_if_a_value_would_change_its_meaning(
 
 
 def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
-    """Whether a stored value, such as a number of days, means the same in both schemas.
+    """Returns whether a stored value, such as a number of days, means the same to the writer and to the reader.
 
-    It does if fastavro gives equal results for the writer's logical type and for the reader's.
+    It does if fastavro gives equal results for the writer's logical type and for the reader's logical type.
     """
     expected = _read(_written(raw, plain(writer)), writer)
     try:
@@ -152,7 +152,7 @@ def test_fastavro_treats_an_empty_union_as_no_schema() -> None:
     assert decoding_error([], "int") is None
 
 
-def test_one_field_that_fits_two_fields_of_the_reader() -> None:
+def test_one_field_that_fits_two_fields_of_the_reader_is_ambiguous() -> None:
     writer = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "int"}]}
     reader = {
         **writer,

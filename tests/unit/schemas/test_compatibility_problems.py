@@ -73,7 +73,7 @@ ENTITY: list[tuple[Schema, Schema, list[tuple[Rule, str]]]] = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), ENTITY)
 @pytest.mark.parametrize("mode", [Mode.FORWARD, Mode.FULL_TRANSITIVE])
-def test_changes_that_an_entity_may_not_make(
+def test_strict_rules_forbid_these_changes_of_an_entity(
     old: Schema, new: Schema, expected: list[tuple[Rule, str]], mode: Mode
 ) -> None:
     changes = problems(new, [("v1", old)], mode)
@@ -94,7 +94,7 @@ def envelope(*fields: tuple[str, Any]) -> Schema:
     return avro.value_schema("order", Struct(fields=fields), ["id"], "booking")
 
 
-def test_an_entity_grows_and_shrinks() -> None:
+def test_an_entity_may_gain_and_lose_columns() -> None:
     old = envelope(*OLD.fields)
     grown = envelope(*OLD.fields, ("note", Primitive.STRING))
     shrunk = envelope(*OLD.fields[:2])
@@ -134,7 +134,7 @@ def test_a_problem_names_the_field_the_readers_and_the_remedy() -> None:
     ]
 
 
-def test_a_field_without_a_default_and_its_remedies() -> None:
+def test_a_problem_of_a_field_without_a_default_names_a_remedy() -> None:
     first = record(field("x", STRING), A_INT)
     second = record(A_INT, field("y", STRING))
     assert descriptions(problems(second, [("v1", first)], Mode.FULL)) == [
@@ -151,7 +151,7 @@ def test_a_field_without_a_default_and_its_remedies() -> None:
     ]
 
 
-def test_the_path_of_a_problem_in_a_union_of_records() -> None:
+def test_the_path_of_a_problem_names_the_record_of_a_union() -> None:
     def union(of: Schema) -> Schema:
         return record(field("x", array(["null", record(A_INT, name="One"), record(field("b", map_(of)), name="Two")])))
 

@@ -13,7 +13,7 @@ _TYPES = {"": Primitive.INT, "+": Primitive.LONG, "'": Primitive.STRING}
 
 
 def _columns(text: str) -> Struct:
-    """Columns in a short notation. For example, `a b+ c'` means an int `a`, a long `b` and a string `c`."""
+    """Reads columns in a short notation. For example, `a b+ c'` means an int `a`, a long `b` and a string `c`."""
     fields = [(column.rstrip("+'"), _TYPES[column[len(column.rstrip("+'")) :]]) for column in text.split()]
     return Struct(fields=tuple(fields))
 

@@ -85,7 +85,7 @@ def test_any_row_survives_the_round_trip(shape: Struct) -> None:
 NAMES = {"int": "integer", "bigint": "long"}
 
 
-def test_the_documentation_says_the_same() -> None:
+def test_the_documentation_names_the_same_spark_types() -> None:
     """For each Avro type, the table on the page names the Spark type that the code returns."""
     documented = {}
     for line in DOCS.read_text("utf-8").splitlines():

@@ -1,6 +1,7 @@
 """Tests `faults`, which finds what is wrong with an Avro schema.
 
-It must find no fault in valid schemas. It must find every fault for which fastavro refuses a schema, and some others.
+`faults` must find nothing in valid schemas. It must find every fault for which fastavro refuses a schema, and some
+others.
 """
 
 import json
@@ -41,7 +42,7 @@ SPACED = {"type": "fixed", "name": "F", "namespace": "other", "size": 2}
         of({"type": "record", "name": "x.R", "fields": []}, aliases=["b"], doc="…", custom={"a": 1}),
     ],
 )
-def test_valid_schemas(schema: Any) -> None:
+def test_valid_schemas_have_no_faults(schema: Any) -> None:
     fastavro.parse_schema(json.loads(json.dumps(schema)))
     assert faults(schema) == []
 
@@ -104,7 +105,7 @@ def test_other_schemas_that_the_specification_forbids_are_refused(schema: Any, t
     assert faults(schema)[0].text.startswith(text)
 
 
-def test_types_that_are_nested_too_deeply() -> None:
+def test_types_that_are_nested_too_deeply_are_refused() -> None:
     schema: Any = "int"
     for _ in range(NESTING_MAX):
         schema = {"type": "array", "items": schema}

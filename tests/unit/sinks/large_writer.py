@@ -1,7 +1,8 @@
 """A process that stores a large row together with a small one: `python -m tests.unit.sinks.large_writer PATH MIB`.
 
 The process makes two such commits, and verifies the log after each of them, as a service does when it starts. For each
-commit, it prints the peak of the resident memory, including the rows, in MiB above the memory before the first commit.
+commit, it prints the peak of its resident memory, in MiB. The memory for the rows is included, but the memory that the
+process had before the first commit is subtracted.
 """
 
 import os
@@ -27,7 +28,7 @@ def main(path: Path, mib: int) -> None:
     before = peak_mib(os.getpid())
     for number in (2, 3):
         rows = [batch([row(Position(1, number, 0))]), batch([row(Position(1, number, 2), current=text)])]
-        pa.default_memory_pool().release_unused()  # making the rows used memory that is not the sink's
+        pa.default_memory_pool().release_unused()  # memory that was needed to make the rows is not the sink's
         Path("/proc/self/clear_refs").write_text("5")
         store(sink, rows, checkpoint(number))
         print(peak_mib(os.getpid()) - before, flush=True)  # noqa: T201 - the test reads these lines

@@ -19,7 +19,7 @@ START = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 
 
 def row(position: Position, *, entity: str = "order", key: str | None = None, **columns: Any) -> dict[str, Any]:
-    """Returns an update. If `key` is None, the row has a key of its own."""
+    """Returns an update, as a row of the changelog. If `key` is None, the update has a key of its own."""
     return {
         "entity": entity,
         "partition": position.ordinal % 3,
@@ -45,13 +45,13 @@ def batch(rows: Iterable[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def commit(number: int, rows: int = 3) -> list[pa.RecordBatch]:
-    """The rows of commit `number`, in two batches."""
+    """Returns the rows of commit `number`, in two batches."""
     changes = [row(Position(1, number, 2 * n)) for n in range(rows)]
     return [batch(changes[:1]), batch(changes[1:])]
 
 
 def checkpoint(number: int, rows: int = 3, **fields: Any) -> Checkpoint:
-    """The checkpoint of commit `number`."""
+    """Returns the checkpoint of commit `number`."""
     return Checkpoint(
         position=Position(1, number, 2 * (rows - 1)),
         through=commit_text(fields.pop("through", 10 * number)),
@@ -89,7 +89,7 @@ def write_archive(
     with_keys: bool = False,
     bloom: bool = False,
 ) -> None:
-    """Writes archive files, and a manifest that says that they replace the log files up to number `last`.
+    """Writes archive files and a manifest. The manifest says that they replace the log files up to number `last`.
 
     - `files` has the rows of each file, by its path in the archive.
     - If `with_keys` is true, the manifest has the files' keys.

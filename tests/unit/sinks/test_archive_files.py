@@ -1,6 +1,6 @@
 """Tests readers of a log that has an archive.
 
-They must return the same rows as without an archive. They skip files that they do not need.
+The readers must return the same rows as without an archive. They may skip files that they do not need.
 """
 
 import json
@@ -70,7 +70,7 @@ class Layout:
         write_archive(path, 1, files, 0, group_rows=self.group_rows, with_keys=self.with_keys, bloom=self.bloom)
 
     def _files(self, rows: Rows, folder: str, count: int) -> dict[str, Rows]:
-        """Divides rows into `count` files of each entity, with disjoint keys."""
+        """Divides rows into `count` files for each entity. No key is in two of an entity's files."""
         files: dict[str, Rows] = defaultdict(list)
         keys = sorted({change["key"] for change in rows})
         for change in sorted(rows, key=lambda change: (change["key"], place(change))):
@@ -156,7 +156,7 @@ def test_rows_that_do_not_fit_into_memory_are_sorted(
     assert all(0 < part.num_rows <= 7 for part in result)
 
 
-def test_a_temporary_file_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_file_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [batch([row(Position(1, n, 0))]) for n in range(9)]
     with Path("/dev/full").open("r+b", buffering=0) as full:
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)

@@ -171,7 +171,9 @@ def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("replaced", ["there", "deleted"])
-def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path, replaced: str) -> None:
+def test_readers_read_the_archive_and_then_the_log(
+    archived: list[dict[str, Any]], tmp_path: Path, replaced: str
+) -> None:
     if replaced == "deleted":
         for sequence in (1, 2, 3):
             log_file(tmp_path, sequence).unlink()
@@ -239,7 +241,7 @@ def test_a_gap_between_the_archive_and_the_log_is_an_error(archived: list[dict[s
         (b'{"format": 2, "log": {"first": 1, "last": 1}, "files": []}', "this program knows only formats up to 1"),
     ],
 )
-def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: bytes, message: str) -> None:
+def test_a_manifest_that_cannot_be_read_is_an_error(sink: FileSink, tmp_path: Path, text: bytes, message: str) -> None:
     store(sink, commit(1), checkpoint(1))
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "1.json").write_bytes(text)
@@ -250,7 +252,7 @@ def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: by
 # Logs on disk stay readable
 
 
-def test_golden_log_of_format_1() -> None:
+def test_the_golden_log_of_format_1_is_read() -> None:
     """An early version wrote this log once. Every later version must read the same rows from it."""
     assert read(GOLDEN) == expected(1, 2, 3)
     assert read_checkpoint(GOLDEN) == checkpoint(
@@ -261,7 +263,7 @@ def test_golden_log_of_format_1() -> None:
     assert [file.rows for file in manifest.files] == [3]
 
 
-def test_golden_log_of_format_2() -> None:
+def test_the_golden_log_of_format_2_is_read() -> None:
     assert read(GOLDEN_2) == expected(1, 2, 3)
     assert read_checkpoint(GOLDEN_2) == read_checkpoint(GOLDEN)
 
@@ -269,7 +271,7 @@ def test_golden_log_of_format_2() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses both the footer of a log file and the file `resume.json`, and changes nothing."""
+    """That version refuses both the footer of a log file and the file `resume.json`. It changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -296,7 +298,7 @@ def test_a_golden_log_can_be_continued(golden: Path, tmp_path: Path) -> None:
     assert read(tmp_path / "log-1", key="added") == added.to_pylist()
 
 
-def test_any_parquet_reader_can_query_it() -> None:
+def test_any_parquet_reader_can_query_the_log() -> None:
     """The files are plain Parquet with the documented columns, without a schema that only Arrow can read."""
     metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
     columns = [
@@ -347,7 +349,7 @@ def _store_versions(path: Path) -> None:
 
 
 def _commits_with_versions(path: Path) -> list[int]:
-    """The commits in which a reader finds versions of columns."""
+    """Returns the commits in which a reader finds versions of columns."""
     return [Position.parse(version["position"]).commit for version in read(path, entity=SCHEMAS)]
 
 

@@ -36,7 +36,7 @@ def sink(path: Path) -> Iterator[FileSink]:
     sink.close()
 
 
-def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
+def test_a_commit_stores_rows_and_their_checkpoint(sink: FileSink, path: Path) -> None:
     last = checkpoint(
         2,
         windows={"order": {"done": 3}},
@@ -54,7 +54,7 @@ def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
 
 
 def test_shapes_are_not_stored(sink: FileSink, path: Path) -> None:
-    """A commit can have batches of several shapes. Its file is like any other."""
+    """A commit can have batches of several shapes. The file of such a commit is like any other."""
     store(sink, commit(1), checkpoint(1))
     first, second = commit(2)
     store(sink, [with_shapes(first, {"order": Struct(fields=())}), second], checkpoint(2))
@@ -108,7 +108,7 @@ def test_only_one_process_may_write(sink: FileSink, path: Path) -> None:
     other.close()
 
 
-def test_the_holder_of_the_lock_recovers_again(sink: FileSink, path: Path) -> None:
+def test_the_holder_of_the_lock_can_recover_again(sink: FileSink, path: Path) -> None:
     store(sink, commit(1), checkpoint(1))
     sink.add(commit(2))
     assert sink.recover() == checkpoint(1)
@@ -119,7 +119,7 @@ def test_the_holder_of_the_lock_recovers_again(sink: FileSink, path: Path) -> No
         sink.recover()
 
 
-def test_a_sink_that_is_not_open_refuses(path: Path) -> None:
+def test_a_sink_that_is_not_open_refuses_rows(path: Path) -> None:
     with pytest.raises(ChangelogError, match="is not open; recover it first"):
         store(FileSink(path), commit(1), checkpoint(1))
 
@@ -282,7 +282,7 @@ def test_missing_files_are_an_error(sink: FileSink, path: Path) -> None:
         read(path)
 
 
-def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_newer_format_is_refused_and_not_set_aside(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
         newer.setattr("changelog.envelope.checkpoint._FORMAT_WITHOUT_GENERATIONS", FORMAT + 1)
         store(sink, commit(1), checkpoint(1))
@@ -313,7 +313,7 @@ def test_a_damaged_resume_record_is_an_error(sink: FileSink, path: Path, text: b
 
 @pytest.mark.parametrize("position", [None, checkpoint(1).position, checkpoint(3).position])
 def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path, position: Position | None) -> None:
-    """With an older record, the service would publish rows again. With a newer one, it would omit rows."""
+    """With an older record, the service would publish rows again. With a newer record, it would omit rows."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
@@ -324,8 +324,10 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
     assert FileSink(path).recover() == checkpoint(2)
 
 
-def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
-    """The next file gets the number of the file that was set aside. An old record would seem to belong to it."""
+def test_the_resume_record_is_dropped_if_its_log_file_was_set_aside(sink: FileSink, path: Path) -> None:
+    """The next log file gets the number of the file that was set aside. So an old record would seem to follow the next
+    file.
+    """
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))
@@ -336,7 +338,7 @@ def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink,
     assert _recovered_after_restart(path, sink) == checkpoint(2)
 
 
-def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path: Path) -> None:
+def test_the_resume_record_names_the_log_file_that_it_follows(sink: FileSink, path: Path) -> None:
     store(sink, commit(1), checkpoint(1))
     store(sink, [], checkpoint(1, through=0x16_B374D848))
     stored = msgspec.json.decode(resume_file(path).read_bytes())
@@ -344,7 +346,7 @@ def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path
     assert stored["checkpoint"]["through"] == "00000016B374D848"
 
 
-def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ChangelogError, match=r"cannot store in .*: Not a directory") as caught:
         FileSink(tmp_path / "file" / "changelog").recover()
@@ -353,7 +355,7 @@ def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
         FileSink(tmp_path / "file").recover()
 
 
-def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
+def test_a_folder_in_which_the_service_may_not_write_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     user = os.geteuid()
     if user == 0:  # root may write everywhere

@@ -47,7 +47,7 @@ def _write(path: Path, point: str, nth: int) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize("point", [point for point in FAIL_POINTS if point not in MENDING])
-def test_killed_at_every_boundary(tmp_path: Path, point: str, nth: int) -> None:
+def test_a_writer_that_is_killed_at_a_fail_point_loses_no_commit(tmp_path: Path, point: str, nth: int) -> None:
     code, (kind, number) = _write(tmp_path, point, nth)
     assert code == -signal.SIGKILL
 
@@ -63,7 +63,7 @@ def test_killed_at_every_boundary(tmp_path: Path, point: str, nth: int) -> None:
 
 
 @pytest.mark.parametrize("point", MENDING)
-def test_killed_while_mending(tmp_path: Path, point: str) -> None:
+def test_a_writer_may_be_killed_while_it_mends_the_log(tmp_path: Path, point: str) -> None:
     sink = FileSink(tmp_path)
     sink.recover()
     for number in (1, 2):
@@ -97,7 +97,7 @@ def _small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _large(number: int) -> list[pa.RecordBatch]:
-    """Returns a commit of `LARGE` rows, about 100 kB in all, which do not compress."""
+    """Returns a commit of `LARGE` rows, about 100 kB in all. The rows cannot be compressed."""
     noise = random.Random(number)
     return [batch(row(Position(1, number, 2 * n), current=f'"{noise.randbytes(400).hex()}"') for n in range(LARGE))]
 
@@ -112,7 +112,7 @@ def _fill(sink: FileSink) -> tuple[ChangelogError, int]:
     raise AssertionError("the disk did not become full")
 
 
-def test_disk_full_stops_cleanly_and_resumes(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_sink_stops_cleanly_and_can_continue(tmp_path: Path) -> None:
     with _small_disk(tmp_path) as disk:
         (disk / "filler").write_bytes(bytes(300_000))
         path = disk / "changelog"
@@ -133,7 +133,7 @@ def test_disk_full_stops_cleanly_and_resumes(tmp_path: Path) -> None:
         _check_log(path, number)
 
 
-def test_disk_full_keeps_the_old_resume_record(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_old_resume_record_stays(tmp_path: Path) -> None:
     with _small_disk(tmp_path) as disk:
         path = disk / "changelog"
         sink = FileSink(path)

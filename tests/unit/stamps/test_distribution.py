@@ -38,13 +38,13 @@ def test_each_module_imports_only_its_own_driver() -> None:
     assert PROJECT["dependencies"] == []
 
 
-def test_nothing_of_ours_imports_it() -> None:
+def test_no_other_code_of_this_project_imports_changelog_stamps() -> None:
     folders = ("connectors", "envelope", "schemas", "spark_jobs")
     files = [file for folder in folders for file in (CHECKOUT / folder).rglob("*.py")]
     assert [file for file in files if "changelog_stamps" in imports(file)] == []
 
 
-def test_it_is_valid_in_the_oldest_python() -> None:
+def test_the_package_is_valid_in_the_oldest_python() -> None:
     oldest = tuple(map(int, PROJECT["requires-python"].removeprefix(">=").split(".")))
     assert oldest == (3, 9)
     for file in FILES:

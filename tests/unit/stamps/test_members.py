@@ -119,7 +119,7 @@ def test_each_problem_is_logged_once_and_without_values(
     assert [record.getMessage() for record in caplog.records] == [problem]
 
 
-def test_a_block_completes_the_stamp_around_it() -> None:
+def test_an_inner_block_overrides_members_of_the_stamp_around_it() -> None:
     assert current() == NOBODY
     with stamp(service="shop", version="v1", identifier="r-1", context={"a": 1}):
         with stamp(identifier="r-2"):

@@ -42,7 +42,7 @@ def test_the_identifier_is_the_request_id_or_else_the_trace(
 
 
 @given(st.none() | st.text(), st.none() | st.text())
-def test_no_header_raises(request_id: str | None, traceparent: str | None) -> None:
+def test_no_header_raises_an_error(request_id: str | None, traceparent: str | None) -> None:
     request_identifier(request_id, traceparent)
 
 

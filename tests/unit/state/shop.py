@@ -62,8 +62,8 @@ def settings(entities: Sequence[Entity] = ENTITIES) -> dict[str, Any]:
 class Shop:
     """Makes changes to tables. Each operation has its own commit position.
 
-    `whole` has the records with all values. `lacking` has the same records without the values that such a log leaves
-    out. `columns` are the table's columns.
+    `whole` has the records with all values. `lacking` has the same records, without the values that a log with REPLICA
+    IDENTITY DEFAULT lacks. `columns` are the columns of every table.
     """
 
     random: Random
@@ -174,7 +174,7 @@ class Shop:
     def _with(
         self, record: Record, new: State | None, old: State | None, unsent: Sequence[str], absent: Sequence[str]
     ) -> Record:
-        """Returns the record with its states: the new one lacks the columns `unsent`, the old one lacks `absent`."""
+        """Returns the record with states. The new state lacks the columns `unsent`, and the old one lacks `absent`."""
         current, nulls = self._state(new, unsent)
         original, old_nulls = self._state(old, absent)
         envelope = record.envelope

@@ -31,7 +31,7 @@ def batches(random: Random, records: Sequence[Record]) -> Iterator[pa.RecordBatc
 
 
 def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[list[Record], MemoryStore]:
-    """Fills records in pieces of random length, and commits at random moments."""
+    """Fills in the values that records lack, batch by batch. Commits at random moments."""
     store = MemoryStore()
     pending = Pending(store)
     result: list[Record] = []
@@ -40,7 +40,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
-            pending.written()  # for the previous write, as late as in a service
+            pending.written()  # the previous write is acknowledged as late as in a service
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()
@@ -50,7 +50,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
 
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_log_that_lacks_values_gives_the_changelog_of_one_with_whole_rows(seed: int, fast: bool) -> None:
+def test_a_log_that_lacks_values_gives_the_same_changelog_as_whole_rows(seed: int, fast: bool) -> None:
     random = Random(seed)
     shop = Shop(random)
     for _ in range(400):
@@ -64,7 +64,7 @@ def test_a_log_that_lacks_values_gives_the_changelog_of_one_with_whole_rows(seed
 
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) -> None:
-    """Some records are left out, which makes some originals unknown. Now and then, the columns change."""
+    """Some records are left out, so some originals are unknown. Now and then, the columns change."""
     random = Random(seed)
     shop = Shop(random)
     for _ in range(300):

@@ -5,7 +5,7 @@ from random import Random
 from changelog.connectors.state.recent import ABSENT, RecentRows
 
 
-def test_the_last_rows_are_in_memory_and_no_outdated_one() -> None:
+def test_the_cache_has_the_last_rows_and_no_outdated_ones() -> None:
     random = Random(1)
     recent, current_rows = RecentRows(nbytes_max=20_000), dict[bytes, bytes | None]()
     hits = 0

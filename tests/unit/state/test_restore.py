@@ -1,6 +1,6 @@
 """Tests how a store of current rows is restored from a changelog.
 
-It must equal a store that followed the changelog from the beginning, whatever was lost or changed.
+The restored store must equal one that has followed the changelog from the beginning, whatever was lost or changed.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -122,7 +122,7 @@ def partitioned(records: Sequence[Record]) -> list[Record]:
 
 @pytest.mark.parametrize("mixed", [True, False])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_deleted_or_older_store_is_restored_to_the_same(seed: int, mixed: bool) -> None:
+def test_a_deleted_or_older_store_is_restored_completely(seed: int, mixed: bool) -> None:
     random = Random(seed)
     shop = Shop(random)
     while len(shop.lacking) < 400:
@@ -230,7 +230,9 @@ def test_new_settings_of_an_entity_forget_its_rows() -> None:
     state = state_of(store, log)
     state.recover(None)
     stored = follow(state, log, shop.lacking, None)
-    assert described(log.records[-1])["original"] is shop.lacking[-1].envelope.original, "it must stay unknown"
+    assert described(log.records[-1])["original"] is shop.lacking[-1].envelope.original, (
+        "the original must stay unknown"
+    )
     followed = dict(store.rows)
     assert sorted(followed) == [b"guest\x001", b"order\x001"]
     _, again, _ = restored(log, stored)
@@ -317,7 +319,7 @@ def test_rows_that_the_sink_refused_are_dropped() -> None:
     assert list(store.rows) == [b"order\x001"]
 
 
-def test_what_is_filled_into_a_piece_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_that_are_filled_into_a_piece_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "FILLED_BYTES_MAX", 100)
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)

@@ -119,7 +119,7 @@ class Api:
 
 @contextmanager
 def running(settings: Config, *, archive: Path | None = None, wait_s: float = 0.05) -> Iterator[Api]:
-    """Yields the API of a configuration's views, which is served in a thread of this process."""
+    """Serves the views of a configuration in a thread of this process. Yields the API of these views."""
     with serving_views(settings, archive=archive, wait_s=wait_s) as server:
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -1,5 +1,6 @@
-"""Makes random changelogs, and archives of their first commits. Also computes the rows that result from the changes,
-with a fold that shares no code with the product.
+"""Makes random changelogs, and archives of their first commits.
+
+Also computes the rows that result from the changes. This computation shares no code with the product.
 """
 
 import json
@@ -23,7 +24,7 @@ KEYS = ("", "1", "10", "2", "~", "é", "\U0001f600", "\uffff", '["a","b"]', *(f"
 ENTITIES = ("order", "guest")
 COLUMNS = ("id", "name", "note")
 BATCH = "nightly-batch"
-"""The service whose changes may not count."""
+"""A service. In some tests, views leave out its changes."""
 SETTINGS = {"order": {"key": ["id"]}, "guest": {"key": ["id"]}}
 
 Commit = Sequence[Record]
@@ -42,8 +43,7 @@ class Row:
 class Story:
     """Makes random commits. `rows` has the rows that result from them, by entity and key.
 
-    The service `BATCH` makes the share `batch_share` of the changes. These do not count: `rows` is as if they had never
-    been made.
+    The service `BATCH` makes the share `batch_share` of the changes. `rows` is as if these changes had never been made.
     """
 
     randoms: random.Random

@@ -65,7 +65,7 @@ def test_keys_of_several_columns_are_parts_of_the_address(api: Api, seat: list[s
     assert (row["key"], row["current"]) == (key_text(seat), {"seat": seat})
 
 
-def test_a_client_that_has_the_state_gets_no_content(api: Api) -> None:
+def test_a_client_that_already_has_the_state_gets_no_content(api: Api) -> None:
     tag = api.get("/order/42").headers["etag"]
     answer = api.get("/order/42", if_none_match=f'"other", {tag}')
     assert (answer.status, answer.body, answer.headers["x-position"]) == (304, b"", END)
@@ -85,7 +85,7 @@ def test_a_client_that_has_the_state_gets_no_content(api: Api) -> None:
         ("?prefix=4&from=1&limit=2", ["41", "42"]),
     ],
 )
-def test_ranges_of_keys(api: Api, query: str, expected: list[str]) -> None:
+def test_a_range_returns_the_rows_with_its_keys(api: Api, query: str, expected: list[str]) -> None:
     assert keys(api.get(f"/order{query}")) == expected
 
 
@@ -99,11 +99,11 @@ def test_ranges_of_keys(api: Api, query: str, expected: list[str]) -> None:
         ({"from": SEATS[1], "to": SEATS[3]}, SEATS[1:3]),
     ],
 )
-def test_ranges_of_keys_of_several_columns(api: Api, query: dict[str, object], expected: list[list[str]]) -> None:
+def test_ranges_limit_keys_of_several_columns(api: Api, query: dict[str, object], expected: list[list[str]]) -> None:
     assert keys(api.get(f"/seat?{urlencode(query, doseq=True)}")) == [key_text(seat) for seat in expected]
 
 
-def test_pages_lead_to_the_next_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_page_leads_to_the_next_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = api.rows("/seat")
     assert [row["current"]["seat"] for row in everything] == SEATS
     assert api.rows("/seat?limit=1") == api.rows("/seat?limit=2&max_lag=9999m") == everything
@@ -162,7 +162,7 @@ def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
     assert b'"error":"the server is stopping","hint":"send the request again"' in answer
 
 
-def test_a_request_that_is_cut_off_when_the_server_ends_is_told_so(
+def test_a_request_that_the_end_of_the_server_cuts_off_is_answered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, ends = threading.Event(), threading.Event()
@@ -249,7 +249,7 @@ def test_the_api_describes_itself(api: Api) -> None:
     assert api.get("/api.css").headers["content-type"].startswith("text/css")
 
 
-def test_probes_and_metrics(api: Api) -> None:
+def test_probes_and_metrics_are_answered(api: Api) -> None:
     assert api.get("/health").json == api.get("/ready").json == {"ok": True}
     api.get("/order/41")
     api.get("/order/0")
@@ -285,7 +285,7 @@ def test_an_empty_changelog_is_not_ready(tmp_path: Path) -> None:
         assert api.get("/ready").status == 200
 
 
-def test_only_who_knows_the_token_reads_rows(folder: Path) -> None:
+def test_rows_can_be_read_only_with_the_token(folder: Path) -> None:
     with running(settings(folder, serve='token = "a token of a person"')) as api:
         for target in ("/", "/order/42", "/order", "/openapi.json", "/metrics"):
             answer = api.get(target)

@@ -41,7 +41,7 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def test_rows_are_complete_up_to_what_the_manifest_says(archive: Path, tmp_path: Path) -> None:
+def test_rows_are_complete_up_to_the_position_in_the_manifest(archive: Path, tmp_path: Path) -> None:
     with running(settings(tmp_path), archive=archive) as api:
         answer = api.get("/order/42")
         assert (answer.status, answer.headers[answers.POSITION]) == (200, COMPLETE)

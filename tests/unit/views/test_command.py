@@ -23,7 +23,7 @@ KAFKA = CONFIG.replace('sink = {{ path = "log" }}', 'sink = {{ kind = "kafka", b
 
 
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str]:
-    """Runs the command, which must refuse to serve. Returns its exit code and its error, which is one line."""
+    """Runs the command, and expects an error of one line. Returns the exit code and the error."""
     code = cli.main(["views", "serve", "--config", str(folder / "changelog.toml"), *words])
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
@@ -189,7 +189,7 @@ def test_an_entity_whose_name_has_another_meaning_is_refused(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
-def test_it_serves_until_it_is_told_to_stop(folder: Path, number: int, code: int) -> None:
+def test_the_command_serves_until_it_is_told_to_stop(folder: Path, number: int, code: int) -> None:
     settings(folder)
     words = ["views", "serve", "--config", str(folder / "changelog.toml"), "--port", "0", "--verbose"]
     command = [sys.executable, "-W", "error", "-m", "changelog", *words]

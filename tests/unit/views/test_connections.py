@@ -82,7 +82,7 @@ def test_requests_that_arrive_together_are_answered_in_their_order(connection: s
     assert received.index(b'"key":"41"') < received.index(b'"key":"42"')
 
 
-def test_a_content_may_be_longer_than_a_head(connection: socket.socket) -> None:
+def test_the_content_of_a_request_may_be_longer_than_the_limit_of_heads(connection: socket.socket) -> None:
     content = b"x" * (2 * HEAD_BYTES_MAX)
     connection.sendall(ROW.replace(b"GET", b"POST") + b"Content-Length: %d\r\n\r\n" % len(content))
     assert answer(connection)[0] == 405
@@ -103,7 +103,9 @@ def test_a_malformed_request_does_not_spoil_an_earlier_answer(connection: socket
 
 
 def test_nothing_is_read_while_requests_wait() -> None:
-    """One read may have several requests. Each answer starts the next one, and the last one lets the server read."""
+    """One read may return several requests. Each answer starts the next request. After the last answer, the server
+    reads again.
+    """
 
     async def receive_three() -> list[bool]:
         settings = uvicorn.Config(never, http=_Connection, loop="asyncio", lifespan="off", log_config=None)
@@ -142,7 +144,7 @@ def test_a_client_that_sends_too_many_requests_at_once_loses_its_connection(conn
     "line", [b"GET /" + b"a" * HEAD_BYTES_MAX, ROW + b"X-Long: " + b"a" * HEAD_BYTES_MAX, ROW + b"X: a\r\n" * 8_000]
 )
 def test_a_head_that_is_too_long_is_refused(connection: socket.socket, line: bytes, end: bytes) -> None:
-    """It is refused before its end, but also if all of it arrives at once."""
+    """The server refuses such a head before the end of the head arrives, and also if all of it arrives at once."""
     connection.sendall(line + end)
     status, body = answer(connection)
     assert (status, body) == (400, b"The head of the request is too long.")
@@ -152,7 +154,7 @@ def test_a_head_that_is_too_long_is_refused(connection: socket.socket, line: byt
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"\x16\x03\x01\x02\x00",  # TLS, where there is none
+        b"\x16\x03\x01\x02\x00",  # the client begins TLS, which this server does not use
         b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
         b"GET /order/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ROW + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",

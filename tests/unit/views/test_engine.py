@@ -96,7 +96,7 @@ def test_key_runs_return_the_places_of_each_key(parts: list[list[str]], since: i
     assert len(runs.runs) <= 1 + place.bit_length()
 
 
-def test_what_was_used_last_is_kept() -> None:
+def test_the_cache_keeps_what_was_used_last() -> None:
     makes: list[str] = []
 
     def make(name: str) -> str:
@@ -196,7 +196,7 @@ def test_a_tail_that_is_too_large_is_refused(path: Path, monkeypatch: pytest.Mon
         FileEngine(path).view("order").now()
 
 
-def test_rows_are_right_although_nothing_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_right_although_nothing_is_cached(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "GROUPS_BYTES", 0)
     monkeypatch.setattr(row_groups, "FOOTERS_MAX", 0)
     monkeypatch.setattr(tail, "ADDED_ROWS", 1)

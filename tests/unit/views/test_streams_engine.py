@@ -123,7 +123,7 @@ def test_rows_are_those_of_the_last_messages(randoms: random.Random, placed: boo
         assert rows == {key: row for key, row in gets.items() if key >= begin}
 
 
-def test_a_row_is_at_hand_if_all_partitions_are_that_can_have_it() -> None:
+def test_a_row_is_at_hand_if_every_partition_that_can_have_it_is_at_hand() -> None:
     memory, number = Memory(), partition(b"1", PARTITIONS)
     memory.take(record(Op.CREATE, '{"id":1}', None, commit=5, key="1"), number)
     views = [engine(memory, placed=placed).view("order") for placed in (True, False)]
@@ -189,7 +189,7 @@ class RecentlyUsed(Memory):
             messages[key] = messages.pop(key)
 
 
-def test_a_truncate_is_used_later_than_the_rows_before_it() -> None:
+def test_a_truncate_is_not_forgotten_before_earlier_rows() -> None:
     memory = RecentlyUsed()
     keys = [text for text in (f"key {n}" for n in range(99)) if partition(text.encode(), PARTITIONS) == 0]
     view = engine(memory, keys_max=KEPT).view("order")

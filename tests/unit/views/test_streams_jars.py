@@ -11,7 +11,7 @@ from changelog.connectors.views.streams import jars
 from changelog.envelope.errors import ChangelogError
 
 
-def test_a_pom_names_kafka_streams_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pom_names_kafka_streams_and_its_logger(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["views", "pom"]) == 0
     place = "{http://maven.apache.org/POM/4.0.0}"
     dependencies = ET.fromstring(capsys.readouterr().out).iter(f"{place}dependency")

@@ -136,7 +136,7 @@ def refusal(reader: Partitions, offset: int = 0) -> ChangelogError:
     return caught.value
 
 
-def test_own_partitions_are_read_only_if_they_are_here_and_new_enough(instance: Instance) -> None:
+def test_own_partitions_are_read_if_they_are_here_and_new_enough(instance: Instance) -> None:
     own = OwnPartitions(cast(Any, instance.tables))
     assert own.get_batch("order", 0, [b"0001"], at(10)) == [b"x"]
     assert next(iter(own.scan("order", 0, b"", at(10)))) == (b"0000", b"x")

@@ -235,7 +235,7 @@ def test_a_standby_is_complete_up_to_its_own_offsets(cluster: Cluster, tables: T
     until(lambda: reached(tables, "order") == 1, "order is not complete")
     assert standby_reached() is None
     assert tables.complete_s() is None
-    cluster.standby_offsets = {ORDER: 6}  # only the end of a transaction comes after it
+    cluster.standby_offsets = {ORDER: 6}  # after this offset comes only the end of a transaction
     until(lambda: standby_reached() == 1, "the standby is not complete")
     until(lambda: tables.complete_s() == 1.0, "the tables are not complete")
     cluster.ends, cluster.offsets, cluster.messages, cluster.commit = (
@@ -290,7 +290,7 @@ def test_rows_of_a_repartitioned_entity_are_complete_only_in_its_new_topic(
     assert tables.refusal("guest") is None
 
 
-def test_stores_with_their_own_changelogs_are_complete_up_to_the_ends_of_these(cluster: Cluster) -> None:
+def test_a_store_with_its_own_changelog_is_complete_at_the_end_of_that_changelog(cluster: Cluster) -> None:
     """The changelog of a store is a topic from which Kafka Streams can restore the store."""
     changelog = ("app-order-changelog", 0)
     cluster.changelogs, cluster.changelog_ends = {"booking.order": changelog[0]}, {changelog: 2}

@@ -83,7 +83,9 @@ def test_a_store_that_is_closed_while_it_is_read_does_not_look_empty() -> None:
         ("InvalidSessionTimeoutException", "a:1", Kind.PRECONDITION, "the broker does not allow a session of 3600 s;"),
     ],
 )
-def test_an_error_that_stays_ends_kafka_streams(error: str, advertised: str | None, kind: Kind, text: str) -> None:
+def test_an_error_that_would_come_again_ends_kafka_streams(
+    error: str, advertised: str | None, kind: Kind, text: str
+) -> None:
     failed = tables(advertised=advertised)
     assert not failed._again_after(JavaError(f"org.apache.kafka.common.errors.{error}: text"))
     failure = cast(Any, failed)._failure

@@ -25,7 +25,7 @@ from changelog.envelope.key import partition
         ({"cleanup.policy": "compact,delete", "retention.ms": "1000"}, "retention.ms = 1000"),
     ],
 )
-def test_a_topic_that_deletes_messages_is_told_apart(settings: dict[str, str], expected: str | None) -> None:
+def test_a_topic_that_deletes_messages_is_recognized(settings: dict[str, str], expected: str | None) -> None:
     assert loss(TopicState(partitions=1, settings=settings)) == expected
 
 
@@ -48,7 +48,7 @@ def test_topics_of_the_service_keep_the_last_message_of_each_key(profile: Profil
     assert (loss(state) is None) == keeps
 
 
-def test_a_key_is_in_one_partition_if_the_key_chooses_it() -> None:
+def test_a_key_is_in_one_partition_if_it_decides_the_partition() -> None:
     placed = ServedTopic(name="booking.order", key=("id",), partitions=3, is_placed_by_key=True)
     assert placed.partitions_of(b"42") == [partition(b"42", 3)]
     elsewhere = ServedTopic(name="booking.order", key=("id",), partitions=3, is_placed_by_key=False)

@@ -40,8 +40,10 @@ class Clock:
 
 
 class Rows:
-    """A view with one key at hand, and its rows. A reading takes `reading_s`, and raises `error` in the event loop.
-    `reader` is the thread that read last.
+    """A view, and the rows of the view. Only the row of `KEY` is at hand.
+
+    A reading takes `reading_s` seconds on the clock. In the event loop, it raises `error` if there is one. `reader` is
+    the name of the thread that read last.
     """
 
     reached = Completeness(position=None, at_s=None)
@@ -101,7 +103,7 @@ class FileEngine:
 
 
 class KafkaEngine(FileEngine):
-    """Such an engine with the further methods of engines over Kafka."""
+    """The same engine, with the methods that only engines over Kafka have."""
 
     def figures(self) -> None:
         pass
