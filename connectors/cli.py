@@ -39,12 +39,12 @@ COMMANDS = {
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
     "repartition": "give an entity another number of partitions, in a new topic on Kafka",
     "signal": "pause or resume the reading of tables, or cancel repairs",
-    "accept": "let the service continue past a change that it stopped at",
+    "accept": "let the service continue past a change at which it stopped",
     "debezium": "fetch the jars with which a Python program runs a connector of Debezium",
     "drop": "remove what the service created in the database and on Kafka",
 }
-"""The commands with their summaries. Each command is a module of the same name in `changelog.connectors.commands`,
-which is imported only if the command line names the command."""
+"""The commands with their summaries. Each command is a module in `changelog.connectors.commands` that has the command's
+name. A module is imported only if the command line names its command."""
 
 SERVICE = "run"
 """The command that runs the service, which writes a log to standard error."""
@@ -56,8 +56,8 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     sub_parser: "argparse.ArgumentParser | None" = None
-    """The parser of the command that the command line names. An error about a misspelt option suggests an option of
-    this command.
+    """The parser of the command that the command line names. If an option is misspelt, the error may suggest an option
+    of this command.
     """
 
     def error(self, message: str) -> NoReturn:
@@ -65,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{self._meant(message)}; see `{self.prog} --help`\n")
 
     def _meant(self, message: str) -> str:
-        """Returns the end of an error: a suggestion for a misspelt command or option. Empty if there is none."""
+        """Returns the end of a usage error: the command or option that was probably meant, empty if none is similar."""
         names: Sequence[str]
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             names = re.findall(r"[\w-]+", choice[2])
@@ -78,16 +78,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def entry_point() -> int:
-    """Runs the command line of this process, which is ours alone, and returns the exit code."""
+    """Runs the command line of this process, and returns the exit code. The process runs no code that needs pandas."""
     leave_pandas_out()
     return main()
 
 
 def leave_pandas_out() -> None:
-    """Makes imports of pandas fail in this process. Commands do not use pandas.
+    """Makes imports of pandas fail in this process. No command needs pandas, but Arrow would import it.
 
-    If pandas is installed, Arrow imports it to find out whether a value is an object of pandas. This takes 0.2 s of CPU
-    and 37 MiB.
+    Arrow does so to find out whether a value is an object of pandas. The import takes 0.2 s of CPU and 37 MiB.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 
@@ -125,8 +124,8 @@ def _load(name: str) -> Command:
     """Imports the module of a command.
 
     An import makes many objects, and nearly none of them becomes garbage. So Python does not search for garbage during
-    the import, and later searches leave out these objects. Otherwise, searches for garbage would take a quarter of the
-    time of a short command.
+    the import, and later searches leave out these objects. Otherwise, a short command would spend a quarter of its time
+    on searches for garbage.
     """
     module = f"changelog.connectors.commands.{name}"
     is_new, collects = module not in sys.modules, gc.isenabled()

@@ -24,7 +24,7 @@ def own_version() -> str:
 
 
 def installation(extra: str | None = None) -> str:
-    """Returns a hint: the command that installs the wheel of this version, with the optional part `extra`, if any."""
+    """Returns a hint: the command that installs the wheel of this version, and the optional part `extra` if given."""
     extras = "" if extra is None else f"[{extra}]"
     return f'pip install "changelog_publisher-{own_version()}-py3-none-any.whl{extras}" (`make wheel` builds it)'
 
@@ -33,7 +33,7 @@ def installation(extra: str | None = None) -> str:
 def extra_needed(extra: str, message: str) -> Iterator[None]:
     """Raises ChangelogError (USAGE) if the block needs a package of the optional part `extra` that is not installed.
 
-    `message` is the text of the error; in it, the name of the package replaces `{}`.
+    `message` is the text of the error. The name of the package replaces the `{}` in it.
     """
     try:
         yield

@@ -32,7 +32,7 @@ _log = structlog.get_logger("gap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapAtStart:
-    """The gap that keeps the service from starting, with the `error` that a start raises.
+    """The gap that keeps the service from starting. `error` is what a start raises.
 
     The database keeps its log for us because of a hold (`Hold`; in PostgreSQL, the replication slot). `hold_usable`
     says that the source reported the gap when it was opened, before it read anything from the log. Only then may the
@@ -48,7 +48,7 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart |
 
     This function opens the source as the service does, and reads to the end of the database's log, but stores nothing.
     It must read that far, because only the log shows that a publication was missing for a while. If something other
-    than a gap keeps the service from starting, raises that error, a ChangelogError.
+    than a gap keeps the service from starting, raises the ChangelogError that a start would raise.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():

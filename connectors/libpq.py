@@ -1,7 +1,7 @@
 """Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ChangelogError.
 
-The module is used for the source's database and for databases that views are written to. The advice on what to do
-about an error differs between these two uses, so each caller passes its own `Remedies`.
+The source's database and the databases to which views are written both use this module. A person should do something
+else about an error of the one than about an error of the other, so each caller passes its own `Remedies`.
 """
 
 import re
@@ -42,7 +42,7 @@ LOST: Final[Sequence[tuple[str, Kind, None]]] = tuple(
 )
 """Entries of `Remedies.states` for errors after which a retry may succeed: a lost session, or a server that is busy."""
 
-# libpq adds this advice to a refused connection; our hint replaces it.
+# libpq adds this advice to the error of a refused connection. Our hint replaces it.
 _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 
 # A URI, divided as libpq divides it: the first @ ends user and password, unless a / comes earlier.
@@ -52,7 +52,7 @@ _PORT: Final = re.compile(r"\s*[0-9]*\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Two tables that give each error a kind and a hint for a person. In each table, the first entry that fits decides.
+    """Two lists that say which kind and which hint an error gets. In each list, the first entry that fits decides.
 
     An entry of `rejections` begins with a pattern of the server's English text, because libpq shows no error code for a
     refused connection. An entry of `states` begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). `dsn` is the

@@ -10,7 +10,7 @@ from changelog.envelope.errors import ChangelogError
 
 
 def take_lock(file: Path, in_use: Callable[[str], ChangelogError]) -> int:
-    """Locks a file, which is created if it does not exist, and writes this process's id into it.
+    """Locks a file, and writes this process's id into it. Creates the file if it does not exist.
 
     Returns the file's descriptor. The lock is held until the descriptor is closed or the process ends. If another
     process holds the lock, raises the error that `in_use` returns for the text "process 1234". Raises OSError if the

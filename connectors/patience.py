@@ -31,9 +31,9 @@ def _never() -> bool:
 class Patience:
     """How long a connection waits for its server.
 
-    `silence_s` is the longest wait without a byte, in seconds; None means no limit. After such a wait, `excused` is
-    called, which returns whether the server has a good reason to be silent. If it has one, the wait starts again. Once
-    `stopping` returns true, the limit is `stopping_s`.
+    `silence_s` is how many seconds may pass before the next byte arrives; None means no limit. After so long a silence,
+    `excused` is asked whether the server has a good reason to be silent. If the server has one, the wait starts again.
+    Once `stopping` returns true, the limit is `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S
@@ -43,7 +43,7 @@ class Patience:
 
 
 NO_LIMIT = Patience(silence_s=None)
-"""No limit, for statements that may take hours, and that a person runs and can interrupt."""
+"""For statements that may take hours. They need no limit, because a person runs them and can interrupt them."""
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):

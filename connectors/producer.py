@@ -7,10 +7,10 @@
             Event(entity="viewed", id="01JD…", key=("7",), state={"id": 7, "page": 3}, at=datetime.now(UTC))
         ])
 
-An event is something that happened, so it never changes. Its message is a `create` in JSON without `original` and
-without a position; readers derive a position from the message's partition and offset
-(`changelog.envelope.position.at_offset`). The event's id is in `source.id` and in the header `id`. A message with an id
-that a reader has seen before is a repetition.
+An event is something that happened, so it never changes. Its message is a `create` in JSON, and has neither `original`
+nor a position. Readers derive a position from the message's partition and offset
+(`changelog.envelope.position.at_offset`). The event's id is in `source.id` and in the header `id`. If a reader has seen
+the id of a message before, the message is a repetition.
 """
 
 import json
@@ -47,7 +47,7 @@ EVENTS_MAX = 10_000
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0
-"""How many seconds a topic may be unknown before that is an error: a broker learns of a new topic with a delay."""
+"""For how many seconds an unknown topic is asked for again, because brokers learn of a new topic with a delay."""
 
 _NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05
@@ -93,11 +93,11 @@ class ChangelogProducer:
 
     `instance` identifies this process among the processes of the service, and must stay the same after a restart. If
     another process connects with the same `service_name` and `instance`, that process takes over, and this one can
-    publish nothing more. `partitions` maps entities to the expected numbers of partitions; any number is accepted for
-    an entity that is not in it. `client` has options for librdkafka (TLS, SASL), which logs to the logger
-    `changelog.librdkafka` of `logging`. A call to Kafka is retried for at most `timeout_s`.
+    publish nothing more. `partitions` says how many partitions the topic of an entity must have; the topics of other
+    entities may have any number. `client` has options for librdkafka (TLS, SASL). librdkafka logs to the logger
+    `changelog.librdkafka` of Python's `logging`. A call to Kafka is retried for at most `timeout_s` seconds.
 
-    A producer is a context manager. Any thread may call its methods, which run one at a time. The first `publish`
+    A producer is a context manager. Any thread may call its methods; they run one at a time. The first `publish`
     connects. The constructor raises ChangelogError (USAGE) if a name or an option is invalid.
     """
 

@@ -22,7 +22,7 @@ from changelog.envelope.entity import GAPS, TRUNCATE_KEY
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record, Stamp
 
 VALUE_CHARS = 72
-"""The most characters of a value that are shown. A longer value is cut around the first difference."""
+"""How many characters of a value are shown at most. Of a longer value, `cut` keeps a part."""
 
 CONTEXT_CHARS = 16
 """How many characters are shown before the first difference of two long values."""
@@ -39,18 +39,22 @@ MARKS = {
 }
 
 _NOT_JSON = "(not JSON)"
-"""The name under which a row is shown if its text is not JSON. Older versions of this program could store such rows."""
+"""The name before a row's text if the text is not JSON, so that it has no attributes. Older versions of this program
+could store such rows."""
 
 
 class RenderChange(Protocol):
-    """A function that returns one change for printing, such as `record`."""
+    """A function such as `record`, which returns what is printed for one change."""
 
     def __call__(self, change: Record, /, *, subject: bool) -> ConsoleRenderable: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedValue:
-    """One attribute that a change touched: its JSON text before and after the change, MISSING if there was none."""
+    """One attribute that differs between the row before a change and the row after it.
+
+    `before` and `after` are the attribute's JSON texts in these two rows, MISSING if a row does not have the attribute.
+    """
 
     name: str
     before: str | Missing
@@ -80,9 +84,9 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def changes(envelope: Envelope) -> list[ChangedValue]:
-    """Returns the attributes whose JSON differs between original and current, in the order of the table's columns.
+    """Returns the attributes that differ between the row before a change and the row after it, in the table's order.
 
-    Leaves out attributes that are unavailable in the original or in the current row.
+    Leaves out attributes that are unavailable in one of the two rows.
     """
     source = envelope.provenance.source
     unavailable = {*source.unavailable, *source.unavailable_original}
@@ -106,7 +110,7 @@ def json_texts(state: Raw | Missing | None) -> dict[str, str]:
 
 
 def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
-    """Returns one change for printing: a line with the time, the kind of change and its author, and the attributes.
+    """Returns what is printed for one change: a line with its time, kind and author, and then the attributes.
 
     If `subject` is True, the line also has the entity and the key.
     """
@@ -114,7 +118,7 @@ def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
 
 
 def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> ConsoleRenderable:
-    """Returns one change for printing, like `record`, but with `lines` instead of the change's attributes."""
+    """Returns what is printed for one change, like `record`, but with `lines` instead of the change's attributes."""
     source = change.envelope.provenance.source
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
@@ -129,9 +133,9 @@ def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> Cons
 
 
 def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
-    """Yields all changes of one key for printing. Between two changes, yields the time that passed between them.
+    """Yields what is printed for the changes of one key, and between two changes the time that passed between them.
 
-    If the row had another key before it moved to `key`, its changes under the other key are shown with that key.
+    If the row had another key before it moved to `key`, the line of a change under the other key names that other key.
     `render` renders one change.
     """
     earlier: datetime | None = None
@@ -182,7 +186,7 @@ class RestorationBar:
         self._most = 0
 
     def update(self, left: int) -> None:
-        """Shows how much is left to restore: `left` out of the largest `left` so far. Any unit will do.
+        """Shows how much is left to restore, compared with the largest `left` of all calls so far. Any unit will do.
 
         Shows no bar until `left` is above 0 for the first time.
         """
@@ -244,8 +248,10 @@ def size(nbytes: int) -> str:
 
 
 def cut(*texts: str) -> list[str]:
-    """Returns the texts, short enough for one line: if one is longer than VALUE_CHARS, cuts all around their first
-    difference.
+    """Returns the texts, short enough for one line.
+
+    If one of them is longer than VALUE_CHARS, all are cut, and keep the part around their first difference. One text
+    alone keeps its beginning.
     """
     if all(len(text) <= VALUE_CHARS for text in texts):
         return list(texts)

@@ -20,7 +20,7 @@ def safe(text: str) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """Returns `text` with the same characters escaped, except for the newlines between its lines."""
+    """Escapes the characters that `safe` escapes, except for the newlines between lines."""
     return "\n".join(map(safe, text.split("\n")))
 
 

@@ -33,7 +33,10 @@ def moment_of(name: str, value: When | None) -> Moment | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeChoice:
-    """Which changes to return. A condition that is None selects all changes; `since` and `until` are both included."""
+    """Which changes to return: those that meet all conditions that are not None.
+
+    Changes at `since` and at `until` are included.
+    """
 
     since: Moment | None = None
     until: Moment | None = None

@@ -1,4 +1,4 @@
-"""`changelog accept`: decides what the service does with a change that it stopped at, so that it can continue."""
+"""`changelog accept`: decides what the service does with a change at which it stopped, so that it can continue."""
 
 import argparse
 import os
@@ -81,7 +81,7 @@ def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
         raise ChangelogError(
             Kind.USAGE,
             f"the changelog is past this position already, at {checkpoint.position}",
-            hint="take the position from the error that the service stopped with",
+            hint="take the position from the error with which the service stopped",
             position=position,
         )
     if checkpoint.stop is None:
