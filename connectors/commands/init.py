@@ -211,7 +211,7 @@ def config_text(
 ) -> str:
     """Returns a configuration that publishes every table with a usable key, and has the other tables as comments.
 
-    With this configuration, the service publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
+    The sink of this configuration is Kafka if `bootstrap_servers` are given, otherwise files.
     """
     section = DSN.format(kind=_toml(source.kind), variable=DSN_VARIABLE)
     return _config_text(name, section, _entities(tables, source.home), bootstrap_servers)
@@ -231,7 +231,7 @@ def _no_types(_table: TableName) -> Mapping[str, str]:
 def _entities(
     tables: Sequence[TableInfo], home: str, types: Callable[[TableName], Mapping[str, str]] = _no_types
 ) -> Iterator[str]:
-    """Yields the section of each table. `types` returns, for a table, the column types that its section declares."""
+    """Yields each table's section of the configuration. `types` returns the column types that a section declares."""
     used_names: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
@@ -272,7 +272,7 @@ def _free(name: str, used_names: set[str]) -> str:
 def _toml(value: object) -> str:
     """Returns a string, or a list of strings, as TOML.
 
-    Their JSON form is also valid TOML, except for an unescaped DEL character, which `safe` escapes.
+    Their JSON form is also valid TOML, except for a DEL character: JSON does not escape it, so `safe` does.
     """
     return safe(json.dumps(value, ensure_ascii=False))
 

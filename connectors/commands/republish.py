@@ -16,7 +16,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import divide
 
 KEYS_FILE = "keys.jsonl"
-"""The file beside a drift report that has a line of JSON for each key that drifted."""
+"""The name of a file beside a drift report. The file has a line of JSON for each key that drifted."""
 
 
 Shape = TypeVar("Shape")

@@ -23,8 +23,8 @@ from changelog.envelope.model import Record
 
 FRESH_S = 2.0
 COUNTS_FRESH_S = 30.0
-"""How long counts of messages count as fresh, in seconds: longer than other facts, because counting reads a column of
-the whole changelog.
+"""For how many seconds a page shows numbers of messages before they are counted again. Other facts are read again
+sooner, because counting reads a column of the whole changelog.
 """
 
 SHARES_FRESH_S = 10.0
@@ -72,7 +72,7 @@ class Site:
 
 
 def open_site(config: Config, *, stopping: Callable[[], bool]) -> Site:
-    """Returns the site of a configuration. Raises ChangelogError (USAGE) if the changelog is not in our envelope."""
+    """Returns the site of a configuration. Raises ChangelogError (USAGE) if messages have an envelope other than ours."""
     refuse_other_envelope(config, "`changelog console`")
     log = open_log(config)
     return Site(

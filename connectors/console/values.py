@@ -12,8 +12,8 @@ from changelog.connectors.terminal import safe
 from changelog.envelope.model import Missing
 
 TEXT_CHARS = 240
-"""The most characters of a value on a page. A longer value is cut around its first difference from the value to which
-it is compared.
+"""How many characters of a value a page shows at most. If the value is compared with another one, the part around their
+first difference is shown, otherwise its beginning.
 """
 
 CONTEXT_CHARS = 40
@@ -47,7 +47,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a text, and whether it differs from the text that it is compared with."""
+    """A part of a text, and whether this part differs from the text with which the whole is compared."""
 
     text: str
     differs: bool

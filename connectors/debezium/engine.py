@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 LOGGER = logging.getLogger("changelog.debezium")
 
 READ_S = 60.0
-"""How long one wait for events lasts, in seconds. No result depends on it."""
+"""How long one wait for events lasts at most, in seconds. No result depends on this number."""
 
 Handler = Callable[[Sequence[ChangeEvent]], object]
 Value = str | int | float | bool
@@ -30,8 +30,8 @@ class DebeziumEngine:
     `config` has the connector's properties, as Debezium documents them. `store` keeps the position at which the
     connector continues. `jars` is a folder with Debezium's jars; the default is the folder that `changelog debezium
     install` fills. `heap_mib` is the size of Java's heap. While the handler works, Debezium sends at most
-    `in_flight_bytes` of further events. Debezium's log goes to the logger `changelog.debezium`. Raises ChangelogError
-    (USAGE) if the value of a property is not a str, a number or a bool.
+    `in_flight_bytes` of further events. Debezium's log goes to the logger `changelog.debezium`. The constructor raises
+    ChangelogError (USAGE) if the value of a property is not a str, a number or a bool.
     """
 
     def __init__(

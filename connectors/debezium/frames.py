@@ -46,7 +46,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 PROTOCOL = 1
 
 BODY_BYTES_MAX = 1 << 30
-"""The most bytes in a frame. Debezium's own limits and its heap are far smaller, so a longer frame is damaged."""
+"""How many bytes the body of a frame has at most. Debezium's own limits and its heap are far smaller, so a longer frame
+is damaged."""
 
 _HEADER = struct.Struct("<IB3x")
 _DEFINITION = struct.Struct("<IB3x")

@@ -74,8 +74,8 @@ class Ending:
 
 
 Sequel = Callable[[Ending], Mapping[str, str]]
-"""Adds a part at the end of the demo. Returns, by path, a description of each file that this part left in the folder.
-"""
+"""Adds a part at the end of the demo. Returns a description of each file that this part left in the folder, by the
+file's path."""
 
 
 def run(

@@ -1,4 +1,4 @@
-"""`changelog schemas accept`: lets the service continue past a change of columns that it stopped at."""
+"""`changelog schemas accept`: accepts a change of columns at which the service stopped, so that it can continue."""
 
 import argparse
 import os

@@ -64,7 +64,7 @@ class Hits:
 def search(site: Site, request: Request) -> Page | Redirect:
     """Finds what a person typed: a key, the beginning of a key, or an entity and a key, such as `order 42`.
 
-    If exactly one row has this key, sends the browser to its page.
+    If exactly one row has this key, sends the browser to the page of this row.
     """
     words = request.query_params.get("q", "").strip()
     entity_name = request.query_params.get("entity", "")
