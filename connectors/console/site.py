@@ -72,7 +72,7 @@ class Site:
 
 
 def open_site(config: Config, *, stopping: Callable[[], bool]) -> Site:
-    """Returns the site of a configuration. Raises ChangelogError (USAGE) if messages have an envelope other than ours."""
+    """Returns the site of a configuration. Raises ChangelogError (USAGE) if messages do not have our envelope."""
     refuse_other_envelope(config, "`changelog console`")
     log = open_log(config)
     return Site(

@@ -209,9 +209,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Yields alterations for columns whose type, for example a composite type, was altered by the migration.
+        """Yields an alteration for each column that the migration did not alter itself, but whose type it altered.
 
-        The migration did not alter these columns themselves, but their values differ now.
+        An example is a column of a composite type. Its values differ now.
         """
         altered_names = {alteration.name for alteration in self.alterations}
         for change in changes:
@@ -222,9 +222,9 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Returns how an alteration changes published values without a change in the log.
+        """Returns a text that says how an alteration changes published values although the log has no change of them.
 
-        Returns None if it changes none, or if the service will read the altered column again.
+        Returns None if the alteration changes no such values, or if the service will read the altered column again.
         """
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None

@@ -1,4 +1,7 @@
-"""The engine over files: folds the changes of a key, the newest first, as far back as its state needs."""
+"""The engine over files. It makes the state of a key from the key's changes, and reads only as many of them as needed.
+
+It reads the newest change first.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
