@@ -13,7 +13,7 @@ class Session(Protocol):
     """A session with the database. Each statement is a transaction of its own, except in the body of `stamped`."""
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Runs one statement and returns its rows. `%s` and `%(name)s` stand for parameters, and `%%` stands for `%`."""
+        """Runs one statement and returns its rows. `%s` and `%(name)s` stand for parameters, and `%%` for one `%`."""
 
     def stamped(self, stamp: Stamp) -> AbstractContextManager[None]:
         """Runs the body in one transaction with this stamp, which says who makes the changes, and commits it."""

@@ -133,8 +133,8 @@ class Api:
     ) -> Response:
         """Returns the answer about the view that a request names.
 
-        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It returns a key, if any,
-        and the function that makes the answer. Both functions are called in a thread if they may read files.
+        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It returns a key, or
+        None, and the function that makes the answer. Both functions are called in a thread if they may read files.
         """
         name, parameters, began_s = request.path_params["view"], _parameters(request), time.monotonic()
 

@@ -27,7 +27,7 @@ _FRESHNESS: Final = [
         "name": "stale",
         "in": "query",
         "schema": {"type": "string", "enum": ["allowed"]},
-        "description": "A standby may answer instead of the instance that has the rows. Headers say how new its copy is.",
+        "description": "A standby may answer if the instance that has the rows does not. Headers say how new they are.",
     },
 ]
 _RANGE: Final = [

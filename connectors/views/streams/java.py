@@ -50,8 +50,8 @@ _QUIET_LOGGERS = (
 
 
 def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, libraries: Path | None = None) -> None:
-    """Starts the virtual machine that belongs to `program`, the path of `java`, with the jars of a folder. RocksDB keeps
-    a copy of its library in the folder `libraries`. `has_rows` says whether the rows are in Java's heap.
+    """Starts the virtual machine of `program`, the path of `java`, with the jars of a folder. RocksDB keeps a copy of
+    its library in the folder `libraries`. `has_rows` says whether the rows are in Java's heap.
 
     Does nothing if a virtual machine runs already: a process has only one. Raises ChangelogError (PRECONDITION) if it
     does not start.
