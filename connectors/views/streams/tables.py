@@ -46,7 +46,7 @@ FETCH_BYTES: Final = 16 << 20
 """How many bytes a consumer fetches at once at most."""
 
 REQUEST_BYTES: Final = 32 << 20
-"""How many bytes may be sent to the changelog of a store at once. The broker applies the limit of the topic, too."""
+"""How many bytes may be sent to the changelog of a store at once. One message may be as large as in the topic."""
 
 BATCH_BYTES: Final = 512 << 10
 """How many bytes a batch for a changelog may have. With Kafka's default, 16 KiB, the broker would get many batches."""
@@ -120,8 +120,8 @@ class TablesSettings:
             "num.standby.replicas": str(self.standbys),
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "none" if self.services.names else "all",
-            # With "at least once", a process that hung could write old rows to a changelog after its successor. "Exactly
-            # once" can empty stores whose changelog is an entity's topic (KAFKA-20416), and nothing is written to these.
+            # "At least once" would let a process that hung write old rows to a changelog after its successor. "Exactly
+            # once" can empty a store whose changelog is an entity's topic (KAFKA-20416); nothing is written to such one.
             "processing.guarantee": "exactly_once_v2" if self.services.names else "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
             "main.consumer.isolation.level": "read_committed",
@@ -234,7 +234,7 @@ class KafkaTables:
         return self._settings.topics[table], partition
 
     def has_at_hand(self, table: str, partition: int, need: Need) -> bool:
-        """Returns whether no partition moves to another instance, and one here is known to have what `need` describes."""
+        """Returns whether no partition is moving, and a partition here is known to have what `need` describes."""
         return self._state == "RUNNING" and self._placement.has_at_hand(self.part(table, partition), need)
 
     def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
