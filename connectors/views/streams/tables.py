@@ -121,7 +121,7 @@ class TablesSettings:
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "none" if self.services.names else "all",
             # "At least once" would let a process that hung write old rows to a changelog after its successor. "Exactly
-            # once" can empty a store whose changelog is an entity's topic (KAFKA-20416); nothing is written to such one.
+            # once" can empty a store that is restored from an entity's topic (KAFKA-20416); nothing is written there.
             "processing.guarantee": "exactly_once_v2" if self.services.names else "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
             "main.consumer.isolation.level": "read_committed",
