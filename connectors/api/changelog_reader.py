@@ -1,4 +1,4 @@
-"""Defines `ChangelogReader`, the object that `changelog.open` returns: it reads changes, tables and histories."""
+"""Defines `ChangelogReader`, which `changelog.open` returns. It reads changes, and makes Arrow tables of rows."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -55,8 +55,8 @@ class ChangelogReader:
     def position(self) -> Position | None:
         """Returns the position up to which the changelog is complete now.
 
-        None if the changelog is empty, or if no checkpoint says where it ends: an archive of topics has no checkpoint,
-        and topics have none if no service writes to them.
+        Returns None if the changelog is empty, or if it has no checkpoint, so that its end is not known. An archive of
+        topics has no checkpoint, and topics have none if no service writes to them.
         """
         checkpoint = self._log.checkpoint()
         return None if checkpoint is None else checkpoint.reached
@@ -75,10 +75,10 @@ class ChangelogReader:
 
         Changes at `since` and at `until` are included. `service` and `identifier`, if given, select the changes whose
         stamp names this service and this identifier. From a file log or an archive, the changes come in the order of
-        their positions. From Kafka, only the changes of one partition do, or all changes if `key` is given. Holds
-        a few thousand changes in memory. Errors are raised when the caller takes the first change, not by the call
-        itself. A file log and an archive read fewer files if `entity`, `key` or `identifier` is given, or if `since` is
-        a position.
+        their positions. From Kafka, the changes of one partition come in this order, but changes of different
+        partitions do not, unless `key` is given. Holds a few thousand changes in memory. Errors are raised when the
+        caller takes the first change, not by the call itself. A file log and an archive read fewer files if `entity`,
+        `key` or `identifier` is given, or if `since` is a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),
@@ -136,7 +136,7 @@ class ChangelogReader:
         return history_table(records)
 
     def blame(self, entity: str, key: Key, *, at: When | None = None) -> pa.Table:
-        """Returns an Arrow table with the attributes that a row has, or had at the moment `at`, and who set each.
+        """Returns an Arrow table that says who set each attribute that a row has now, or had at the moment `at`.
 
         An attribute is a column, or a value inside a json column. In the table, `path` is the attribute's JSON Pointer
         (RFC 6901), such as `/address/street`. `value` is the JSON text of its value. `before` is the JSON text of its

@@ -57,7 +57,7 @@ def _columns(log: Log, entity: str, until: Position | None) -> Sequence[Column]:
         ]
     if records:
         message = (
-            f"the entity {entity} has no columns at {until}: its first columns are those at {position_of(records[0])}"
+            f"the entity {entity} has no columns at {until}: its columns are known from {position_of(records[0])} on"
         )
         raise ChangelogError(Kind.USAGE, message)
     for _ in log.read_together([entity]):

@@ -115,7 +115,7 @@ def clock_finding(ahead_s: float) -> Finding:
         status="warn",
         message=f"the database's clock is {show.duration(timedelta(seconds=abs(ahead_s)))} "
         f"{'ahead of' if ahead_s > 0 else 'behind'} this machine's",
-        hint="set both by NTP: the times of commits, and of messages on Kafka, come from the database's clock",
+        hint="set both clocks by NTP: the times of commits, and of messages on Kafka, come from the database's clock",
     )
 
 

@@ -71,7 +71,7 @@ def show_console(file: Path) -> None:
                 with suppress(KeyboardInterrupt):
                     serving.run()
             else:
-                say("It is closed again, because this is not a terminal, so Ctrl-C could not end it.")
+                say("The console is closed again: this is not a terminal, so Ctrl-C could not end the console.")
     except ChangelogError as error:
         if error.kind is not Kind.USAGE:
             raise

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to republish the keys, and waits until it has done so. For each named key that the table lacks,
+    """Asks the service to republish the keys, and waits until this is done. For each named key that the table lacks,
     the service publishes a delete.
     """
     settings = config.load(arguments.config, os.environ)

@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Runs the service until a signal or an error stops it. With `--over-gap` but not `--yes`, may only show a gap."""
+    """Runs the service until a signal or an error stops it.
+
+    With `--over-gap`, shows the gap. Then runs the service only if there is a gap and `--yes` is given.
+    """
     gc.set_threshold(COLLECT_EVERY)
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
     settings = config.load(arguments.config, os.environ)

@@ -1,4 +1,4 @@
-"""`changelog status`: prints how far the changelog is, and what the service waits for."""
+"""`changelog status`: prints how far the changelog reaches, and what the service waits for."""
 
 import argparse
 import os

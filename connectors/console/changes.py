@@ -146,7 +146,7 @@ _Touched = tuple[str, str | Missing, str | Missing]
 
 
 def _touched(envelope: Envelope) -> Iterator[_Touched]:
-    """Yields the attributes that a change touched; if the original is not known, all attributes of the new row."""
+    """Yields the attributes that a change touched; all attributes of the new row if the earlier row is not known."""
     if _lacks_original(envelope):
         for name, text in show.json_texts(envelope.current).items():
             yield pointer_of(name), MISSING, text

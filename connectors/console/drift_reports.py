@@ -46,7 +46,7 @@ class DriftedSample(_Member, frozen=True, kw_only=True):
 
 
 class EntityComparison(_Member, frozen=True, kw_only=True):
-    """The result for one entity."""
+    """The result of comparing one entity with its table."""
 
     verdict: str
     why: str | None

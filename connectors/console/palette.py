@@ -30,11 +30,11 @@ class Palette:
         self._numbers: dict[str, int] = {}
 
     def kind(self, entity: str, stamp: Stamp) -> StampKind:
-        """Returns who wrote the stamp of a change of an entity."""
+        """Returns who wrote `stamp`, which is on a change of the entity."""
         return kind_of(stamp, self._default_of(entity))
 
     def colour(self, entity: str, stamp: Stamp) -> str:
-        """Returns the CSS class of the service whose change of an entity has this stamp."""
+        """Returns the CSS class of the service that `stamp` names. The stamp is on a change of the entity."""
         return self.colour_of(stamp.service_name, self.kind(entity, stamp))
 
     def colour_of(self, service: str, kind: StampKind) -> str:

@@ -40,10 +40,10 @@ NEWEST = 12
 class Site:
     """The data that pages show, and functions that read it.
 
-    `status` is the state that `changelog status` prints, without the numbers of messages and without the shares of
-    stamps. The numbers of messages are in `counts` (see `Log.counts`). `shares` says who stamped the newest changes.
-    `newest` are the newest changes, and `gaps` the rows that record where changes were lost. `palette` has the colours
-    of services. `stopping` returns whether the console is ending, so that live views end, too.
+    `status` is the state that `changelog status` prints, except for what `counts` and `shares` have. `counts` has the
+    numbers of messages (`Log.counts`), and `shares` says who stamped the newest changes. `newest` are the newest
+    changes, and `gaps` the rows that record where changes were lost. `palette` has the colours of services. `stopping`
+    returns whether the console is ending, so that live views end, too.
     """
 
     config: Config

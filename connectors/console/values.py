@@ -30,8 +30,8 @@ class Value:
     """A value of an attribute, as a page shows it.
 
     `text` is the JSON text, cut to `TEXT_CHARS`; control characters, and characters that change the reading direction,
-    are escaped. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is its length. An *absent*
-    value does not exist; an *unavailable* one exists, but the changelog does not know it.
+    are escaped. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is the length of the whole
+    value. An *absent* value does not exist; an *unavailable* one exists, but the changelog does not know it.
     """
 
     kind: ValueKind

@@ -1,4 +1,4 @@
-"""Turns the batches of records that the Debezium process sends into single events."""
+"""Makes single events of the batches of records that the Debezium process sends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

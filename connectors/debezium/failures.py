@@ -120,7 +120,7 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 
 
 def _message(causes: Sequence[Cause]) -> str:
-    """Returns the root cause's message, after that of the exception around the root cause if this one says more."""
+    """Returns the root cause's message. If the exception around the root cause says more, this comes first."""
     messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
     root = messages.pop() or causes[-1].name.rpartition(".")[2]
     outer = [message.rstrip(":") for message in messages if message and not _WRAPPER.match(message)]

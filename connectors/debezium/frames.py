@@ -126,7 +126,7 @@ class ByteStrings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """Records of the engine, in its order. `last` is the number of the last one; a process counts its records from 1.
+    """Records in the order of the engine. `last` is the number of the last one; a process counts its records from 1.
 
     `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions. `topic_names`,
     `partition_texts` and `schemas` have the contents of these definitions. `partition_texts` are JSON with sorted
