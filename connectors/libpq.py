@@ -1,7 +1,7 @@
 """Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ChangelogError.
 
-The source's database and the databases to which views are written both use this module. A person should do something
-else about an error of the one than about an error of the other, so each caller passes its own `Remedies`.
+The module is for the source's database, and for databases to which views are written. What a person should do about an
+error differs between the two, so each caller passes its own `Remedies`.
 """
 
 import re

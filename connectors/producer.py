@@ -43,7 +43,7 @@ CONNECTOR: Final = "producer"
 """The value of `source.connector` in the messages of events."""
 
 EVENTS_MAX = 10_000
-"""The most events that one call of `publish` accepts."""
+"""How many events one call of `publish` accepts at most."""
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0

@@ -92,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debezium-servers", metavar="HOST:PORT,…", help="with --debezium, the brokers of the topics")
     parser.add_argument("--registry", metavar="URL", help="with --debezium, the schema registry, if events are in Avro")
     parser.add_argument("--name", help="the name of the changelog; default: the name of the database")
-    parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables that match a pattern such as 'public.*'")
+    parser.add_argument(
+        "--tables", nargs="+", metavar="PATTERN", help="only tables that match a pattern such as 'public.*'"
+    )
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="with --sink kafka, the brokers")
     parser.add_argument("--force", action="store_true", help="overwrite an existing configuration")
@@ -139,7 +141,9 @@ def execute(arguments: argparse.Namespace) -> int:
     tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
         raise ChangelogError(
-            Kind.USAGE, f"no table of the database {database} matches {' '.join(patterns)}", hint="choose tables with --tables"
+            Kind.USAGE,
+            f"no table of the database {database} matches {' '.join(patterns)}",
+            hint="choose tables with --tables",
         )
     if script := _script(arguments):
         script_tables = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)

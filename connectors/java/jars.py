@@ -16,7 +16,7 @@ MANIFEST = "changelog-jars.json"
 """The file with the names and sizes of the jars that `install` put into a folder. It is written last."""
 
 LOGGING = "org.slf4j:slf4j-jdk14:1.7.36"
-"""The binding of slf4j by which the log of a library in Java becomes ours."""
+"""With this binding of slf4j, Java libraries log through `java.util.logging`, and a handler there sends us the lines."""
 
 _PLUGIN = "3.8.1"
 

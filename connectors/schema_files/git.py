@@ -95,7 +95,7 @@ class Repository:
             ) from None
 
     def tree(self, commit: str) -> dict[str, str]:
-        """Returns the schema files of a commit: a mapping of the path to the id of the content."""
+        """Returns the schema files of a commit: the id of each file's content, by the file's path."""
         blobs = {}
         for entry in self._git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
             attributes, _, path = entry.partition("\t")

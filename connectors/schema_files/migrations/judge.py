@@ -46,7 +46,8 @@ class Judge:
 
     `file` is the schema in the entity's file, None if there is no file. `versions` are the schema's versions in the
     changelog, as pairs of a label and a schema. `entity` is the entity before the migration. `alterations` are what the
-    migration did to the entity's table; `effects` are what it did to all watched tables.
+    migration did to the entity's table; `effects` are what it did to all watched tables. `before` and `after` are the
+    states of the database before and after the migration.
     """
 
     settings: Config
@@ -211,7 +212,7 @@ class Judge:
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
         """Yields an alteration for each column that the migration did not alter itself, but whose type it altered.
 
-        An example is a column of a composite type. Its values differ now.
+        An example is a column of a composite type. The values of such a column differ now.
         """
         altered_names = {alteration.name for alteration in self.alterations}
         for change in changes:
