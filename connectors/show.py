@@ -39,8 +39,8 @@ MARKS = {
 }
 
 _NOT_JSON = "(not JSON)"
-"""The name before a row's text if the text is not JSON, so that it has no attributes. Older versions of this program
-could store such rows."""
+"""What is shown as the name of an attribute if a row's text is not JSON. Its value is the whole text. Older versions of
+this program could store such rows."""
 
 
 class RenderChange(Protocol):

@@ -16,7 +16,7 @@ MANIFEST = "changelog-jars.json"
 """The file with the names and sizes of the jars that `install` put into a folder. It is written last."""
 
 LOGGING = "org.slf4j:slf4j-jdk14:1.7.36"
-"""With this binding of slf4j, Java libraries log through `java.util.logging`, and a handler there sends us the lines."""
+"""With this binding of slf4j, Java libraries log through `java.util.logging`, and a handler of ours takes the lines."""
 
 _PLUGIN = "3.8.1"
 

@@ -62,7 +62,7 @@ def _ports() -> Iterator[int]:
 
 
 def identity() -> tuple[int | None, int | None]:
-    """Returns the ids of the user and of the group as which servers run.
+    """Returns the ids of the user and of the group under which servers run.
 
     If the caller is root, the ids are those of the system's user `nobody`. Otherwise both are None, and servers run as
     the same user as the caller.
@@ -74,7 +74,7 @@ def identity() -> tuple[int | None, int | None]:
 
 
 def give_away(folder: Path) -> None:
-    """Changes the owner of `folder` to the user as whom servers run."""
+    """Changes the owner of `folder` to the user under which servers run."""
     user, group = identity()
     if user is not None and group is not None:
         os.chown(folder, user, group)
@@ -82,7 +82,7 @@ def give_away(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
-    """Makes a temporary folder that belongs to the user as whom servers run, and deletes the folder afterwards.
+    """Makes a temporary folder that belongs to the user under which servers run, and deletes the folder afterwards.
 
     The folder is made in `parent`, by default where temporary files are.
     """

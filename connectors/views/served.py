@@ -16,8 +16,8 @@ from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.schemas.types import Struct
 
 INSTANCES: Final = "/.instance/1"
-"""The address at which an instance answers other instances: processes that serve the same views. It contains the
-version of their questions. No view has this name.
+"""The address at which an instance answers other instances: processes that serve the same views. The address contains
+the version of the questions. No view has this name.
 """
 
 

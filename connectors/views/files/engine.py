@@ -1,7 +1,4 @@
-"""The engine over files. It makes the state of a key from the key's changes, and reads only as many of them as needed.
-
-It reads the newest change first.
-"""
+"""The engine over files. It makes the state of a key from the key's newest changes, as many as the state needs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

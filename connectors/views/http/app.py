@@ -53,8 +53,8 @@ READERS = 4
 """How many threads read files; other requests wait."""
 
 STREAMS_READERS = 32
-"""How many threads read rows over Kafka that are not at hand. There are more of them, because each may wait for another
-instance. Meanwhile, requests for other partitions go on.
+"""How many threads read rows that are not at hand, if the changelog is on Kafka. There are more than `READERS`, because
+each thread may wait for another instance, while requests for other partitions go on.
 """
 
 SURFACE = Surface(

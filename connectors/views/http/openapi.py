@@ -27,7 +27,7 @@ _FRESHNESS: Final = [
         "name": "stale",
         "in": "query",
         "schema": {"type": "string", "enum": ["allowed"]},
-        "description": "A standby may answer if the instance that has the rows does not. Headers say how new they are.",
+        "description": "A standby may answer if the instance with the rows does not; headers say how new its rows are.",
     },
 ]
 _RANGE: Final = [

@@ -1,4 +1,4 @@
-"""Makes a request wait until the states are as new as it asks for."""
+"""Makes a request wait until the states are as new as the request demands."""
 
 import asyncio
 import time
@@ -92,7 +92,7 @@ class Waiting:
     """Makes requests wait: for at most `wait_s` seconds, and no longer once `stopping` returns True.
 
     `stopping` returns True when the server is about to end. `readers` are the threads that read. `pace` says when the
-    event loop may read instead; if it is None, it may never do so.
+    event loop may read instead; if `pace` is None, only threads read.
     """
 
     readers: Executor

@@ -74,7 +74,7 @@ class Claim:
         self._unstored: tuple[float, float] | None = None
 
     def running(self, complete_at_s: float) -> None:
-        """Records that the running tables have all messages before a time.
+        """Notes that the running tables have all messages before a time.
 
         The stores on disk have these messages only after every checkpoint has been written again. So the time is stored
         only by a later call. Raises ChangelogError (STORAGE).
@@ -95,7 +95,7 @@ class Claim:
         return size
 
     def stored(self, complete_at_s: float) -> None:
-        """Records that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
+        """Notes that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
         with _storing(self._path):
             self._marker.complete_at_s = max(self._marker.complete_at_s, complete_at_s)
             _write(self._path / _MARKER, self._marker)

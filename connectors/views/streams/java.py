@@ -35,8 +35,8 @@ several times as often while changes are applied, and rows cannot be read during
 """
 
 NICENESS: Final = 5
-"""By how much the priority of the threads that apply changes is lower, so that requests for rows do not wait for a
-core. Beside one other busy thread, these threads still get a quarter of a core.
+"""By how much the priority of the threads that apply changes is lower than that of other threads, so that requests for
+rows do not wait for a core. Beside one other busy thread, a thread that applies changes still gets a quarter of a core.
 """
 
 _PAUSE_MS = 5
@@ -114,7 +114,7 @@ class Threads(threading.local):
         self._end = _ThreadEnd()
 
     def enter(self) -> None:
-        """Records that this thread calls Java. The constructor, which runs once in each thread, already does this."""
+        """Notes that this thread calls Java. The constructor, which runs once in each thread, already does this."""
 
 
 class _ThreadEnd:
@@ -151,8 +151,8 @@ def _library(java: str) -> str:
 
 
 def _take_log() -> None:
-    """Sends the lines of Java's log to ours. Java gets a handler that prints nothing, with a filter that logs each
-    record here.
+    """Sends the lines of Java's log to our log. Java gets a handler that prints nothing. The handler's filter logs each
+    line here.
     """
     util_logging = jpype.JPackage("java").util.logging
 

@@ -74,8 +74,8 @@ class _Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Goal:
-    """The offsets at which tables are complete up to a checkpoint. `at_s` is when Kafka was asked for them, on the
-    clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete at these offsets.
+    """The offsets that tables must reach to be complete up to a checkpoint. `at_s` is when Kafka was asked for them, on
+    the clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete even then.
     """
 
     checkpoint: bytes
@@ -317,7 +317,7 @@ class _Track:
         return False
 
     def _is_empty(self, part: Part, span: range) -> bool:
-        """Returns whether a span of offsets has no committed message. Stops reading at the first one."""
+        """Returns whether a span of offsets has no committed message. Stops reading at the first such message."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))
 

@@ -238,9 +238,9 @@ class KafkaTables:
         return self._state == "RUNNING" and self._placement.has_at_hand(self.part(table, partition), need)
 
     def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
-        """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        if it is a tombstone. The table must have what `need` describes; with None, it may be the table of a standby.
-        Raises RestoringError if the table does not have this after a moment.
+        """Reads keys in this order, and returns the last message of each in a partition; None if there is none, or if
+        it is a tombstone. The table must have what `need` describes; if `need` is None, it may be that of a standby.
+        Raises RestoringError if the table still lacks this after a moment.
         """
         with self._asking(table):
             store = self._store_with(table, partition, need)
@@ -322,7 +322,7 @@ class KafkaTables:
         return store
 
     def _store_with(self, table: str, partition: int, need: Need | None) -> Any:
-        """Returns a store of the partition that has what `need` describes; with None, it may be that of a standby."""
+        """Returns a store of the partition that has what `need` describes; if that is None, maybe a standby's store."""
         if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
         return self._store(table, partition, standby_too=need is None)

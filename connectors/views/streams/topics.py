@@ -95,7 +95,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     states = _states(admin, topics.values())
     lossy = {entity: text for entity, name in topics.items() if name in states and (text := loss(states[name]))}
     for entity, text in lossy.items():
-        message = f"topic {topics[entity]} deletes messages ({text}), so it lacks rows that did not change since"
+        message = f"topic {topics[entity]} deletes messages ({text}), so it lacks rows that have not changed lately"
         if declared or len(lossy) == len(topics):
             hint = 'serve its archive (--archive FOLDER), or set cleanup.policy = "compact" and rebuild the entity'
             raise ChangelogError(Kind.PRECONDITION, message, hint=hint)
@@ -125,8 +125,8 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
 def ensure_changelog(
     client: Client, name: str, served: ServedTopic, *, create: bool, replication_factor: int | None
 ) -> tuple[str, float]:
-    """Creates the changelog of a store, the topic from which Kafka Streams restores it, unless this exists. The store's
-    rows come from the topic `served`. Returns the changelog's id, and for how many seconds it keeps a tombstone at
+    """Creates the changelog of a store if there is none: the topic from which Kafka Streams restores the store. The
+    store's rows come from the topic `served`. Returns the changelog's id, and how many seconds it keeps a tombstone at
     least.
 
     Raises ChangelogError: PRECONDITION if rows of the topic can move between partitions, or if the changelog loses
