@@ -15,7 +15,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op, Record, position_of
 
 KEYS_MAX: Final = 100
-"""At most this many other keys are read to follow a row that moved. Its records on still earlier keys are not read."""
+"""How many other keys are read at most to follow a row that moved. Records on still earlier keys are not read."""
 
 
 @dataclass(slots=True)

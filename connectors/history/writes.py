@@ -15,7 +15,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.position import Position
 
 FIRST_MAX: Final = 10
-"""At most this many keys, and this many services, are listed for an entity."""
+"""How many keys, and how many services, are listed for an entity at most."""
 
 _DEPARTURE: Final = "movedTo"
 _ARRIVAL: Final = "movedFrom"

@@ -1,4 +1,4 @@
-"""`changelog schemas accept`: accepts a change of columns at which the service stopped, so that it can continue."""
+"""`changelog schemas accept`: accepts a change of columns at which the service stopped, or has a table read again."""
 
 import argparse
 import os

@@ -27,7 +27,7 @@ _FRESHNESS: Final = [
         "name": "stale",
         "in": "query",
         "schema": {"type": "string", "enum": ["allowed"]},
-        "description": "A standby may answer if the instance with the rows does not; headers say how new its rows are.",
+        "description": "A standby may answer if the instance with the rows does not. Its rows may be older.",
     },
 ]
 _RANGE: Final = [

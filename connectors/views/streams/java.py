@@ -129,8 +129,8 @@ class _ThreadEnd:
 def _collector(*, has_rows: bool) -> Sequence[str]:
     """Returns the options for collecting garbage.
 
-    The serial collector needs the least CPU and memory. But while it copies rows in the heap, no row can be read: in
-    our benchmark for 25 ms if it copies new rows, and now and then for 150 ms if it copies all rows.
+    The serial collector needs the least CPU and memory. But no row can be read while it copies rows in the heap. In our
+    benchmark, that takes 25 ms for new rows, and now and then 150 ms for all rows.
     """
     return ["-XX:+UseG1GC", f"-XX:MaxGCPauseMillis={_PAUSE_MS}"] if has_rows else ["-XX:+UseSerialGC"]
 

@@ -255,8 +255,8 @@ class TablesProgress:
 
 
 class _Track:
-    """Follows partitions. `goals` has what they have not reached yet, and `reached` has what they have reached. Offsets
-    are those of the topics, or of the topics' `changelogs`.
+    """Follows partitions. `goals` has what partitions have not reached yet, and `reached` what they have reached.
+    Offsets are those of the topics, or of the topics' `changelogs`.
     """
 
     def __init__(self, client: Client, admin: Admin, changelogs: Mapping[str, str]) -> None:
