@@ -1,1 +1,1 @@
-"""Reads database logs, stores changelogs, and runs the service that connects the two."""
+"""Reads database logs, stores changelogs, and runs the service that makes a changelog of a log."""

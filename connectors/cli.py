@@ -56,8 +56,8 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     sub_parser: "argparse.ArgumentParser | None" = None
-    """The parser of the command that the command line names. An error about a misspelt option suggests an option of
-    this command.
+    """The parser of the command that the command line names. If an option is misspelt, the error may suggest an option
+    of this command.
     """
 
     def error(self, message: str) -> NoReturn:
@@ -90,10 +90,9 @@ def entry_point() -> int:
 
 
 def leave_pandas_out() -> None:
-    """Makes imports of pandas fail in this process. Commands do not use pandas.
+    """Makes imports of pandas fail in this process. No command needs pandas, but Arrow would import it.
 
-    If pandas is installed, Arrow imports it to find out whether a value is an object of pandas. This takes 0.2 s of CPU
-    and 37 MiB.
+    Arrow does so to find out whether a value is an object of pandas. The import takes 0.2 s of CPU and 37 MiB.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 
@@ -131,8 +130,8 @@ def _load(name: str) -> Command:
     """Imports the module of a command.
 
     An import makes many objects, and nearly none of them becomes garbage. So Python does not search for garbage during
-    the import, and later searches leave out these objects. Otherwise, searches for garbage would take a quarter of the
-    time of a short command.
+    the import, and later searches leave out these objects. Otherwise, a short command would spend a quarter of its time
+    on searches for garbage.
     """
     module = f"changelog.connectors.commands.{name}"
     is_new, collects = module not in sys.modules, gc.isenabled()

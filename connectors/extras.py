@@ -1,4 +1,4 @@
-"""Gives the version of this package, and the command that installs it and its optional parts.
+"""Gives the version of this package, and the command that installs the package and its optional parts.
 
 No package index has this package, so it is installed from the file of its wheel.
 """

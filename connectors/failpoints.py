@@ -24,7 +24,7 @@ _FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
 
 
 def nowhere(_: str) -> None:
-    """Does nothing. The code calls this function at each fail point if no fail point is set."""
+    """Does nothing. The code calls this function at each fail point if `VARIABLE` is not set."""
 
 
 @dataclass(slots=True)

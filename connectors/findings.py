@@ -1,4 +1,4 @@
-"""Defines the findings of `changelog check`: one for each precondition of the source and of the sink."""
+"""Defines what `changelog check` finds out about each precondition of the source and of the sink."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ LOST: Final[Sequence[tuple[str, Kind, None]]] = tuple(
 )
 """Entries of `Remedies.states` for errors after which a retry may succeed: a lost session, or a server that is busy."""
 
-# libpq adds this advice to a refused connection; our hint replaces it.
+# libpq adds this advice to the error of a refused connection. Our hint replaces it.
 _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 
 # A URI, divided as libpq divides it: the first @ ends user and password, unless a / comes earlier.

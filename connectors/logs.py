@@ -44,7 +44,7 @@ def _for_a_person() -> list[structlog.typing.Processor]:
 
 
 def _over_a_bar(_logger: Any, _method: str, line: Any) -> str:
-    """Overwrites a progress bar with the log line; the program draws the bar again below it."""
+    """Overwrites a progress bar with the log line. The program then draws the bar again, below the line."""
     return f"{CLEAR_LINE}{line}"
 
 

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.abc import RV, PQGen
 
 ANSWER_S = 30.0
-"""The seconds that a catalogue query may take. Such queries are quick, so a longer wait means that the server hangs."""
+"""How many seconds a catalogue query may take. Such queries are quick: if one takes longer, the server hangs."""
 
 _POLL_S = 0.1
 _STOPPING = "the service is stopping and no longer waits for an answer"

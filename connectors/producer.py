@@ -7,10 +7,10 @@
             Event(entity="viewed", id="01JD…", key=("7",), state={"id": 7, "page": 3}, at=datetime.now(UTC))
         ])
 
-An event is something that happened, so it never changes. Its message is a `create` in JSON without `original` and
-without a position; readers derive a position from the message's partition and offset
-(`changelog.envelope.position.at_offset`). The event's id is in `source.id` and in the header `id`. A message with an id
-that a reader has seen before is a repetition.
+An event is something that happened, so it never changes. Its message is a `create` in JSON, and has neither `original`
+nor a position. Readers derive a position from the message's partition and offset
+(`changelog.envelope.position.at_offset`). The event's id is in `source.id` and in the header `id`. If a reader has seen
+the id of a message before, the message is a repetition.
 """
 
 import json
@@ -43,7 +43,7 @@ CONNECTOR: Final = "producer"
 """The value of `source.connector` in the messages of events."""
 
 EVENTS_MAX = 10_000
-"""The most events that one call of `publish` accepts."""
+"""How many events one call of `publish` accepts at most."""
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0

@@ -40,7 +40,8 @@ MARKS = {
 }
 
 _NOT_JSON = "(not JSON)"
-"""The name under which a row is shown if its text is not JSON. Older versions of this program could store such rows."""
+"""What is shown as the name of an attribute if a row's text is not JSON. Its value is the whole text. Older versions of
+this program could store such rows."""
 
 
 class RenderChange(Protocol):
@@ -84,9 +85,9 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def changes(envelope: Envelope) -> list[ChangedValue]:
-    """Returns the attributes whose JSON differs between original and current, in the order of the table's columns.
+    """Returns the attributes that differ between the row before a change and the row after it, in the table's order.
 
-    Leaves out attributes that are unavailable in the original or in the current row.
+    Leaves out attributes that are unavailable in one of the two rows.
     """
     source = envelope.provenance.source
     unavailable = {*source.unavailable, *source.unavailable_original}
@@ -118,7 +119,7 @@ def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
 
 
 def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> ConsoleRenderable:
-    """Returns one change for printing, like `record`, but with `lines` instead of the change's attributes."""
+    """Returns what is printed for one change, like `record`, but with `lines` instead of the change's attributes."""
     source = change.envelope.provenance.source
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
@@ -133,7 +134,7 @@ def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> Cons
 
 
 def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
-    """Yields all changes of one key for printing. Between two changes, yields the time that passed between them.
+    """Yields what is printed for the changes of one key, and between two changes the time that passed between them.
 
     If the row had another key before it moved to `key`, each change under the other key is shown with the other key.
     `render` renders one change.
@@ -248,8 +249,10 @@ def size(nbytes: int) -> str:
 
 
 def cut(*texts: str) -> list[str]:
-    """Returns the texts, short enough for one line: if one is longer than VALUE_CHARS, cuts all around their first
-    difference.
+    """Returns the texts, short enough for one line.
+
+    If one of them is longer than VALUE_CHARS, all are cut, and keep the part around their first difference. One text
+    alone keeps its beginning.
     """
     if all(len(text) <= VALUE_CHARS for text in texts):
         return list(texts)

@@ -15,9 +15,9 @@ def position_at(log: Log, at: Moment) -> Position:
     """Returns the position that the changelog had reached at a moment.
 
     If `at` is a position, returns it unchanged. If `at` is a time, reads all changes, finds the first transaction that
-    committed after that time, and returns the end of the transaction before it. The Spark jobs do the same. Raises
-    ChangelogError: USAGE for a position past the end of the changelog, and for a time before its first change;
-    PRECONDITION for a time if the changelog is empty.
+    committed after that time, and returns the end of the transaction before it. The Spark jobs treat times in the same
+    way. Raises ChangelogError: USAGE for a position past the end of the changelog, and for a time before the first
+    change; PRECONDITION for a time if the changelog is empty.
     """
     if isinstance(at, Position):
         _refuse_past_end(log, at)

@@ -24,9 +24,9 @@ BLAME: Final = pa.schema(
         pa.field("transaction", pa.utf8()),
     ]
 )
-"""The columns of the table, which has a row for each attribute. `path` is a JSON Pointer (RFC 6901). `value` and
-`before` are JSON text. `existed` says whether the attribute existed before the change; it is null if that is
-unknown."""
+"""The columns of the table, which has a row for each attribute. `path` is a JSON Pointer (RFC 6901). `value` is the
+attribute's JSON text. The other columns describe the change that set this value: `before` is the JSON text that the
+attribute had before the change, and `existed` says whether the attribute existed then (null if that is unknown)."""
 
 
 def blame_table(blame: Blame) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Defines `ChangelogReader`, the object that `changelog.open` returns: it reads changes, tables and histories."""
+"""Defines `ChangelogReader`, which `changelog.open` returns. It reads changes, and makes Arrow tables of rows."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ class ChangelogReader:
     """A changelog that is open for reading. `changelog.open` makes it.
 
     Every method reads the files or the topics again, and sees only committed changes. No method leaves a file or a
-    connection open, so there is nothing to close. Every method raises `changelog.ChangelogError`: its kind is USAGE for
-    an unknown entity, for a key that the changelog never had, and for an invalid argument.
+    connection open, so there is nothing to close. Every method may raise `changelog.ChangelogError`. Its kind is USAGE
+    for an unknown entity, for a key that the changelog never had, and for an invalid argument.
 
     `entity` is the name of an entity. `key` is the key of one row: the value of its key column, such as `42` or
     `"DE-7"`, or a tuple or list with the values of all key columns in the key's order. Instead of a value, its
@@ -55,8 +55,8 @@ class ChangelogReader:
     def position(self) -> Position | None:
         """Returns the position up to which the changelog is complete now.
 
-        None if the changelog is empty, or if no checkpoint says where it ends: an archive of topics has no checkpoint,
-        and topics have none if no service writes to them.
+        Returns None if the changelog is empty, or if it has no checkpoint, so that its end is not known. An archive of
+        topics has no checkpoint, and topics have none if no service writes to them.
         """
         checkpoint = self._log.checkpoint()
         return None if checkpoint is None else checkpoint.reached
@@ -73,12 +73,12 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the changes that are stored now: each is a `Record`, with its entity, key and envelope.
 
-        `since` and `until` are both included. `service` and `identifier`, if given, select the changes whose stamp
-        names this service and this identifier. From a file log or an archive, the changes come in the order of their
-        positions. From Kafka, only the changes of one partition come in order; if `key` is given, all changes do. Holds
-        a few thousand changes in memory. Errors are raised when the caller takes the first change, not by the call
-        itself. A file log and an archive read fewer files if `entity`, `key` or `identifier` is given, or if `since` is
-        a position.
+        Changes at `since` and at `until` are included. `service` and `identifier`, if given, select the changes whose
+        stamp names this service and this identifier. From a file log or an archive, the changes come in the order of
+        their positions. From Kafka, the changes of one partition come in this order, but changes of different
+        partitions do not, unless `key` is given. Holds a few thousand changes in memory. Errors are raised when the
+        caller takes the first change, not by the call itself. A file log and an archive read fewer files if `entity`,
+        `key` or `identifier` is given, or if `since` is a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),
@@ -108,8 +108,9 @@ class ChangelogReader:
         has the columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
         `_context`, which describe each row's last change. Two more columns list the names of columns that are null for
         a special reason. `_unavailable` lists columns whose value the database's log did not send. `_out_of_range`
-        lists columns whose value does not fit their type. The rows have no order. The job `rebuild_view` makes the same
-        rows. The table's metadata says, as `changelog.position`, up to which position the rows include all changes.
+        lists columns whose value does not fit their type. The rows have no order. The Spark job `rebuild_view` makes
+        the same rows. The rows include all changes up to the position that the table's metadata `changelog.position`
+        gives.
 
         Holds the table in memory, and one change for each key that the entity ever had. In addition to the errors of
         every method, raises ChangelogError: USAGE for a moment before the first change, and for a position past the
@@ -123,10 +124,11 @@ class ChangelogReader:
         """Returns the changes of one key as an Arrow table with a row for each change, in their order.
 
         The columns are `position`, `committed_at`, `op`, `key`, `service_name`, `api_version`, `identifier`, `context`,
-        `transaction`, `current`, `original` and `patch`. States, contexts and patches are JSON text. `patch` is the
-        JSON Patch (RFC 6902) from the original to the current state of an update, null for any other change. If the row
-        moved to this key from another one, the table also has its changes before the move, and their `key` is the
-        other key. A truncate that deleted the row has a null `key`. `since` and `until` are both included.
+        `transaction`, `current`, `original` and `patch`. `current` and `original` are the row after and before the
+        change; both, `context` and `patch` are JSON text. `patch` is the JSON Patch (RFC 6902) from the original to the
+        current row of an update, null for any other change. If the row moved to this key from another one, the table
+        also has its changes before the move, and their `key` is the other key. A truncate that deleted the row has a
+        null `key`. Changes at `since` and at `until` are included.
         """
         records = key_history(
             self._log, entity, _text(key), since=moment_of("since", since), until=moment_of("until", until)
@@ -134,7 +136,7 @@ class ChangelogReader:
         return history_table(records)
 
     def blame(self, entity: str, key: Key, *, at: When | None = None) -> pa.Table:
-        """Returns an Arrow table with the attributes of a row as of `at`, or now, and who set each of them.
+        """Returns an Arrow table that says who set each attribute that a row has now, or had at the moment `at`.
 
         An attribute is a column, or a value inside a json column. In the table, `path` is the attribute's JSON Pointer
         (RFC 6901), such as `/address/street`. `value` is the JSON text of its value. `before` is the JSON text of its
@@ -142,8 +144,8 @@ class ChangelogReader:
         attribute existed before that change, and is null if this is unknown. The columns `service_name`, `api_version`,
         `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. The first four
         of these are null if the writer is unknown, for example if the value was first seen when the row was read from
-        its table. Then the others describe the change or read in which the value was first seen. The table is empty if
-        the row does not exist at that moment.
+        its table. In this case, the other four describe the change, or the reading of the row, in which the value was
+        first seen. The table is empty if the row does not exist at that moment.
         """
         return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
 

@@ -15,8 +15,8 @@ When = Position | datetime | str
 
 
 def moment_of(name: str, value: When | None) -> Moment | None:
-    """Returns the position or the time that a caller gave as the argument `name`. Raises ChangelogError (USAGE) if it
-    is neither, if the time has no zone, or if the time in UTC is not in the years 1 to 9999.
+    """Returns the position or the time that a caller gave as the argument `name`. Raises ChangelogError (USAGE) if
+    `value` is neither, if the time has no zone, or if the time in UTC is not in the years 1 to 9999.
     """
     at = moment(value) if isinstance(value, str) else in_utc(value) if isinstance(value, datetime) else value
     if value is None or isinstance(at, Position):
@@ -33,7 +33,10 @@ def moment_of(name: str, value: When | None) -> Moment | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeChoice:
-    """Which changes to return. A condition that is None selects all changes; `since` and `until` are both included."""
+    """Which changes to return: those that meet all conditions that are not None.
+
+    Changes at `since` and at `until` are included.
+    """
 
     since: Moment | None = None
     until: Moment | None = None

@@ -18,7 +18,7 @@ from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 
 POSITION = b"changelog.position"
-"""The key in the table's metadata for the position up to which the table includes all changes."""
+"""The name under which the table's metadata has the position up to which the table includes all changes."""
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:
@@ -57,7 +57,7 @@ def _columns(log: Log, entity: str, until: Position | None) -> Sequence[Column]:
         ]
     if records:
         message = (
-            f"the entity {entity} has no columns at {until}: its first columns are those at {position_of(records[0])}"
+            f"the entity {entity} has no columns at {until}: its columns are known from {position_of(records[0])} on"
         )
         raise ChangelogError(Kind.USAGE, message)
     for _ in log.read_together([entity]):
@@ -79,7 +79,7 @@ def _refuse_same_names(entity: str, columns: Sequence[Column]) -> None:
 
 
 def _live(states: pa.RecordBatch, op: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the states of keys that are not deleted, with only the columns of `schema`, which come first in `states`.
+    """Returns the states of keys that are not deleted, with only the columns of `schema`; in `states` these come first.
 
     `op` is the index of the column with the operation. It is not found by its name `_op`, because a column of the
     entity may have the same name.

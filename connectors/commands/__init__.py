@@ -28,7 +28,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 def add_verbs(parser: argparse.ArgumentParser, verbs: Mapping[str, tuple[Command, str]]) -> None:
     """Adds the verbs of a command. After parsing, the attribute `verb` of the arguments names the chosen verb.
 
-    Each verb has a module and a summary, which begins with a small letter and has no period at its end.
+    `verbs` has the module and the summary of each verb. A summary begins with a small letter and ends without a period.
     """
     parsers = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     for name, (verb, summary) in verbs.items():

@@ -1,4 +1,4 @@
-"""`changelog accept`: decides what the service does with a change that it stopped at, so that it can continue."""
+"""`changelog accept`: decides what the service does with a change at which it stopped; after that, it can continue."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision under the change's position, so that it still applies when the change is read again."""
+    """Stores the decision under the change's position, so that the decision applies when the change is read again."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
     refuse_unready(settings)
@@ -81,7 +81,7 @@ def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
         raise ChangelogError(
             Kind.USAGE,
             f"the changelog is past this position already, at {checkpoint.position}",
-            hint="take the position from the error that the service stopped with",
+            hint="take the position from the error with which the service stopped",
             position=position,
         )
     if checkpoint.stop is None:

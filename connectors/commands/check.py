@@ -92,7 +92,7 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
 
 
 def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> Finding:
-    """Returns a finding with the tables that are not published, because somebody may have forgotten one of them."""
+    """Returns a finding that names the tables that are not published: somebody may have forgotten one of them."""
     published_tables = {entity.table for entity in resolved}
     names = [(table.schema, table.name) for table in tables]
     left_out = sorted(table_text(name) for name in names if name not in published_tables)
@@ -104,9 +104,9 @@ def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> F
 
 
 def clock_finding(ahead_s: float) -> Finding:
-    """Compares the clock of the database, which gives commits their times, with this machine's clock.
+    """Compares this machine's clock with the database's clock, from which commits get their times.
 
-    `ahead_s` says how many seconds the clock of the database is ahead.
+    `ahead_s` says by how many seconds the database's clock is ahead.
     """
     if abs(ahead_s) < CLOCKS_APART_S_MAX:
         return Finding(name="clocks", status="ok", message="the database's clock agrees with this machine's")
@@ -115,12 +115,12 @@ def clock_finding(ahead_s: float) -> Finding:
         status="warn",
         message=f"the database's clock is {show.duration(timedelta(seconds=abs(ahead_s)))} "
         f"{'ahead of' if ahead_s > 0 else 'behind'} this machine's",
-        hint="set both by NTP: the times of commits, and of messages on Kafka, come from the database's clock",
+        hint="set both clocks by NTP: the times of commits, and of messages on Kafka, come from the database's clock",
     )
 
 
 def stop_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """If the service stopped at a change, yields one finding, which says whether it would stop there again."""
+    """If the service stopped at a change, yields one finding. It says whether the service would stop there again."""
     stop = checkpoint.stop
     if stop is None:
         return

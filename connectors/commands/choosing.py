@@ -27,7 +27,7 @@ _UNITS: Mapping[str, timedelta] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that filter changes."""
     add_since(parser)
-    parser.add_argument("--until", type=when, metavar="WHEN", help="only changes up to WHEN, in the same forms")
+    parser.add_argument("--until", type=when, metavar="WHEN", help="only changes up to WHEN, written as for --since")
     parser.add_argument(
         "--service", type=text, action="append", metavar="NAME", help="only changes by this service; may be repeated"
     )

@@ -34,9 +34,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def opened(settings: Config, *, logs_requests: bool = True) -> Iterator["Serving"]:
-    """Yields a console that listens; see `changelog.connectors.console.serving.serving`, which also lists the errors.
+    """Yields a console that listens for requests (`changelog.connectors.console.serving.serving`).
 
-    In addition, raises ChangelogError (USAGE) if a package of the extra `console` is not installed.
+    In addition to the errors of `serving`, raises ChangelogError (USAGE) if a package of the extra `console` is not
+    installed.
     """
     with extra_needed("console", "the console needs {}, which is not installed"):
         from changelog.connectors.console.serving import serving  # noqa: PLC0415

@@ -52,5 +52,5 @@ def _add_connector(parser: argparse.ArgumentParser) -> None:
         "connector", choices=list(jars.CONNECTORS), metavar="CONNECTOR", help=", ".join(jars.CONNECTORS)
     )
     parser.add_argument(
-        "--version", metavar="V", help="the version of Debezium; default: the version that we test the connector with"
+        "--version", metavar="V", help="the version of Debezium; default: the one with which we test the connector"
     )

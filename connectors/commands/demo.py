@@ -63,7 +63,7 @@ def show_console(file: Path) -> None:
     try:
         with console.opened(settings.model_copy(update={"console": free_port}), logs_requests=False) as serving:
             if isinstance(settings.sink, FilesConfig):
-                say(f"\nThe state of each row over HTTP, as in http://127.0.0.1:{settings.serve.port}/order/1:")
+                say(f"\nThis command serves each row over HTTP, as in http://127.0.0.1:{settings.serve.port}/order/1:")
                 say(f"   {demo.own_command()} views serve --config {file}")
             say(f"\nThe console shows what happened to a row, and who did it: {serving.address}")
             if sys.stdout.isatty():
@@ -71,7 +71,7 @@ def show_console(file: Path) -> None:
                 with suppress(KeyboardInterrupt):
                     serving.run()
             else:
-                say("It is closed again, because this is not a terminal, so Ctrl-C could not end it.")
+                say("The console is closed again: this is not a terminal, so Ctrl-C could not end the console.")
     except ChangelogError as error:
         if error.kind is not Kind.USAGE:
             raise

@@ -19,8 +19,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class KafkaRemnants:
     """The topics and the checkpoint that the service created on Kafka and that still exist.
 
-    `topics` has, for each topic, the number of its messages (at most); `checkpoint` says whether there is a checkpoint.
-    If both are unknown, `trouble` says why.
+    `topics` says how many messages each topic has at most. `checkpoint` says whether there is a checkpoint. If both
+    are unknown, `trouble` says why.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)

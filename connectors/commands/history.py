@@ -75,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """The form in which changes are shown: to programs, and to people."""
+    """How changes are shown: `message` returns the JSON of a change for programs, `render` what people see."""
 
     message: Callable[[Record], bytes]
     render: show.RenderChange

@@ -92,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debezium-servers", metavar="HOST:PORT,…", help="with --debezium, the brokers of the topics")
     parser.add_argument("--registry", metavar="URL", help="with --debezium, the schema registry, if events are in Avro")
     parser.add_argument("--name", help="the name of the changelog; default: the name of the database")
-    parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables that match, for example 'public.*'")
+    parser.add_argument(
+        "--tables", nargs="+", metavar="PATTERN", help="only tables that match a pattern such as 'public.*'"
+    )
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="with --sink kafka, the brokers")
     parser.add_argument("--force", action="store_true", help="overwrite an existing configuration")
@@ -139,7 +141,9 @@ def execute(arguments: argparse.Namespace) -> int:
     tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
         raise ChangelogError(
-            Kind.USAGE, f"no table of the database {database} matches {' '.join(patterns)}", hint="see --tables"
+            Kind.USAGE,
+            f"no table of the database {database} matches {' '.join(patterns)}",
+            hint="choose tables with --tables",
         )
     if script := _script(arguments):
         script_tables = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
@@ -177,7 +181,7 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
     patterns = arguments.tables or [source.usual_tables]
     tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
-        raise ChangelogError(Kind.USAGE, f"no table matches {' '.join(patterns)}", hint="see --tables")
+        raise ChangelogError(Kind.USAGE, f"no table matches {' '.join(patterns)}", hint="choose tables with --tables")
     if script := _script(arguments):
         print(script(source, {(table.schema, table.name) for table in tables}))
         return 0
@@ -211,7 +215,7 @@ def config_text(
 ) -> str:
     """Returns a configuration that publishes every table with a usable key, and has the other tables as comments.
 
-    With this configuration, the service publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
+    The sink of this configuration is Kafka if `bootstrap_servers` are given, otherwise files.
     """
     section = DSN.format(kind=_toml(source.kind), variable=DSN_VARIABLE)
     return _config_text(name, section, _entities(tables, source.home), bootstrap_servers)
@@ -231,7 +235,7 @@ def _no_types(_table: TableName) -> Mapping[str, str]:
 def _entities(
     tables: Sequence[TableInfo], home: str, types: Callable[[TableName], Mapping[str, str]] = _no_types
 ) -> Iterator[str]:
-    """Yields the section of each table. `types` returns, for a table, the column types that its section declares."""
+    """Yields each table's section of the configuration. `types` returns the column types that a section declares."""
     used_names: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
@@ -272,7 +276,7 @@ def _free(name: str, used_names: set[str]) -> str:
 def _toml(value: object) -> str:
     """Returns a string, or a list of strings, as TOML.
 
-    Their JSON form is also valid TOML, except for an unescaped DEL character, which `safe` escapes.
+    Their JSON form is also valid TOML, except for a DEL character: JSON does not escape it, so `safe` does.
     """
     return safe(json.dumps(value, ensure_ascii=False))
 

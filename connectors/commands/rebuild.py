@@ -1,4 +1,4 @@
-"""`changelog rebuild`: publishes an entity's whole table again, and deletes the keys that the table lacks."""
+"""`changelog rebuild`: publishes an entity's whole table again, and a delete of each key that the table lacks."""
 
 import argparse
 import os
@@ -14,5 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to rebuild the entity, and waits until the service has done it."""
+    """Asks the service to rebuild the entity, and waits until the rebuild is done."""
     return signalling.ask(config.load(arguments.config, os.environ), arguments, "rebuild", arguments.entity)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Ends the topic of the entity, and begins the new one. Raises ChangelogError (IN_USE) if the service runs."""
+    """Ends the entity's present topic, and begins a new one. Raises ChangelogError (IN_USE) if the service runs."""
     settings = config.load(arguments.config, os.environ)
     entity, partitions = arguments.entity, arguments.partitions
     if isinstance(settings.sink, FilesConfig):

@@ -16,7 +16,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import divide
 
 KEYS_FILE = "keys.jsonl"
-"""The file beside a drift report that has a line of JSON for each key that drifted."""
+"""The name of a file beside a drift report. The file has a line of JSON for each key that drifted."""
 
 
 Shape = TypeVar("Shape")
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to republish the keys, and waits until it has done so. For each named key that the table lacks,
+    """Asks the service to republish the keys, and waits until this is done. For each named key that the table lacks,
     the service publishes a delete.
     """
     settings = config.load(arguments.config, os.environ)

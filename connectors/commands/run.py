@@ -9,9 +9,9 @@ from changelog.connectors.service.service import Service
 from changelog.connectors.service.systemd import Manager
 
 COLLECT_EVERY = 50_000
-"""The number of new objects after which Python searches for reference cycles. A batch of rows makes tens of thousands
-of objects, which form no cycle and are freed at its commit. With Python's default of 700, a sink would spend a tenth of
-its time on such searches.
+"""After how many new objects Python searches for reference cycles. A batch of rows makes tens of thousands of objects.
+They form no cycles, and are freed when the batch is committed. With Python's default of 700, a sink would spend a tenth
+of its time on such searches.
 """
 
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--over-gap",
         action="store_true",
         help="show what is known about changes that were lost; with --yes, continue after them: the service reads "
-        "every table again, deletes keys that the table lacks, and records the gap in the changelog",
+        "every table again, publishes a delete of each key that is gone, and records the gap in the changelog",
     )
     parser.add_argument(
         "--yes", action="store_true", help="with --over-gap, continue; without --yes, nothing is changed"
@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Runs the service until a signal or an error stops it. `--over-gap` without `--yes` only shows the gap, if any."""
+    """Runs the service until a signal or an error stops it.
+
+    With `--over-gap`, shows the gap. Then runs the service only if there is a gap and `--yes` is given.
+    """
     gc.set_threshold(COLLECT_EVERY)
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
     settings = config.load(arguments.config, os.environ)

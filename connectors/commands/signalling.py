@@ -35,9 +35,9 @@ SERVICE_CHECK_S = 5.0
 """Seconds between two checks whether a service still reads the database's log (on PostgreSQL, the replication slot)."""
 
 REOPENING_S = 6.0
-"""If no process has read the database's log for this time, in seconds, the service counts as stopped. A running
-service, too, stops reading for a moment when it reopens its source before it reads tables. Reopening takes some seconds
-if there are many tables or if the machine is busy.
+"""If no process has read the database's log for so many seconds, the service counts as stopped. A shorter pause means
+nothing: a running service also stops reading while it reopens its source before it reads tables. Reopening takes some
+seconds if there are many tables or if the machine is busy.
 """
 
 RECHECK_S = 0.5
@@ -94,7 +94,7 @@ def ask(
     *,
     unread: Callable[[Signal], None] | None = None,
 ) -> int:
-    """Sends a signal; with `--wait`, waits for its outcome; prints the outcome. Returns the exit code.
+    """Sends a signal, waits for its outcome unless `--no-wait` is given, prints the outcome and returns the exit code.
 
     If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for a repair
     of an entity that is paused. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError
@@ -180,7 +180,7 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
         raise ChangelogError(
             Kind.PRECONDITION,
             f"{_subject(entry.signal)}: the table was read, but "
-            "searching the changelog for keys that the table lacks failed",
+            "the service could not search the changelog for keys that the table lacks",
             hint="the service's log says why",
         )
     if ending is not None:

@@ -1,4 +1,4 @@
-"""`changelog status`: prints how far the changelog is, and what the service waits for."""
+"""`changelog status`: prints how far the changelog reaches, and what the service waits for."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the states of the source, the service and the sink. Leaves out what does not answer.
+    """Prints the states of the source, the service and the sink, as far as these answer.
 
     Returns 3 if the source or the sink does not answer. If the service does not answer, shows it as stopped.
     """

@@ -2,8 +2,8 @@
 
 The address of a row is `/e/ENTITY/VALUE/…`, with one part for each column of the key. In a part, letters, digits, `_`,
 `-` and inner dots stand for themselves. Every other byte of the UTF-8 text is written as `~` and two hexadecimal
-digits, and a single `~` is the empty text. So a part never holds a slash, a percent sign or a `..`, which browsers and
-proxies would change.
+digits, and a single `~` is the empty text. So a part never holds a slash, a percent sign or a `..`: browsers and
+proxies would change these.
 """
 
 import re
@@ -21,12 +21,12 @@ _texts = msgspec.json.Decoder(list[str])
 
 
 def row_address(entity: str, key: str) -> str:
-    """Returns the address of the page of a row. `key` is the canonical text of its key."""
+    """Returns the address of a row's page. `key` is the canonical text of the row's key."""
     return "/".join(["/e", entity, *map(_part, _columns(key))])
 
 
 def key_of(path: str) -> str | None:
-    """Returns the canonical text of the key in the part of an address after the entity; None if it is no key."""
+    """Returns the canonical text of the key that an address has after the entity (`path`); None if it has no key."""
     try:
         return key_text([_text(part) for part in path.split("/")])
     except ValueError:

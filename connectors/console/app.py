@@ -1,4 +1,4 @@
-"""Assembles the console's web application: the addresses of its pages, their protection, and the pages of errors."""
+"""Assembles the console's web application: the addresses of its pages, what protects them, and the pages of errors."""
 
 import time
 from collections.abc import Awaitable, Callable

@@ -41,7 +41,7 @@ class AttributeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextMember:
-    """A member of a stamp's context, in which the application describes a change."""
+    """One member of a stamp's context: one of the details that the application gives of a change."""
 
     name: str
     value: Value
@@ -61,10 +61,10 @@ class DescribedChange:
     """A change of a row, as a page shows it.
 
     `stamped_by` says who wrote the stamp: the `application`, the database for the `session`, or nobody (`none`).
-    `colour` is the class of the service's colour. `attributes` has at most `ATTRIBUTES_MAX` attributes, and `more` says
-    how many others changed. If `is_original_known` is False, the changelog does not have the row before the change, so
-    `attributes` are those of the row after it. `is_read` says that the row was read from its table, so that it is not
-    known who wrote the row.
+    `colour` is the CSS class of the service's colour. `attributes` has at most `ATTRIBUTES_MAX` attributes, and `more`
+    says how many others changed. If `is_original_known` is False, the changelog does not have the row before the
+    change, so `attributes` are those of the row after it. `is_read` says that the row was read from its table; then
+    nobody knows who wrote the row.
     """
 
     entity: str
@@ -96,7 +96,7 @@ class DescribedChange:
 
     @property
     def of_all_rows(self) -> bool:
-        """Whether the change is a truncate. It concerns all rows, so it belongs to no page of a single row."""
+        """Whether the change is a truncate. A truncate concerns all rows, so it is not on the page of one row."""
         return self.key == TRUNCATE_KEY
 
 
@@ -132,7 +132,7 @@ def change(record: Record, palette: Palette, page_colours: Mapping[str, str] | N
 
 
 def anchor(position: str) -> str:
-    """Returns the name of a change's place on its page, for the part of an address after `#`."""
+    """Returns the part of an address after `#` that leads to a change on its page."""
     return f"at-{position.replace('/', '-')}"
 
 
@@ -146,7 +146,7 @@ _Touched = tuple[str, str | Missing, str | Missing]
 
 
 def _touched(envelope: Envelope) -> Iterator[_Touched]:
-    """Yields the attributes that a change touched; if the original is not known, all attributes of the new row."""
+    """Yields the attributes that a change touched; all attributes of the new row if the earlier row is not known."""
     if _lacks_original(envelope):
         for name, text in show.json_texts(envelope.current).items():
             yield pointer_of(name), MISSING, text

@@ -22,7 +22,7 @@ COLUMNS_MAX = 20
 
 
 class _Member(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of a report. Members that the console does not show are ignored."""
+    """A JSON object in a report. Members that the console does not show are ignored."""
 
 
 class LatestRun(_Member, frozen=True, kw_only=True):
@@ -35,9 +35,9 @@ class LatestRun(_Member, frozen=True, kw_only=True):
 
 
 class DriftedSample(_Member, frozen=True, kw_only=True):
-    """A drifted key. `columns` maps each column that differs to its JSON in the table and in the changelog.
+    """A drifted key. For each column that differs, `columns` has its JSON in the table and in the changelog.
 
-    The JSON is missing where the row does not exist or does not have the column.
+    If the row does not exist in one of them, or does not have the column there, this JSON is missing.
     """
 
     key: str
@@ -46,7 +46,7 @@ class DriftedSample(_Member, frozen=True, kw_only=True):
 
 
 class EntityComparison(_Member, frozen=True, kw_only=True):
-    """The result for one entity."""
+    """The result of comparing one entity with its table."""
 
     verdict: str
     why: str | None

@@ -27,7 +27,7 @@ class Answer(Generic[T]):
 
 
 class Fact(Generic[T]):
-    """A value that `read` returns. The first request after `fresh_s` seconds reads it again, in a thread.
+    """A value that `read` returns. If the last read is older than `fresh_s` seconds, `get` starts another in a thread.
 
     A value that takes long to read is read less often, so that reading never takes much of the processor.
     """

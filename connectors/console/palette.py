@@ -20,9 +20,9 @@ class Palette:
     """Chooses the colour of each service. A colour is given as the name of its CSS class. `default_of` returns the
     default stamp of an entity.
 
-    A service gets its colour when a page first shows it, and keeps it. It gets the colour that the fewest services
-    have. If several colours qualify, the hash of the service's name gives a number. The first of these colours from
-    this number upwards is taken; after the highest number, the search continues at 0.
+    A service gets a colour when a page first shows the service, and then keeps this colour. It gets the colour that the
+    fewest services have. If there are several such colours, the search for one of them begins at a number that is made
+    from the service's name, and goes upwards; after the highest number, it continues at 0.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:
@@ -30,11 +30,11 @@ class Palette:
         self._numbers: dict[str, int] = {}
 
     def kind(self, entity: str, stamp: Stamp) -> StampKind:
-        """Returns who wrote the stamp of a change of an entity."""
+        """Returns who wrote `stamp`, which is on a change of the entity."""
         return kind_of(stamp, self._default_of(entity))
 
     def colour(self, entity: str, stamp: Stamp) -> str:
-        """Returns the CSS class of the service whose change of an entity has this stamp."""
+        """Returns the CSS class of the service that `stamp` names. The stamp is on a change of the entity."""
         return self.colour_of(stamp.service_name, self.kind(entity, stamp))
 
     def colour_of(self, service: str, kind: StampKind) -> str:

@@ -21,7 +21,7 @@ from changelog.connectors.terminal import safe
 TEMPLATES = Path(__file__).parent / "templates"
 
 NAME_CHARS = 120
-"""The most characters of a key, a service or an identifier that a page shows."""
+"""How many characters of a key, a service or an identifier a page shows at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from changelog.envelope.model import Record
 
 FRESH_S = 2.0
 COUNTS_FRESH_S = 30.0
-"""How long counts of messages count as fresh, in seconds: longer than other facts, because counting reads a column of
-the whole changelog.
+"""For how many seconds a page shows numbers of messages before they are counted again. Other facts are read again
+sooner, because counting reads a column of the whole changelog.
 """
 
 SHARES_FRESH_S = 10.0
@@ -40,10 +40,10 @@ NEWEST = 12
 class Site:
     """The data that pages show, and functions that read it.
 
-    `status` is the state that `changelog status` prints, without the numbers of messages and without the shares of
-    stamps. The numbers of messages are in `counts` (see `Log.counts`). `shares` says who stamped the newest changes.
-    `newest` are the newest changes, and `gaps` the rows that record where changes were lost. `palette` has the colours
-    of services. `stopping` returns whether the console is ending, so that live views end, too.
+    `status` is the state that `changelog status` prints, except for what `counts` and `shares` have. `counts` has the
+    numbers of messages (`Log.counts`), and `shares` says who stamped the newest changes. `newest` are the newest
+    changes, and `gaps` the rows that record where changes were lost. `palette` has the colours of services. `stopping`
+    returns whether the console is ending, so that live views end, too.
     """
 
     config: Config
@@ -72,7 +72,7 @@ class Site:
 
 
 def open_site(config: Config, *, stopping: Callable[[], bool]) -> Site:
-    """Returns the site of a configuration. Raises ChangelogError (USAGE) if the changelog is not in our envelope."""
+    """Returns the site of a configuration. Raises ChangelogError (USAGE) if messages do not have our envelope."""
     refuse_other_envelope(config, "`changelog console`")
     log = open_log(config)
     return Site(

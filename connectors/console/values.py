@@ -12,8 +12,8 @@ from changelog.connectors.terminal import safe
 from changelog.envelope.model import Missing
 
 TEXT_CHARS = 240
-"""The most characters of a value on a page. A longer value is cut around its first difference from the value to which
-it is compared.
+"""How many characters of a value a page shows at most. If the value is compared with another one, the part around their
+first difference is shown, otherwise its beginning.
 """
 
 CONTEXT_CHARS = 40
@@ -30,8 +30,8 @@ class Value:
     """A value of an attribute, as a page shows it.
 
     `text` is the JSON text, cut to `TEXT_CHARS`; control characters, and characters that change the reading direction,
-    are escaped. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is its length. An *absent*
-    value does not exist; an *unavailable* one exists, but the changelog does not know it.
+    are escaped. `json` is the whole value, None if it is longer than `JSON_CHARS`. `chars` is the length of the whole
+    value. An *absent* value does not exist; an *unavailable* one exists, but the changelog does not know it.
     """
 
     kind: ValueKind
@@ -47,7 +47,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a text, and whether it differs from the text that it is compared with."""
+    """A part of a text, and whether this part differs from the text with which the whole is compared."""
 
     text: str
     differs: bool

@@ -1,4 +1,4 @@
-"""Runs a connector of Debezium for a Python program, and passes its events to a function, batch by batch."""
+"""Runs a connector of Debezium for a Python program, and passes the connector's events to a function, in batches."""
 
 import logging
 import os
@@ -18,20 +18,20 @@ from changelog.envelope.errors import ChangelogError, Kind
 LOGGER = logging.getLogger("changelog.debezium")
 
 READ_S = 60.0
-"""How long one wait for events lasts, in seconds. No result depends on it."""
+"""How long one wait for events lasts at most, in seconds. No result depends on this number."""
 
 Handler = Callable[[Sequence[ChangeEvent]], object]
 Value = str | int | float | bool
 
 
 class DebeziumEngine:
-    """Runs a connector of Debezium in a process of its own, and passes its events to a handler.
+    """Runs a connector of Debezium in a process of its own, and passes the connector's events to a handler.
 
     `config` has the connector's properties, as Debezium documents them. `store` keeps the position at which the
     connector continues. `jars` is a folder with Debezium's jars; the default is the folder that `changelog debezium
     install` fills. `heap_mib` is the size of Java's heap. While the handler works, Debezium sends at most
-    `in_flight_bytes` of further events. Debezium's log goes to the logger `changelog.debezium`. Raises ChangelogError
-    (USAGE) if the value of a property is not a str, a number or a bool.
+    `in_flight_bytes` of further events. Debezium's log goes to the logger `changelog.debezium`. The constructor raises
+    ChangelogError (USAGE) if the value of a property is not a str, a number or a bool.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DebeziumEngine:
             self._idle.set()
 
     def close(self) -> None:
-        """Ends the run after the current call of the handler, and waits until it has ended. Any thread may call this.
+        """Ends the run after the present call of the handler, and waits for this end. Any thread may call this.
 
         A call in the thread of `run`, from the handler or a signal handler, does not wait.
         """

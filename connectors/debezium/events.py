@@ -1,4 +1,4 @@
-"""Turns the batches of records that the Debezium process sends into single events."""
+"""Makes single events of the batches of records that the Debezium process sends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ChangeEvent:
     `decoded_key` and `decoded_value` parse them. `key_schema` and `value_schema` are schemas of Kafka Connect, or None.
     The schemas say how values are encoded: a decimal, for example, is the base64 of its unscaled integer.
     `timestamp_ms` is the time of the record in milliseconds since 1970, if it has one. `partition` and `offset_json`
-    are JSON: the partition of the source that has the record, and the record's place in it.
+    are JSON: the partition of the source to which the record belongs, and the record's place in this partition.
     """
 
     topic: str
@@ -32,7 +32,7 @@ class ChangeEvent:
 
     @property
     def offset(self) -> Mapping[str, object]:
-        """Where the record is within its partition of the source."""
+        """The place of the record in its partition of the source."""
         offset: Mapping[str, object] = msgspec.json.decode(self.offset_json)
         return offset
 
@@ -44,11 +44,11 @@ class ChangeEvent:
         return tuple((name, value) for name, _, value in msgspec.json.decode(self.headers_json))
 
     def decoded_key(self) -> object:
-        """Returns the key as Python's objects; None if there is none."""
+        """Returns the key as Python objects; None if there is none."""
         return None if self.key is None else msgspec.json.decode(self.key)
 
     def decoded_value(self) -> object:
-        """Returns the value as Python's objects; None if there is none."""
+        """Returns the value as Python objects; None if there is none."""
         return None if self.value is None else msgspec.json.decode(self.value)
 
     def key_with_schema(self) -> bytes | None:

@@ -120,7 +120,10 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 
 
 def _message(causes: Sequence[Cause]) -> str:
-    """Returns the root cause's message. If the exception around it says more, its message comes first."""
+    """Returns the root cause's message.
+
+    If the exception around the root cause says more, the message of that exception comes first.
+    """
     messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
     root = messages.pop() or causes[-1].name.rpartition(".")[2]
     outer = [message.rstrip(":") for message in messages if message and not _WRAPPER.match(message)]

@@ -46,7 +46,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 PROTOCOL = 1
 
 BODY_BYTES_MAX = 1 << 30
-"""The most bytes in a frame. Debezium's own limits and its heap are far smaller, so a longer frame is damaged."""
+"""How many bytes the body of a frame has at most. Debezium's own limits and its heap are far smaller, so a longer frame
+is damaged."""
 
 _HEADER = struct.Struct("<IB3x")
 _DEFINITION = struct.Struct("<IB3x")
@@ -125,7 +126,7 @@ class ByteStrings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """Records of the engine, in its order. `last` is the number of the last one; a process counts its records from 1.
+    """Records in the order of the engine. `last` is the number of the last one; a process counts its records from 1.
 
     `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions. `topic_names`,
     `partition_texts` and `schemas` have the contents of these definitions. `partition_texts` are JSON with sorted

@@ -83,7 +83,7 @@ def pom(connector: Connector, version: str | None = None) -> str:
 
 
 def install(connector: Connector, folder: Path, version: str | None = None) -> int:
-    """Fetches a connector with all its jars, replaces `folder` by them in one step, and returns the number of jars.
+    """Fetches a connector with all its jars, replaces `folder` by a folder with them, and returns their number.
 
     Raises the errors of `changelog.connectors.java.jars.install`.
     """

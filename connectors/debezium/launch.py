@@ -7,7 +7,7 @@ from pathlib import Path
 from changelog.envelope.errors import ChangelogError, Kind
 
 OWN_JAR = Path(__file__).resolve().parent / "changelog-debezium.jar"
-"""Our part of the Debezium process. `make engine` builds it, and the wheel has it."""
+"""Our part of the Debezium process. `make engine` builds this jar, and the wheel contains it."""
 
 MAIN = "changelog.debezium.Main"
 
@@ -21,12 +21,13 @@ RESERVED = ("offset.storage", "schema.history.internal", "errors.max.retries")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to run the engine: `properties` are Debezium's, without RESERVED ones; `jars` is a folder.
+    """How to run the engine.
 
-    `heap_mib` is the size of Java's heap; the whole process takes about 150 MiB more. At most `in_flight_bytes` of
-    records are sent before they are acknowledged. A frame has about `frame_bytes` of records, or one larger record. If
-    the engine has not stopped `stop_s` seconds after a request to stop, its process is killed. Log lines below
-    `log_level` (DEBUG, INFO, WARNING or ERROR) stay in Java.
+    `properties` are Debezium's, without those in `RESERVED`. `jars` is the folder with Debezium's jars. `heap_mib` is
+    the size of Java's heap; the whole process takes about 150 MiB more. At most `in_flight_bytes` of records are sent
+    before they are acknowledged. A frame has about `frame_bytes` of records, or one larger record. If the engine has
+    not stopped `stop_s` seconds after a request to stop, its process is killed. Log lines below `log_level` (DEBUG,
+    INFO, WARNING or ERROR) are not sent to Python.
     """
 
     properties: Mapping[str, str]

@@ -1,8 +1,8 @@
 """Starts the process that runs Debezium's engine, and exchanges frames with it. Callers decide what to do with records.
 
-**Start.** `EngineProcess` takes the offsets at which the connector is to continue, and the schema history. An earlier
-process has sent both. Without them, the connector begins as at its first start. Properties may have passwords, so the
-process receives them through a pipe; they are neither in the command line nor in a file.
+**Start.** `EngineProcess` takes the offsets at which the connector is to continue, and the schema history. Both are
+what an earlier process has sent. Without them, the connector begins as at its first start. Properties may contain
+passwords, so the process receives them through a pipe; they are neither in the command line nor in a file.
 
 **Records.** `read` returns a `RecordBatch` or a `HistoryRecord`, in the order of the engine. A record of the schema
 history comes before the rows that need it, often long before, because rows wait in a queue inside Debezium. The caller
@@ -12,10 +12,10 @@ changes again. A history record that is stored twice does no harm.
 
 **Acknowledgements.** `acknowledge(n)` says that the caller has stored the records 1 to n, the history that it read
 before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector is told of acknowledgements only
-when all records of a frame are acknowledged. Then it may let the database discard its log up to there. A process that
-is started with the offset of record n continues with record n + 1, also within a transaction. There are two exceptions.
-A process that is started in the middle of a snapshot begins the snapshot again. A connector for which Debezium promises
-only *at least once* may begin before record n + 1.
+when all records of a frame are acknowledged. After that, it may let the database discard its log up to the last of
+these records. A process that is started with the offset of record n continues with record n + 1, also within a
+transaction. There are two exceptions. A process that is started in the middle of a snapshot begins the snapshot again.
+A connector for which Debezium promises only *at least once* may begin before record n + 1.
 
 **Back-pressure.** The engine does not wait for the acknowledgement of one batch before it sends the next. It waits only
 while the unacknowledged records and the next frame together have more than `Launch.in_flight_bytes`.
@@ -23,8 +23,8 @@ while the unacknowledged records and the next frame together have more than `Lau
 **End.** Before a caller calls `stop`, it should acknowledge everything that it has stored. `stop` asks the engine to
 end. Afterwards `read` returns the records that were on their way, which the caller can discard, and then `End`, even if
 the engine fails meanwhile. `close` calls `stop`, discards the remaining records, and kills the process if it does not
-end in time. `close` acknowledges nothing. If this program ends, in whatever way, the process ends within about a
-second.
+end in time. `close` acknowledges nothing. If this program ends, in whatever way, the Debezium process ends within about
+a second.
 
 **Failures.** If the engine fails, or its process is killed, `read` raises ChangelogError, after it has returned
 everything that was sent before. A lost connection to the database is a failure, too. To connect again, start another
@@ -237,8 +237,10 @@ class EngineProcess:
             self._process.stdin.flush()
 
     def _read_stderr(self) -> None:
-        """Logs what Java or a library prints, and keeps the last lines. Leaves out the lines of stack traces, and those
-        by which Java repeats its options in environment variables: they are no warnings, and may hold passwords.
+        """Logs what Java or a library prints, and keeps the last lines.
+
+        Leaves out the lines of stack traces. Also leaves out the lines by which Java repeats the options that it found
+        in environment variables: these are no warnings, and may contain passwords.
         """
         assert self._process.stderr
         for line in iter(self._process.stderr.readline, b""):

@@ -60,8 +60,8 @@ class Ending:
     """The state at the end of the story: the database still runs, but the service has stopped.
 
     `folder` has the demo's files; `config` is the service's configuration file there. `log` reads the changelog, and
-    `watch` numbers the steps. `states` has, for each entity, the rows of its table as JSON text, by key. `order` is the
-    key of the order that the story is about.
+    `watch` numbers the steps. `states` has the rows of each entity, as the changelog has them: JSON text, by key.
+    `order` is the key of the order that the story is about.
     """
 
     console: Console
@@ -74,8 +74,8 @@ class Ending:
 
 
 Sequel = Callable[[Ending], Mapping[str, str]]
-"""Adds a part at the end of the demo. Returns, by path, a description of each file that this part left in the folder.
-"""
+"""Adds a part at the end of the demo. Returns a description of each file that this part left in the folder, by the
+file's path."""
 
 
 def run(

@@ -13,14 +13,14 @@ class Session(Protocol):
     """A session with the database. Each statement is a transaction of its own, except in the body of `stamped`."""
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Runs one statement and returns its rows. Parameters are `%s` or `%(name)s` in the SQL, and `%` is `%%`."""
+        """Runs one statement and returns its rows. `%s` and `%(name)s` stand for parameters, and `%%` for one `%`."""
 
     def stamped(self, stamp: Stamp) -> AbstractContextManager[None]:
-        """Opens a transaction with a stamp, which says who makes the changes; commits at the end of the body."""
+        """Runs the body in one transaction with this stamp, which says who makes the changes, and commits it."""
 
 
 class DemoDatabase(Protocol):
-    """A running server with an empty database."""
+    """A running server with the database of the demo, which is empty until `build` fills it."""
 
     @property
     def label(self) -> str:

@@ -35,7 +35,7 @@ SHOWN = 8
 """How many messages the demo shows."""
 
 BESIDE_VALUES = 42
-"""The width of the other columns beside a message's value (offset, key, op and service), in characters."""
+"""How many characters the columns before a message's value take (offset, key, op and service)."""
 
 
 class KafkaStage:
@@ -103,7 +103,7 @@ class KafkaStage:
 
 
 def _folded(messages: Sequence[Consumed]) -> dict[str, str]:
-    """Returns the newest state of each key, without deleted keys; a compacted topic still has these states."""
+    """Returns the newest state of each key that is not deleted. A compacted topic still has these states."""
     newest = {message.key: message.value for message in messages}
     states = {key: json_codec.decode(value).current for key, value in newest.items() if value is not None}
     return {key: bytes(state).decode() for key, state in states.items() if state is not None}

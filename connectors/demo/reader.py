@@ -23,8 +23,8 @@ class Reader:
     `changes` has the number of messages for each entity and op. `rows_read` is the number of messages whose rows were
     read from tables, and `streamed` the number of all other messages. `writers` has, for each sample application, how
     many of the streamed changes it made. `states` has, for each entity and key, the newest state of the row as JSON
-    text; a key whose row was deleted is not in it. `newest_identifier` is the stamp's identifier in the change with the
-    highest position.
+    text; a key whose row was deleted is not in it. `newest_identifier` is the identifier in the stamp of the streamed
+    change with the highest position.
     """
 
     def __init__(self, log: Log) -> None:
@@ -70,11 +70,10 @@ class Reader:
             self._failure = error
 
     def _wait(self) -> bool:
-        """Waits for more changes, and returns True. After `close`, it returns True only once more, and then False,
-        which ends the reading.
+        """Waits for more changes, and returns True. After `close`, returns True only once more, and then False.
 
-        One more pass is needed after `close`. The reader reads a store partition by partition, so it may have read a
-        partition before the last change was written there.
+        False ends the reading. One more pass is needed after `close`, because the reader reads a store partition by
+        partition: it may have read a partition before the last change was written there.
         """
         if self._stop.is_set():
             is_last_pass, self._last_pass_began = self._last_pass_began, True

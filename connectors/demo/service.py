@@ -36,7 +36,7 @@ class ServiceProcess:
             )
 
     def stop(self) -> None:
-        """Stops the service by SIGTERM, after which it stores what it has read.
+        """Stops the service by SIGTERM. The service then stores what it has read, and ends.
 
         Raises ChangelogError if the service has already ended, does not end within STOP_TIMEOUT_S, or ends with an
         error.

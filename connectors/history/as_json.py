@@ -14,7 +14,7 @@ from changelog.envelope.model import Envelope, Missing, Place, Record
 
 
 def message(record: Record) -> bytes:
-    """Returns a record as an object with its address (`addressed`) and its `value`, which is the message."""
+    """Returns a change as an object: the members that `addressed` adds, and the change's message as `value`."""
     return addressed(record, json_codec.encode(_in_json(record.envelope)))
 
 
@@ -49,9 +49,9 @@ def blame_of(entity: str, key: str, blame: Blame) -> bytes:
     """Returns blame as an object: `entity`, `key`, `services`, `current`, `last`, and `attributes`, each with `path`,
     `value`, `before` and `writer`.
 
-    An attribute whose value is unavailable has no `value`. An attribute that did not exist before has no `before`.
-    If the value before is unknown, `"beforeUnknown": true` takes the place of `before`. An unknown writer has no
-    `serviceName`, `apiVersion` and `identifier`.
+    An attribute whose value is unavailable has no `value`. `before` is the value before the writer's change; it is
+    missing if the attribute did not exist then. If that value is unknown, `"beforeUnknown": true` takes the place of
+    `before`. An unknown writer has no `serviceName`, `apiVersion` and `identifier`.
     """
     answer = {
         "entity": entity,

@@ -20,7 +20,7 @@ class KeyState:
 
 
 def key_blame(log: Log, entity: str, key: str, *, at: Moment | None = None) -> Blame:
-    """Returns the blame of a key's row: as of the moment `at`, or of the whole changelog.
+    """Returns the blame of a key's row: who set each attribute that it had at the moment `at`, or has now.
 
     `key` is the canonical text of the key (`changelog.envelope.key.key_text`). If the row moved here from another key,
     the attributes that the move did not change keep the writers that they had at the other key.
@@ -44,7 +44,7 @@ def key_state(log: Log, entity: str, key: str, *, at: Moment | None = None) -> K
 
 
 def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
-    """Folds the last life (`key_records`) of a row, from the key at which it began to the key of `records`."""
+    """Folds the last life of a row (`key_records` says what a life is), beginning at the key where this life began."""
     lives = [_last_life(records)]
     while arrival := _arrival(lives[-1]):
         lives.append(_last_life(keys.before_arrival(arrival)))
@@ -62,11 +62,12 @@ def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
 def _last_life(records: Sequence[Record]) -> Sequence[Record]:
     """Returns the records of the last life.
 
-    If there was an earlier life, the record that ended it comes first. It shows that the last life began without a row.
+    If there was an earlier life, the record that ended it comes first: it shows that there was no row when the last
+    life began.
     """
     return records[max(life_begin(records) - 1, 0) :]
 
 
 def _arrival(life: Sequence[Record]) -> Record | None:
-    """Returns the record by which the row of a life moved here from another key, None if it began here."""
+    """Returns the record by which the row of a life moved here from another key, None if the row was created here."""
     return next(filter(is_arrival, reversed(life)), None)

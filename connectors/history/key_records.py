@@ -15,12 +15,12 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op, Record, position_of
 
 KEYS_MAX: Final = 100
-"""At most this many other keys are read to follow a row that moved. Its records on still earlier keys are not read."""
+"""How many other keys are read at most to follow a row that moved. Records on still earlier keys are not read."""
 
 
 @dataclass(slots=True)
 class KeyRecords:
-    """The records of an entity's keys. Each key is read once."""
+    """The records of an entity's keys. The records of a key are read once, when they are first needed."""
 
     log: Log
     entity: str
@@ -51,7 +51,7 @@ class KeyRecords:
 
 
 def life_begin(records: Sequence[Record]) -> int:
-    """Returns the index at which the last life begins. If the last record ends a life, it belongs to that life."""
+    """Returns the index of the last life's first record. If the last record ends a life, it belongs to that life."""
     ends = (index for index in range(len(records) - 2, -1, -1) if ends_life(records[index]))
     return next(ends, -1) + 1
 

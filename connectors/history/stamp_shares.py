@@ -39,8 +39,8 @@ class StampShare:
 
 
 def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp] | None = None) -> list[StampShare]:
-    """Returns the shares by entity and service. Counts the changes that `Log.recent` yields: about `newest` of the
-    newest ones.
+    """Returns a share for each entity and service. Counts about `newest` of the newest changes: those that
+    `Log.recent` yields.
 
     `defaults` has the default stamps of entities whose configuration sets one. Rows that were read from their tables
     are left out, because nobody wrote them when they were read; a change that moved a row counts once. The list is

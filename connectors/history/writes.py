@@ -15,7 +15,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.position import Position
 
 FIRST_MAX: Final = 10
-"""At most this many keys, and this many services, are listed for an entity."""
+"""How many keys, and how many services, are listed for an entity at most."""
 
 _DEPARTURE: Final = "movedTo"
 _ARRIVAL: Final = "movedFrom"
@@ -64,8 +64,8 @@ def writes(
 
     Changes are selected by the service and by the identifier of their stamps, by the moment `since`, and by `entity`.
     Rows that were read from their tables are left out, because nobody wrote them when they were read. Only the result
-    is held in memory. With an `identifier`, the log yields only the changes that have it. Without one, it yields all
-    changes; if `since` is a position, all from there on. Raises the errors of `Log.read_together`.
+    is held in memory. If an `identifier` is given, only the changes that have it are read. Otherwise all changes are
+    read, or all from `since` on if that is a position. Raises the errors of `Log.read_together`.
     """
     tallies: dict[str, _Tally] = {}
     entities = None if entity is None else [entity]
@@ -89,7 +89,7 @@ def _mask(rows: pa.RecordBatch, service: str | None, since: Moment | None) -> pa
 
 @dataclass(slots=True)
 class _First:
-    """The distinct values with the lowest positions. Rows may come in any order, as from the partitions of Kafka."""
+    """The first distinct values of a column, by position. Rows may come in any order, as from Kafka's partitions."""
 
     positions: dict[str, str] = field(default_factory=dict)
 

@@ -16,16 +16,16 @@ MANIFEST = "changelog-jars.json"
 """The file with the names and sizes of the jars that `install` put into a folder. It is written last."""
 
 LOGGING = "org.slf4j:slf4j-jdk14:1.7.36"
-"""The binding of slf4j by which the log of a library in Java becomes ours."""
+"""With this binding of slf4j, Java libraries log through `java.util.logging`, and a handler of ours takes the lines."""
 
 _PLUGIN = "3.8.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSet:
-    """The jars with these Maven coordinates, and everything that they need. `title` names them in errors.
+    """The jars with the Maven `coordinates`, and all jars that these need.
 
-    `pom_command` is the command that prints their pom.xml.
+    `title` is what error texts call the set. `pom_command` is the command that prints the set's pom.xml.
     """
 
     artifact: str
@@ -35,13 +35,13 @@ class JarSet:
 
 
 def data_folder(environment: Mapping[str, str]) -> Path:
-    """Returns the folder for data of this program that belongs to the user."""
+    """Returns the folder in which this program keeps data for the user who runs it."""
     data = environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".local" / "share"
     return Path(data, "changelog")
 
 
 def pom(jars: JarSet) -> str:
-    """Returns a pom.xml that names everything in the set."""
+    """Returns the text of a pom.xml that names the set's coordinates."""
     dependencies = "\n".join(map(_dependency, jars.coordinates))
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -72,10 +72,10 @@ def by_hand(folder: Path) -> str:
 
 
 def install(jars: JarSet, folder: Path, check: Callable[[Path], None] = lambda _: None) -> int:
-    """Fetches all jars of a set, replaces `folder` by them in one step, and returns the number of jars.
+    """Fetches all jars of a set, replaces `folder` by a folder with them, and returns their number.
 
-    `check` is called with the folder of the new jars, before they replace the old ones. Raises ChangelogError:
-    PRECONDITION if Maven is missing or cannot fetch a jar, or if the folder holds other files.
+    `check` is called with the folder of the new jars, before they replace the old ones. Raises ChangelogError
+    (PRECONDITION) if Maven is missing or cannot fetch a jar, or if `folder` holds files of somebody else.
     """
     maven = shutil.which("mvn")
     if maven is None:

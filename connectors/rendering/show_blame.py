@@ -22,7 +22,7 @@ from changelog.envelope.stamp import UNKNOWN_SERVICE
 UNAVAILABLE: Final = "unavailable: the database's log did not send it"
 
 _COLOURS: Final = ("blue", "magenta", "cyan", "yellow", "green", "red")
-"""The colours of services, in the order in which the services are named. After the last colour, the first follows."""
+"""The colours of services, in the order in which the title names them. After the last colour, the first one follows."""
 
 _PATH_CHARS: Final = 32
 """A line has at most this many characters of a path."""
@@ -100,7 +100,7 @@ def _nobody(attribute: Attribute) -> str | None:
 
 
 def _arrival_verb(writer: Writer, attributes: Sequence[Attribute]) -> str:
-    """Returns "moved here" if a create kept or replaced earlier values, which only a row that moved here can have."""
+    """Returns "moved here" if a create kept or replaced earlier values: only a row that moved here has such values."""
     has_moved = writer.op is Op.CREATE and any(attribute.before is not MISSING for attribute in attributes)
     return "moved here" if has_moved and writer.stamp is not None else ""
 

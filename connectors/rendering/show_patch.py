@@ -16,8 +16,8 @@ _STYLES: Final = {"add": "green", "remove": "red", "replace": "yellow", "test": 
 
 
 def patch(change: Record, *, subject: bool = True) -> ConsoleRenderable:
-    """Returns one change for printing, like `changelog.connectors.show.record`, but with one line for each operation of
-    its JSON Patch. Raises ChangelogError of kind *malformed* if a state is not JSON.
+    """Returns what is printed for one change, like `changelog.connectors.show.record`, but with one line for each
+    operation of the change's JSON Patch. Raises ChangelogError (MALFORMED) if a state is not JSON.
     """
     return change_with(change, _operations(change), subject=subject)
 

@@ -1,4 +1,4 @@
-"""Renders a table that counts the newest changes by entity, and by the service that stamped them."""
+"""Renders a table that counts the newest changes by entity, and by the service that their stamps name."""
 
 from collections.abc import Sequence
 

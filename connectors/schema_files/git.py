@@ -95,7 +95,7 @@ class Repository:
             ) from None
 
     def tree(self, commit: str) -> dict[str, str]:
-        """Returns the schema files of a commit: a mapping of the path to the id of the content."""
+        """Returns the schema files of a commit: the id of each file's content, by the file's path."""
         blobs = {}
         for entry in self._git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
             attributes, _, path = entry.partition("\t")
@@ -184,9 +184,9 @@ class Repository:
 def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Earlier:
     """Reads all versions of the files of `contracts` on the main line up to the commit `ref`.
 
-    If `ref` is empty, it reads up to the commit at which HEAD left the main branch. The result's `removed` has the
-    subjects that had a file below `paths` and have none now. Raises ChangelogError: PRECONDITION if git cannot answer,
-    and USAGE if there is no such commit or a path is outside the repository.
+    If `ref` is empty, reads up to the commit at which HEAD left the main branch. The result's `removed` has the files
+    below `paths` in that commit which no file of `contracts` continues (`_origins`). Raises ChangelogError:
+    PRECONDITION if git cannot answer, and USAGE if there is no such commit or a path is outside the repository.
     """
     repository = Repository(next((folder for folder in _folders(paths[0]) if folder.is_dir()), Path()))
     commit, branch = (repository.commit(ref), ref) if ref else repository.base()
@@ -241,7 +241,7 @@ def _continues(contract: Contract, earlier: Contract) -> bool:
 def _versions_of(changes: Iterable[FileChange], path: str, contents: Mapping[str, bytes]) -> list[tuple[str, Contract]]:
     """Returns the versions of a file, oldest first, including the versions from before it was renamed.
 
-    `changes` are newest first. Each version is a pair: the commit that it was read from, as a text, and its content.
+    `changes` are newest first. Each version is a pair: a text that names its commit, and its content.
     """
     versions = []
     for change in changes:

@@ -13,7 +13,7 @@ _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 _NOT_IN_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
-"""Replacements for the characters that XML 1.0 forbids (2.2, Char). `safe` escapes controls and surrogates."""
+"""Replacements for two characters that XML 1.0 forbids (2.2, Char). `_printable` has escaped all others before."""
 
 ORDER: tuple[VerdictState, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
 
@@ -22,7 +22,7 @@ ORDER: tuple[VerdictState, ...] = ("invalid", "incompatible", "removed", "compat
 class CheckReport:
     """The verdicts of one run of `schemas check`.
 
-    `against` says what the files were compared with, and `notes` what could not be compared.
+    `against` says with what the files were compared, and `notes` what could not be compared.
     """
 
     against: str
@@ -41,8 +41,8 @@ class CheckReport:
 def text(report: CheckReport) -> str:
     """Returns one line for each finding, in the form that compilers use.
 
-    The findings of a file refer to earlier versions by label. Then a line for each of these labels says where the
-    version was read.
+    The findings of a file refer to earlier versions by their labels. Below them, a line for each of these labels says
+    where the version was read.
     """
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 

@@ -24,9 +24,9 @@ VerdictState = Literal["new", "unchanged", "compatible", "incompatible", "remove
 class SchemaFinding:
     """One reason why a file must be changed; `text` gives the reason.
 
-    `path` is a pointer into the schema, and `line` is its line in the file. `against` has the labels of the earlier
-    versions that the file is incompatible with. `breaks` says who would break. `strict` is set if Avro's own rules
-    allow the change and only this program's stricter rules forbid it.
+    `path` is a pointer into the schema, and `line` is the line in the file to which `path` leads. `against` has the
+    labels of the earlier versions with which the file is incompatible. `breaks` says who would break. `strict` is set
+    if Avro's own rules allow the change and only this program's stricter rules forbid it.
     """
 
     rule: str
@@ -43,8 +43,8 @@ class SchemaFinding:
 class Verdict:
     """The verdict on one file.
 
-    `versions` has the earlier versions that the file was compared with, as pairs of a label and a text that says
-    where the version was read.
+    `versions` has the earlier versions with which the file was compared, as pairs of a label and a text that says where
+    the version was read.
     """
 
     file: str

@@ -50,8 +50,8 @@ BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """
 
 CLASSES = "classes.jsa"
-"""The name of an archive of the classes that a broker loads, in the folder above the folder of the jars. With it, a
-broker starts in half of the CPU time. `make` writes it. Java ignores it if it was written with other jars or another
+"""The name of an archive of the classes that a broker loads. It is beside the folder of the jars, and `make` writes it.
+With it, a broker starts in half of the CPU time. Java ignores the archive if it was written with other jars or another
 Java.
 """
 
@@ -201,15 +201,15 @@ class Broker(ServerProcess):
         return [java, *options, "-cp", f"{self.lib}/*", "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _classes(self) -> list[str]:
-        """Java's options for the archive of classes, if there is one. Java ignores a wrong archive silently."""
+        """Returns Java's options for the archive of classes, if there is one. Java ignores a wrong archive silently."""
         archive = self.lib.with_name(CLASSES)
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
     def _answers(self, cluster: str, deadline: float) -> bool:
         """Waits until both ports for clients answer. Returns False if the broker stops before that.
 
-        The broker opens one port after the other. If another server has taken the second one, it stops, although the
-        first one has answered. A port with TLS or SASL is not asked.
+        The broker opens one port after the other. If another server has taken the second port, the broker stops,
+        although the first port has answered. A port with TLS or SASL is not asked.
         """
         is_plain = "CLIENT:PLAINTEXT" in self.settings["listener.security.protocol.map"]
         ports = (self._direct_port, self.port) if is_plain else (self._direct_port,)

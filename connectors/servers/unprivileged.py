@@ -62,10 +62,10 @@ def _ports() -> Iterator[int]:
 
 
 def identity() -> tuple[int | None, int | None]:
-    """Returns the ids of the user and the group that servers run as.
+    """Returns the ids of the user and of the group under which servers run.
 
-    They are those of the system's user `nobody` if the caller is root. Otherwise both are None, and servers run as the
-    same user as the caller.
+    If the caller is root, the ids are those of the system's user `nobody`. Otherwise both are None, and servers run as
+    the same user as the caller.
     """
     if os.geteuid() != 0:
         return None, None
@@ -74,7 +74,7 @@ def identity() -> tuple[int | None, int | None]:
 
 
 def give_away(folder: Path) -> None:
-    """Changes the owner of `folder` to the user that servers run as."""
+    """Changes the owner of `folder` to the user under which servers run."""
     user, group = identity()
     if user is not None and group is not None:
         os.chown(folder, user, group)
@@ -82,9 +82,9 @@ def give_away(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: str | None = None) -> Iterator[Path]:
-    """Makes a temporary folder that belongs to the user that servers run as, and deletes the folder afterwards.
+    """Makes a temporary folder that belongs to the user under which servers run, and deletes the folder afterwards.
 
-    It is made in the folder `parent`, by default where temporary files are.
+    The folder is made in `parent`, by default where temporary files are.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:

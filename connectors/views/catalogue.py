@@ -1,4 +1,4 @@
-"""Decides which views are served: those of the configuration, or all entities of the changelog if it has none."""
+"""Decides which views are served: those of the configuration, or, if it has none, all entities of the changelog."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

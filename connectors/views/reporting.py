@@ -20,8 +20,9 @@ _log = structlog.get_logger("views")
 
 
 class Pace:
-    """Estimates how long some work will still take, from the amounts of it that were left earlier. `clock` returns
-    seconds.
+    """Estimates how long the rest of some work will take, from how much was left at earlier calls.
+
+    `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,8 +41,9 @@ class Pace:
 
 
 class Reporting:
-    """Reports `figures` in a thread, until all rows can be read or it is closed. If `stream` is a terminal, it gets a
-    bar; otherwise lines are logged.
+    """Reports `figures` in a thread, until all rows can be read or `close` is called.
+
+    If `stream` is a terminal, a bar appears there; otherwise lines are logged.
     """
 
     def __init__(self, figures: Callable[[], Figures], stream: TextIO) -> None:

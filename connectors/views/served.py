@@ -16,8 +16,8 @@ from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.schemas.types import Struct
 
 INSTANCES: Final = "/.instance/1"
-"""The address at which an instance answers other instances. It contains the version of their questions. No view has
-this name.
+"""The address at which an instance answers other instances: processes that serve the same views. The address contains
+the version of the questions. No view has this name.
 """
 
 
@@ -25,8 +25,8 @@ this name.
 class StateRow:
     """A row of an entity as it is now.
 
-    `current` is a JSON object, as the changelog has it. `unavailable` has the sorted names of the columns that it
-    lacks. `position` and `committed_at` are those of the row's last change.
+    `current` is a JSON object, as the changelog has it. `unavailable` has the sorted names of the columns that
+    `current` lacks. `position` and `committed_at` are those of the row's last change.
     """
 
     key: str
@@ -82,7 +82,7 @@ class ViewMoment(Protocol):
 
 
 class ServedView(Protocol):
-    """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
+    """The rows of one entity. Any thread may call the methods. Every method may raise ChangelogError."""
 
     def now(self, key: str | None = None, /, *, allows_stale: bool = False) -> ViewMoment:
         """Returns the rows as they are now.
@@ -104,7 +104,7 @@ class ServedView(Protocol):
 
 
 class StateEngine(Protocol):
-    """Knows the states of all entities of a changelog. Any thread may use it."""
+    """Knows the states of all entities of a changelog. Any thread may call the methods."""
 
     @property
     def where(self) -> str:
@@ -122,17 +122,17 @@ class StateEngine(Protocol):
         """
 
     def close(self) -> None:
-        """Ends what the engine runs. It cannot be used afterwards."""
+        """Ends what the engine runs. Afterwards, the engine cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """How far an engine has restored its rows.
 
-    `restored` messages were restored since the start, and `restoring` offsets are still to be restored in this process.
-    `lags` has, for each entity, the number of offsets that its rows lack up to the newest checkpoint, and
-    `standby_lags` has the same for the standbys in this process. The stores take `store_bytes` on disk. `is_ready` is
-    true from the moment when all rows could be read for the first time.
+    `restored` says how many messages were restored since the start, and `restoring` how many offsets are still to be
+    restored in this process. `lags` says, for each entity, how many offsets its rows lack up to the newest checkpoint.
+    `standby_lags` says the same of this process's standbys: copies of rows that other instances serve. `store_bytes` is
+    the size of the stores on disk. `is_ready` is true from the moment when all rows could be read for the first time.
     """
 
     restored: int

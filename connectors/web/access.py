@@ -1,8 +1,9 @@
 """Decides who may open an application: everybody who can connect, or whoever knows the token.
 
-A program sends the token in each request (`Authorization: Bearer TOKEN`). A person enters it once, in the form of
-`/login`, and the browser then has a cookie. The cookie contains the time at which it expires, and an HMAC of this time
-under a secret that only this process knows. So the cookie does not contain the token, and is invalid after a restart.
+A program sends the token in each request (`Authorization: Bearer TOKEN`). A person enters the token once, in the form
+of `/login`, and the browser then has a cookie. The cookie contains the time at which it expires, and an HMAC of this
+time under a secret that only this process knows. So the cookie does not contain the token, and is invalid after a
+restart.
 """
 
 import hashlib

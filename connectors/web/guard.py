@@ -28,7 +28,7 @@ from changelog.connectors.web.hosts import Hosts
 from changelog.connectors.web.limits import Rate, Room
 
 TARGET_BYTES_MAX = 16 * 1024
-"""The most bytes of the path and the query of a request."""
+"""How many bytes the path and the query of a request may have together."""
 
 HEADERS = {
     "content-security-policy": (

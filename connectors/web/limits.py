@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 CLIENTS_MAX = 1024
-"""The most clients whose requests are counted. If there are more, the one that has been silent longest is forgotten."""
+"""For how many clients requests are counted. If there are more, the client that has been silent longest is forgotten.
+"""
 
 
 @dataclass(slots=True)

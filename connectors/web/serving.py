@@ -19,7 +19,7 @@ from changelog.connectors.web.guard import Surface
 from changelog.envelope.errors import ChangelogError, Kind
 
 HEAD_BYTES_MAX = 32 * 1024
-"""The most bytes of the first line and the headers of a request."""
+"""How many bytes the first line and the headers of a request may have together."""
 
 _TOO_LONG = "The head of the request is too long."
 
@@ -59,7 +59,7 @@ server has been told to stop.
 
 @contextlib.contextmanager
 def served(settings: WebConfig, surface: Surface, make_app: MakeApp) -> Iterator[Serving]:
-    """Yields a server of the application that `make_app` returns. `surface` names the application in errors.
+    """Yields a server of the application that `make_app` returns. `surface.name` is what error texts call it.
 
     Raises ChangelogError: USAGE if other machines could reach the application without giving a token or a client
     certificate, or if the files for TLS cannot be used; PRECONDITION if the server cannot listen at the address; and
@@ -229,7 +229,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(_TOO_LONG)
 
     def _refuse(self, refusal: str) -> None:
-        """Stops the parser, after which `data_received` calls `send_400_response`."""
+        """Stops the parser. `data_received` then calls `send_400_response`."""
         self._refusal = refusal
         raise ValueError(refusal)
 

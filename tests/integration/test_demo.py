@@ -105,7 +105,7 @@ def test_the_demo_shows_the_history_of_an_order(temporary: Path, database: list[
     assert "was set by 3 services: web-booking, mobile-app, front-desk; 1 of 8" in re.sub(r"\s+", " ", output)
     assert check_blame(FileLog(folder / "data" / "changelog")) > 0
     assert re.search(
-        r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again, because this is not a terminal", output
+        r"who did it: http://127\.0\.0\.1:\d+/\nThe console is closed again: this is not a terminal", output
     )
     if lacking():
         assert "The story goes on with Spark (archive, deltas, views, drift), but not here: " in output

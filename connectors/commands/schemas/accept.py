@@ -1,4 +1,4 @@
-"""`changelog schemas accept`: lets the service continue past a change of columns that it stopped at."""
+"""`changelog schemas accept`: accepts a change of columns at which the service stopped, or has a table read again."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision under the change's position, so that it still applies when the change is read again."""
+    """Stores the decision under the change's position, so that the decision applies when the change is read again."""
     settings = config.load(arguments.config, os.environ)
     if arguments.position is None and not arguments.read_again:
         raise ChangelogError(

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Writes the files, and prints what happened to each.
+    """Writes the files, and prints what happened to each file.
 
     With `--check`, writes nothing, and returns 1 if a file would change.
     """

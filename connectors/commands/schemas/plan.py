@@ -1,4 +1,4 @@
-"""`changelog schemas plan`: runs a migration, rolls it back, and says what it would do to the changelog."""
+"""`changelog schemas plan`: runs a migration, rolls it back, and says what the migration would do to the changelog."""
 
 import argparse
 import contextlib
@@ -108,7 +108,7 @@ def _read(path: Path) -> str:
 
 
 def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
-    """Returns, by entity, the versions of its columns in the changelog: a label and a schema for each version.
+    """Returns the versions that the changelog has of each entity's columns: a label and a schema for each version.
 
     Returns an empty mapping if the changelog cannot be reached, for example from CI.
     """

@@ -41,7 +41,7 @@ FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryVerdict:
-    """The registry's verdict on the schema of an entity. `id` is the schema's id, None if it is not registered."""
+    """The registry's verdict on a schema of an entity. `id` is the schema's id, None if it has not been registered."""
 
     entity: str
     subject: str

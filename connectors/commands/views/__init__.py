@@ -8,7 +8,7 @@ from changelog.connectors.commands.views import install, pom, serve
 
 VERBS: Mapping[str, tuple[Command, str]] = {
     "serve": (serve, "serve an HTTP API that answers what the state of a row is now (extra `console`)"),
-    "install": (install, "fetch, through Maven, the jars of Kafka Streams that serve views of a changelog on Kafka"),
+    "install": (install, "fetch, through Maven, the jars of Kafka Streams that views of a changelog on Kafka need"),
     "pom": (pom, "print a pom.xml, with which Maven fetches the same jars on another machine"),
 }
 

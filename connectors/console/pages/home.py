@@ -26,7 +26,7 @@ SHARES_MAX = 40
 """The maximum number of lines in the table that says who stamped the newest changes."""
 
 GAPS_MAX = 5
-"""How many gaps the page shows, the newest ones."""
+"""How many gaps the page shows at most. It shows the newest ones."""
 
 
 def home(site: Site, _request: Request) -> Page:

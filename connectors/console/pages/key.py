@@ -24,10 +24,10 @@ from changelog.envelope.blame import Attribute, Blame
 from changelog.envelope.model import Missing, Op, Record, position_of
 
 CHANGES_MAX = 50
-"""How many changes a page has: those around the chosen moment."""
+"""How many changes a page has at most: those around the chosen moment."""
 
 GAPS_MAX = 5
-"""How many gaps a page names, the newest ones."""
+"""How many gaps a page names at most. It names the newest ones."""
 
 PATIENCE_S = 1.0
 """How long a page waits for the gaps to be read, in seconds."""
@@ -82,7 +82,7 @@ def key(site: Site, request: Request) -> Page | Redirect:
 
 
 def _gaps(site: Site, first: Record) -> list[DescribedChange]:
-    """Returns the newest gaps after the first change of a row, in which changes of the row may have been lost."""
+    """Returns the newest gaps after the first change of a row. In these gaps, changes of the row may have been lost."""
     gaps = [gap for gap in site.gaps.get(PATIENCE_S).value or () if position_of(gap) > position_of(first)]
     return [change(gap, site.palette) for gap in gaps[-GAPS_MAX:]]
 

@@ -26,7 +26,7 @@ WAITING_MAX = 200
 
 POLL_S = 0.3
 HEARTBEAT_S = 15.0
-"""After this time without a change, in seconds, a comment is sent, so that a lost connection is noticed."""
+"""After so many seconds without a change, the stream sends a comment, so that a lost connection is noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ HITS_MAX = 50
 """The maximum number of keys that a search shows. If it finds more, it shows those that changed last."""
 
 EXACT_ENTITIES_MAX = 50
-"""A search that names no entity looks for the exact key in this many entities."""
+"""In how many entities a search that names no entity looks for the exact key."""
 
 _COLUMNS = ("entity", "key", "op", "position", "committed_at", "api_version", "service_name", "identifier", "context")
 
@@ -64,7 +64,7 @@ class Hits:
 def search(site: Site, request: Request) -> Page | Redirect:
     """Finds what a person typed: a key, the beginning of a key, or an entity and a key, such as `order 42`.
 
-    If exactly one row has this key, sends the browser to its page.
+    If exactly one row has this key, sends the browser to the page of this row.
     """
     words = request.query_params.get("q", "").strip()
     entity_name = request.query_params.get("entity", "")

@@ -38,8 +38,9 @@ class WrittenEntity:
 
 
 def who(site: Site, request: Request) -> Page:
-    """Returns the page with what the writer in the query wrote, by entity. If none is named, the page has only the
-    form.
+    """Returns the page that shows what the writer in the query wrote, by entity.
+
+    If the query names no writer, the page has only the form.
     """
     query = request.query_params
     service, identifier, since_text = query.get("service"), query.get("identifier"), query.get("since", "")

@@ -1,4 +1,4 @@
-// Two things that need a script: the slider of a row's moments, and new changes that appear by themselves.
+// Two things need a script: the slider of a row's moments, and new changes that appear by themselves.
 "use strict";
 
 const slider = document.getElementById("change");

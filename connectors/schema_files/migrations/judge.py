@@ -46,7 +46,8 @@ class Judge:
 
     `file` is the schema in the entity's file, None if there is no file. `versions` are the schema's versions in the
     changelog, as pairs of a label and a schema. `entity` is the entity before the migration. `alterations` are what the
-    migration did to the entity's table; `effects` are what it did to all watched tables.
+    migration did to the entity's table; `effects` are what it did to all watched tables. `before` and `after` are the
+    states of the database before and after the migration.
     """
 
     settings: Config
@@ -209,9 +210,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Yields alterations for columns whose type, for example a composite type, was altered by the migration.
+        """Yields an alteration for each column that the migration did not alter itself, but whose type it altered.
 
-        The migration did not alter these columns themselves, but their values differ now.
+        An example is a column of a composite type. The values of such a column differ now.
         """
         altered_names = {alteration.name for alteration in self.alterations}
         for change in changes:
@@ -222,9 +223,9 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Returns how an alteration changes published values without a change in the log.
+        """Returns a text that says how an alteration changes published values although the log has no change of them.
 
-        Returns None if it changes none, or if the service will read the altered column again.
+        Returns None if the alteration changes no such values, or if the service will read the altered column again.
         """
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None

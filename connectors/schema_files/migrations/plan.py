@@ -19,7 +19,7 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
     entity_by_name = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
     before = read_state(rehearsal, settings, entity_by_name)
     effects = rehearsal.run([entity.table for entity in entity_by_name.values()])
-    # The rehearsal holds locks now. To be quick, it does not read untouched tables a second time.
+    # The rehearsal holds locks now, and should end soon. So untouched tables are not read a second time.
     after = read_state(rehearsal, settings, entity_by_name, before, effects.untouched)
     judges = [
         Judge(

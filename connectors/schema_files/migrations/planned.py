@@ -19,7 +19,7 @@ class Trouble:
 
     `line` is the line of the statement that causes the trouble, and `path` is a pointer into the schema. `breaks` says
     who breaks. `against` is the label of the schema version with which they break. `strict` is set if Avro's own rules
-    allow the change, so that only this program's stricter rules forbid it.
+    allow the change, and only this program's stricter rules forbid it.
     """
 
     rule: str
@@ -78,7 +78,10 @@ def stop(rule: str, line: int, text: str, hint: str) -> Trouble:
 
 
 def reasons(name: str, error: ChangelogError, line: int) -> Iterator[Trouble]:
-    """Yields a trouble, at `line`, for each reason in `error` why the entity `name` no longer fits its table."""
+    """Yields one trouble for each reason that `error` gives why the entity `name` no longer fits its table.
+
+    All these troubles have the line `line`.
+    """
     for text in error.message.removeprefix("configuration: ").splitlines():
         before, _, after = text.strip().partition(f"entities.{name}")
         if not before:

@@ -55,7 +55,7 @@ class Tried:
 
     @property
     def tried_on(self) -> str:
-        """The number of statements that were tried, and the database on which they were tried, as a sentence."""
+        """Says how many statements were tried, and on which database."""
         return f"{self.statements} statement{'s' * (self.statements != 1)} tried on {self.where} and rolled back"
 
     @property

@@ -114,7 +114,7 @@ def _reading(column: str, read: Read) -> Callable[[Mapping[str, bytes]], Any]:
 
 
 def _ordered(value: float | None) -> tuple[bool, float] | None:
-    """Returns a number in Spark's order, in which NaN equals itself and is the greatest."""
+    """Returns a value that compares like the number in Spark, where NaN equals itself and is the greatest number."""
     return None if value is None else (True, 0.0) if math.isnan(value) else (False, value)
 
 

@@ -157,7 +157,7 @@ class ChangelogFiles:
         return checkpoint, max((changed_ns / 1e9 for _, changed_ns in signatures), default=None)
 
     def _read_resume(self) -> Resume | None:
-        """Returns the resume record, which is read only if its file was replaced."""
+        """Returns the resume record. Reads its file only if the file has been replaced since the last call."""
         signature = _signature(resume_file(self.path))
         if self._resume[0] != signature:
             self._resume = signature, read_resume(self.path)

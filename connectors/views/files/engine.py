@@ -1,4 +1,4 @@
-"""The engine over files: folds the changes of a key, the newest first, as far back as its state needs."""
+"""The engine over files. It makes the state of a key from the key's newest changes, as many as the state needs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

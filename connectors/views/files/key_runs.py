@@ -1,7 +1,7 @@
 """Keeps in memory where the changes of each key are, in sorted arrays that are searched by bisection.
 
-A *place* is a number that says where a change is. Later changes have higher places. Its lowest bit is 1 if the change
-ended the row (a delete or a truncate).
+A *place* is a number that says where a change is. Later changes have higher places. The lowest bit of a place is 1 if
+the change ended the row (a delete or a truncate).
 """
 
 import heapq
@@ -83,8 +83,8 @@ class KeyRuns:
         return sum(run.keys.nbytes + run.places.nbytes for run in self.runs)
 
     def add(self, keys: Sequence[pa.StringArray], places: Sequence[Places]) -> "KeyRuns":
-        """Returns these changes together with later ones. `keys` and `places` are batches of the later changes. Places
-        ascend.
+        """Returns these changes together with later ones. `keys` and `places` are batches of the later changes; their
+        places ascend.
         """
         runs = [*self.runs, _sorted(keys, places)]
         while len(runs) > 1 and len(runs[-2]) < 2 * len(runs[-1]):

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from changelog.connectors.sinks.files.layout import NotWholeError, opened
 
 GROUPS_BYTES = 256 << 20
-"""The most bytes of row groups that are kept. A row group that is larger than this is read again for each request."""
+"""How many bytes of row groups are kept at most. A larger row group is read again for each request."""
 
 FOOTERS_MAX = 256
-"""The most footers that are kept. The footer of a large file takes about a megabyte."""
+"""How many footers are kept at most. The footer of a large file takes about a megabyte."""
 
 READ_COLUMNS = ("key", "position", "op", "committed_at", "provenance", "service_name", "current")
 """The columns that are read from a row group. The state of a row is made from them."""
@@ -27,10 +27,10 @@ _Content = TypeVar("_Content")
 
 
 class RecentlyUsed(Generic[_Name, _Content]):
-    """Keeps the contents of files that were used last, up to a total size of `most`. `size` returns the size of one of
-    them; by default, each counts as 1.
+    """Keeps the contents of files that were used last, as long as their sizes add up to at most `most`. `size` returns
+    the size of a content, by default 1.
 
-    Any thread may use it. Two threads that need the same content at once may both make it.
+    Any thread may use this object. Two threads that need the same content at once may both make it.
     """
 
     def __init__(self, most: int, size: Callable[[_Content], int] = lambda _: 1) -> None:

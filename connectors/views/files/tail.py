@@ -22,7 +22,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 TAIL_BYTES = 1 << 30
-"""The most bytes of the index. A change takes its key and 12 bytes."""
+"""How many bytes the index may take. A change takes 12 bytes, and the bytes of its key."""
 
 ADDED_ROWS = 1 << 20
 """How many changes are read before they are sorted into the index."""

@@ -36,8 +36,8 @@ class RowPage:
 
 
 def row_answer(row: StateRow, reached: Completeness, *, now_s: float, definition: int, known_tag: str) -> Response:
-    """Returns the answer with one row. `known_tag` is the header If-None-Match, in which the client names the state
-    that it has. If this is the row's state now, the answer has no content.
+    """Returns the answer with one row. `definition` is `ShownView.definition`. `known_tag` is the header If-None-Match:
+    with it, the client names the state that it already has. If the row still has this state, the answer has no content.
     """
     tag = f'"{row.position}-{definition:08x}"'
     headers = {**headers_of(reached, now_s), "etag": tag, "cache-control": "private, no-cache"}

@@ -53,8 +53,8 @@ READERS = 4
 """How many threads read files; other requests wait."""
 
 STREAMS_READERS = 32
-"""How many threads read rows over Kafka that are not at hand. There are more of them, because each may wait for another
-instance. Meanwhile, requests for other partitions go on.
+"""How many threads read rows that are not at hand, if the changelog is on Kafka. There are more than `READERS`, because
+each thread may wait for another instance, while requests for other partitions go on.
 """
 
 SURFACE = Surface(
@@ -133,8 +133,8 @@ class Api:
     ) -> Response:
         """Returns the answer about the view that a request names.
 
-        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. The function that it
-        returns makes the answer. If they may read files, both are called in a thread.
+        `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It returns a key, or
+        None, and the function that makes the answer. Both functions are called in a thread if they may read files.
         """
         name, parameters, began_s = request.path_params["view"], _parameters(request), time.monotonic()
 
@@ -148,7 +148,7 @@ class Api:
             response, reached = await self.waiting.answer(question)
             self.metrics.staleness.set(age_s(reached, time.time()) or 0.0)
         except NoViewError as error:
-            return error.answer  # it is not counted: clients could make up as many names as they like
+            return error.answer  # the metrics leave it out: clients could make up as many names as they like
         except RefusalError as refusal:
             if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
                 self.metrics.expired.labels(name).inc()
@@ -271,7 +271,7 @@ def _failed(error: ChangelogError) -> Response:
     status = STATUSES.get(error.kind, HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, NoRangesError):
         status = HTTPStatus.BAD_REQUEST
-    elif isinstance(error, ForgottenError):  # as RFC 9111, 5.2.1.7, has it for a cache without the answer
+    elif isinstance(error, ForgottenError):  # what RFC 9111, 5.2.1.7, demands of a cache that has no answer
         status = HTTPStatus.GATEWAY_TIMEOUT
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("rows cannot be read", error=str(error))

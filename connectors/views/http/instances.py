@@ -1,4 +1,4 @@
-"""Answers the questions of other instances, at an address that requires the token of instances.
+"""Answers the questions of other *instances*: processes that serve the same views. They must send a token of their own.
 
 The address is not a part of the API: no reader has this token, and the limits for readers do not apply.
 """

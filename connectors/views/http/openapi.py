@@ -21,13 +21,13 @@ _FRESHNESS: Final = [
         "name": "max_lag",
         "in": "query",
         "schema": {"type": "string", "examples": ["2s", "500ms"]},
-        "description": "Wait until the changelog was last written at most this long ago.",
+        "description": "Wait until the last write of the changelog is at most this long ago.",
     },
     {
         "name": "stale",
         "in": "query",
         "schema": {"type": "string", "enum": ["allowed"]},
-        "description": "A standby may answer instead of the instance that has the rows. Headers say how new they are.",
+        "description": "A standby may answer if the instance with the rows does not. Its rows may be older.",
     },
 ]
 _RANGE: Final = [
@@ -49,7 +49,7 @@ _RANGE: Final = [
         "name": "limit",
         "in": "query",
         "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT},
-        "description": "The most rows on a page.",
+        "description": "How many rows a page has at most.",
     },
 ]
 _HEADERS: Final[Document] = {

@@ -34,8 +34,8 @@ Parameters = Mapping[str, Sequence[str]]
 class Freshness:
     """How new states have to be. A field that is None requires nothing.
 
-    `commit` is a place in the database's log, such as an LSN. Unlike a position, it does not say in which epoch of the
-    database it is. So it is compared with the `commit` of the position reached, whatever the epoch of that position.
+    `commit` is a place in the database's log, such as an LSN. Unlike a position, such a place does not name an epoch of
+    the database. So it is compared with the `commit` of the position reached, whatever the epoch of that position.
     With `allows_stale`, a standby may answer if the instance that has the rows does not. The standby's copy can be
     older, and the other fields apply to it, too.
     """

@@ -1,4 +1,4 @@
-"""Makes a request wait until the states are as new as it asks for."""
+"""Makes a request wait until the states are as new as the request demands."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ THREADS_S: Final = 5.0
 """How long threads read after readings in the event loop were slow, in seconds."""
 
 _READINGS = 64
-"""The average is a moving one: each new reading has a weight of one in this many."""
+"""The average is a moving one, in which a new reading has the weight 1 / _READINGS."""
 
 POLL_S: Final = 0.02
 """How many seconds a waiting request pauses before it reads the changelog again."""
@@ -63,9 +63,9 @@ class ReadingPace:
     """Decides whether the event loop reads rows itself, or threads do. All calls come from the event loop.
 
     Finding a row that is at hand takes less time than passing the request to a thread and back. If the cores are busy,
-    the request also waits for a core only once, and not three times. But while the event loop reads, all other requests
-    wait. So if readings are slow, because rows come from a slow disk, threads read for a while. `clock` returns
-    seconds.
+    a request also waits for a core only once, and not three times. But while the event loop reads, all other requests
+    wait. So if readings are slow, for example because rows come from a slow disk, threads read for a while. `clock`
+    returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -92,7 +92,7 @@ class Waiting:
     """Makes requests wait: for at most `wait_s` seconds, and no longer once `stopping` returns True.
 
     `stopping` returns True when the server is about to end. `readers` are the threads that read. `pace` says when the
-    event loop may read instead; if it is None, it may never do so.
+    event loop may read instead; if `pace` is None, only threads read.
     """
 
     readers: Executor

@@ -1,8 +1,8 @@
 """Defines an application of Kafka Streams, and the names of applications.
 
 One application has the tables of all views that show every change. If a view counts only the changes of some services,
-this choice of services has an application of its own for the view's entity. It reads the entity's topic from the
-beginning, whatever the other applications have read.
+this choice of services has an application of its own for the view's entity. That application reads the entity's topic
+from the beginning, whatever the other applications have read.
 """
 
 import zlib
@@ -22,11 +22,11 @@ MAIN: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """An application that runs: its tables, how far they are complete, and the reader of their partitions, also at
-    other instances. `own_partitions` reads only those of this process.
+    """An application that runs. `progress` says how far its `tables` are complete.
 
-    `topics` are the topics of its entities. With `keys_max`, each partition keeps only this many keys: those that were
-    used last. `store_bytes` returns how many bytes the stores have on disk.
+    `partitions` reads the tables' partitions, here or at other instances; `own_partitions` reads only those of this
+    process. `topics` are the topics of the application's entities. With `keys_max`, each partition keeps only this many
+    keys: those that were used last. `store_bytes` returns how many bytes the stores have on disk.
     """
 
     tables: KafkaTables
@@ -39,7 +39,7 @@ class Application:
 
 
 def name_of(entity: str, topic: ServedTopic, id_: str, services: ServiceChoice) -> str:
-    """Returns the name of the application for an entity that ignores the changes that `services` leaves out.
+    """Returns the name of the application that has the rows of `entity` without the changes that `services` leaves out.
 
     The name changes if the services change, and if the topic is another one or was created again. Then the rows are
     made anew from the topic.

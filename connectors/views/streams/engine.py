@@ -1,4 +1,4 @@
-"""The engine over Kafka. Kafka Streams keeps the last message of each key; the engine decodes it when it is read."""
+"""The engine over Kafka. Kafka Streams keeps the last message of each key; the engine decodes it when a row is read."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ class StreamsEngine:
     """The states of the entities that the application `main` has. Implements `SharedEngine`.
 
     `by_service` has the applications that count only the changes of some services, by name. `names` has the name of the
-    application for an entity and its services. `columns` has the columns that entities had at the start. `where` names
-    the changelog in errors. `close` ends what the engine runs.
+    application for an entity and its services. `columns` has the columns that entities had at the start. `where` is
+    what error texts call the changelog. `close` ends what the engine runs.
     """
 
     def __init__(
@@ -84,8 +84,9 @@ class StreamsEngine:
         return StreamsMoment(table, horizon)
 
     def at_hand(self, application: Application, entity: str, key: str) -> "StreamsMoment | None":
-        """Returns the rows that the table of an entity has now, for reading the row of a key. Returns None if this
-        process does not have the row, or not one that is new enough.
+        """Returns the rows that the table of an entity has now. The caller reads only the row of `key`.
+
+        Returns None if this process does not have this row, or has only one that is not new enough.
         """
         topic, progress, own = application.topics[entity], application.progress, application.own_partitions
         parts = [(topic.name, number) for number in topic.partitions_of(key.encode())]
@@ -163,9 +164,8 @@ class Horizon:
 class StreamsMoment:
     """The rows of one entity, which change while they are read. Implements `ViewMoment`.
 
-    A truncate removes the rows of its partition that are before it. `get` reads the message of the row, and then the
-    message of the truncate. `rows` reads the truncates first, so a page can have rows that are truncated while the page
-    is read.
+    A truncate removes the earlier rows of its partition. `get` reads the message of the row, and then the message of
+    the truncate. `rows` reads the truncates first, so a page can have rows that are truncated while the page is read.
     """
 
     def __init__(self, table: "EntityTable", horizon: Horizon) -> None:
@@ -232,8 +232,8 @@ class EntityTable:
         """Returns whether a partition has a message of a key, and the last change of the key. The change is None if
         there is none, or if a truncate came after it.
 
-        If only the keys used last are kept, the truncate is also read before the key. So the truncate is always used
-        later than the rows before it, and is not forgotten before them.
+        If only the keys used last are kept, the truncate is read before the key, too, so that it counts as used.
+        Otherwise the store could forget the truncate before it forgets a row that the truncate removed.
         """
         before = () if self.keys_max is None else (_TRUNCATE,)
         *_, value, truncate = self._get_batch(partition, *before, key, _TRUNCATE)
@@ -242,7 +242,7 @@ class EntityTable:
         return True, self.decoded(Message(key, partition, value), self._truncate(truncate))
 
     def truncated(self, partition: int) -> Position | None:
-        """Returns the position of the last truncate; None if there was none."""
+        """Returns the position of the last truncate in a partition; None if there was none."""
         [truncate] = self._get_batch(partition, _TRUNCATE)
         return self._truncate(truncate)
 
@@ -280,7 +280,7 @@ class EntityTable:
 def _row(key: str, changes: Sequence[Envelope]) -> StateRow | None:
     """Returns the row of a key; None if it has no row. `changes` are the key's last changes, one for each partition.
 
-    A row that moves to another partition can be in both for a moment, or in none.
+    A row that moves to another partition can be in both partitions for a moment, or in neither.
     """
     newest = max(changes, key=_position, default=None)
     if newest is None or newest.current is None:

@@ -38,8 +38,8 @@ _log = structlog.get_logger("views")
 
 
 class _Marker(msgspec.Struct, kw_only=True):
-    """The content of `changelog.json`: the application and the cluster that the folder belongs to, and the ids of the
-    topics of its stores, in the order of the stores.
+    """The content of `changelog.json`: the application and the cluster to which the folder belongs, and the ids of the
+    stores' topics, by the topics' names.
 
     Each store has all messages before `complete_at_s` (in seconds since 1970), or was created after that time.
     """
@@ -74,7 +74,7 @@ class Claim:
         self._unstored: tuple[float, float] | None = None
 
     def running(self, complete_at_s: float) -> None:
-        """Records that the running tables have all messages before a time.
+        """Notes that the running tables have all messages before a time.
 
         The stores on disk have these messages only after every checkpoint has been written again. So the time is stored
         only by a later call. Raises ChangelogError (STORAGE).
@@ -95,7 +95,7 @@ class Claim:
         return size
 
     def stored(self, complete_at_s: float) -> None:
-        """Records that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
+        """Notes that the stores on disk have all messages before a time. Raises ChangelogError (STORAGE)."""
         with _storing(self._path):
             self._marker.complete_at_s = max(self._marker.complete_at_s, complete_at_s)
             _write(self._path / _MARKER, self._marker)
@@ -103,10 +103,10 @@ class Claim:
 
 @contextmanager
 def claimed(path: Path, owner: Owner) -> Iterator[Claim]:
-    """Yields the folder for the stores, inside `path`, which is locked meanwhile.
+    """Locks the folder `path` until the end of the block, and yields the folders for the stores inside it.
 
-    Raises ChangelogError: IN_USE if another process has it locked, PRECONDITION if it belongs to another application or
-    has other files, STORAGE if it cannot be used.
+    Raises ChangelogError: IN_USE if another process has locked `path`, PRECONDITION if `path` belongs to another
+    application or has other files, STORAGE if `path` cannot be used.
     """
     with _storing(path):
         make_folder(path, DATA_FOLDER)

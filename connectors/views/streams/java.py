@@ -22,7 +22,7 @@ _ERROR, _WARNING, _INFO = 1000, 900, 800
 _log = structlog.get_logger("java")
 
 _references: list[Any] = []
-"""Loggers of Java, which are kept here because Java forgets the level of a logger that nobody refers to."""
+"""Loggers and a handler of Java. They are kept here because Java forgets the level of a logger without references."""
 
 _LIBRARIES = "ROCKSDB_SHAREDLIB_DIR"
 """The environment variable for the folder into which RocksDB copies its library from the jar. By default, this is the
@@ -30,13 +30,13 @@ folder for temporary files, and a process that a signal ends leaves its copy the
 """
 
 _HEAP_AT_START_MIB = 512
-"""The size of the heap at the start; `heap_mib` if that is less. In a heap that begins small, garbage is collected
-several times as often while changes are applied, and rows cannot be read meanwhile.
+"""The size of the heap at the start, unless `heap_mib` is less. In a heap that begins smaller, garbage is collected
+several times as often while changes are applied, and rows cannot be read during a collection.
 """
 
 NICENESS: Final = 5
-"""How much lower the priority of the threads is that apply changes, so that requests for rows do not wait for a core.
-Beside one other busy thread, they still get a quarter of a core.
+"""By how much the priority of the threads that apply changes is lower than that of other threads, so that requests for
+rows do not wait for a core. Beside one other busy thread, a thread that applies changes still gets a quarter of a core.
 """
 
 _PAUSE_MS = 5
@@ -50,8 +50,8 @@ _QUIET_LOGGERS = (
 
 
 def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, libraries: Path | None = None) -> None:
-    """Starts the virtual machine of the program `java`, with the jars of a folder. RocksDB keeps a copy of its library
-    in the folder `libraries`. `has_rows` says whether the rows are in Java's heap.
+    """Starts the virtual machine of `program`, the path of `java`, with the jars of a folder. RocksDB keeps a copy of
+    its library in the folder `libraries`. `has_rows` says whether the rows are in Java's heap.
 
     Does nothing if a virtual machine runs already: a process has only one. Raises ChangelogError (PRECONDITION) if it
     does not start.
@@ -63,8 +63,8 @@ def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, li
         f"-Xms{min(_HEAP_AT_START_MIB, heap_mib)}m",
         f"-Xmx{heap_mib}m",
         *_collector(has_rows=has_rows),
-        # After a full collection of Python's garbage, JPype asks Java for one. It would stop all readers of rows for 50
-        # to 200 ms.
+        # After a full collection of Python's garbage, JPype asks Java to collect its garbage, too. This would stop all
+        # readers of rows for 50 to 200 ms.
         "-XX:+DisableExplicitGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
@@ -79,9 +79,9 @@ def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, li
         reason = " ".join(str(error).split())
         raise ChangelogError(Kind.PRECONDITION, f"Java does not start: {reason}", hint="see [serve.streams]") from error
     _take_log()
-    # After each collection of Java's garbage, JPype starts a full collection of Python's garbage. It takes some 75 ms
-    # of CPU, and stops all threads of Python. It is faster without the objects that exist by now. Most never become
-    # garbage.
+    # After each collection of Java's garbage, JPype starts a full collection of Python's garbage. That takes some 75 ms
+    # of CPU, and stops all threads of Python. It is faster if it leaves out the objects that exist by now; most of them
+    # never become garbage.
     gc.freeze()
 
 
@@ -114,7 +114,7 @@ class Threads(threading.local):
         self._end = _ThreadEnd()
 
     def enter(self) -> None:
-        """Records that this thread calls Java. The constructor, which runs once in each thread, already does this."""
+        """Notes that this thread calls Java. The constructor, which runs once in each thread, already does this."""
 
 
 class _ThreadEnd:
@@ -127,8 +127,10 @@ class _ThreadEnd:
 
 
 def _collector(*, has_rows: bool) -> Sequence[str]:
-    """Returns the options for collecting garbage. The serial collector needs the least CPU and memory. But nobody can
-    read while it copies rows in the heap: in our benchmark 25 ms for new rows, and now and then 150 ms for all rows.
+    """Returns the options for collecting garbage.
+
+    The serial collector needs the least CPU and memory. But no row can be read while it copies rows in the heap. In our
+    benchmark, that takes 25 ms for new rows, and now and then 150 ms for all rows.
     """
     return ["-XX:+UseG1GC", f"-XX:MaxGCPauseMillis={_PAUSE_MS}"] if has_rows else ["-XX:+UseSerialGC"]
 
@@ -149,8 +151,8 @@ def _library(java: str) -> str:
 
 
 def _take_log() -> None:
-    """Sends the lines of Java's log to ours. Java gets a handler that prints nothing, with a filter that logs each
-    record here.
+    """Sends the lines of Java's log to our log. Java gets a handler that prints nothing. The handler's filter logs each
+    line here.
     """
     util_logging = jpype.JPackage("java").util.logging
 

@@ -1,7 +1,7 @@
 """Makes the objects to which Kafka Streams reports its state, and how far it has restored stores.
 
-Kafka Streams reports a partition as a Java object, which names the partition of the store's changelog. The argument
-`part_of` of each function returns the partition of the table's topic for such an object.
+Kafka Streams reports a partition as a Java object, which names the partition of the store's changelog. `part_of`
+returns the partition of the table's topic for such an object.
 """
 
 from collections.abc import Callable

@@ -38,8 +38,8 @@ def open_engine(
     declared: Collection[tuple[str, ServiceChoice]],
     environment: Mapping[str, str] = os.environ,
 ) -> StreamsEngine:
-    """Returns the engine for the `declared` entities, or for all entities if none is declared. For each declared
-    entity, only the changes of the given services count.
+    """Returns the engine for the `declared` entities, or for all entities if none is declared. Each declared entity
+    comes with the choice of the services whose changes count.
 
     The tables are restored in the background. Raises ChangelogError: USAGE if messages are in another envelope;
     PRECONDITION if Java, its jars or the changelog are missing, if messages can be lost, or if the rows of an entity
@@ -83,7 +83,7 @@ def open_engine(
 
 class _Opening:
     """Opens applications, which end when `opened` is closed. `others` reads partitions of other instances; it is None
-    if there are none.
+    if there are no other instances.
     """
 
     def __init__(self, config: Config, sink: KafkaConfig, others: OtherInstances | None, opened: ExitStack) -> None:
@@ -96,8 +96,8 @@ class _Opening:
         self._cluster = read_cluster_id(self._client.admin()) if self._settings.store == "rocksdb" else ""
 
     def open_main(self, topics: ServedTopics, java_program: str, jars_folder: Path) -> Application:
-        """Starts Java and the main application. This has the table of checkpoints, and a table for each entity in
-        `topics`, in which the changes of all services count.
+        """Starts Java and the main application. The application has the table of checkpoints, and a table for each
+        entity in `topics`. In these tables, the changes of all services count.
         """
         ids = {name: topics.ids[name] for name in sorted(topics.names().values())}
         claim = self._claim(self._settings.path, self._application, ids, topics.tombstones_s)
@@ -119,7 +119,7 @@ class _Opening:
     def open_by_service(
         self, name: str, entity: str, services: ServiceChoice, served: ServedTopic, checkpoints: KafkaTables
     ) -> Application:
-        """Starts the application for one entity that ignores the changes that `services` leaves out."""
+        """Starts the application that has the rows of one entity without the changes that `services` leaves out."""
         application = f"{self._application}.{name}"
         changelog = changelog_of(application, entity)
         sink, folder = self._sink, self._settings.path / BY_SERVICE
@@ -229,5 +229,5 @@ def _nothing(_complete_s: float) -> None:
 
 
 def in_order(tables: Mapping[str, str], topics: Sequence[str]) -> Mapping[str, str]:
-    """Returns `tables`, which maps each table to its topic, in the order that the topics have in `topics`."""
+    """Sorts `tables`, which maps each table to its topic, by the order of the topics in `topics`."""
     return dict(sorted(tables.items(), key=lambda table: topics.index(table[1])))

@@ -30,8 +30,8 @@ TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 PAUSE_S: Final = 1.0
-"""If an instance did not answer, it is not asked for this time, in seconds. After that, one request tries it again.
-Without this pause, requests that wait for the instance could occupy all threads that read.
+"""For how many seconds an instance that did not answer is not asked. After that, one request asks it again. Without
+this pause, requests that wait for the instance could occupy all threads that read.
 """
 
 SCAN_MESSAGES, SCAN_BYTES = 100, 1 << 20
@@ -106,7 +106,7 @@ class PartitionAnswer(msgspec.Struct, kw_only=True):
     """The answer has the `values` of the keys, in the order of the question, or `pairs` of keys and values. `next` is
     the key from which to ask for further pairs; None if there are none.
 
-    If a standby answers, it is complete up to `stale_position`. `stale_at_s` is the last time at which it knew this.
+    If a standby answers, it is complete up to `stale_position`. `stale_at_s` is when the standby last knew this.
     """
 
     values: list[bytes | None] = []
@@ -137,7 +137,7 @@ class Partitions:
     def get_batch(
         self, table: str, partition: int, keys: Sequence[bytes], need: Need, on_stale: OnStale | None = None
     ) -> Sequence[bytes | None]:
-        """Returns the last message of each key in a partition, read in this order; None if there is none."""
+        """Reads keys in this order, and returns the last message of each key in a partition; None if it has none."""
         question = self._question(table, partition, need)
         question.keys = list(keys)
         return self._answer(question, on_stale).values
@@ -248,8 +248,8 @@ class OtherInstances:
     _paused_until_s: dict[str, float] = field(default_factory=dict)
 
     def ask(self, address: str, question: PartitionQuestion) -> PartitionAnswer:
-        """Returns the answer of the instance at an address. Raises ChangelogError: CONNECTION if it does not answer,
-        PRECONDITION if it cannot answer now, ACCESS if it does not accept the token.
+        """Returns the answer of the instance at an address. Raises ChangelogError: CONNECTION if the instance does not
+        answer, PRECONDITION if it cannot answer now, ACCESS if it does not accept the token.
         """
         paused_until_s = self._paused_until_s.get(address)  # another thread may remove it at any moment
         if paused_until_s is not None:

@@ -2,8 +2,8 @@
 
 If a process hangs, another instance takes its partitions over. When the process goes on, it can still read its tables
 for a moment. Their rows are old by then, but the process does not know that. So a reader says which offset it needs.
-The process compares this offset with the offsets that it has reached itself: it has restored the table up to one, and
-has committed others since.
+The process compares this offset with what it has reached itself: the offset up to which it restored the table, and the
+offsets that it has committed since.
 """
 
 import time
@@ -17,7 +17,7 @@ REFRESH_S: Final = 0.25
 """How long the known owners of partitions are used before Kafka Streams is asked again, in seconds."""
 
 WAIT_S: Final = 0.5
-"""The longest time that a reader waits until a table has reached an offset, in seconds. Waiting is needed because other
+"""How long a reader waits at most until a table has reached an offset, in seconds. A reader waits because other
 processes can see a commit a moment before the process that made it.
 """
 
@@ -30,8 +30,8 @@ Java some dozens of times, and all readers that wait need the same answer. So on
 class Need(NamedTuple):
     """What a reader needs of a partition: all messages before `offset` of the topic.
 
-    A store has these messages if it was restored up to the offset `store_offset` of its changelog. The two offsets are
-    equal if the topic itself is the store's changelog.
+    A store has these messages if it was restored up to the offset `store_offset` of its changelog: the topic from which
+    Kafka Streams restores the store. The two offsets are equal if the entity's topic itself is the store's changelog.
     """
 
     offset: int
@@ -39,8 +39,8 @@ class Need(NamedTuple):
 
 
 class Placement:
-    """Knows where the partitions of an application are. `streams` is its Java object `KafkaStreams`. `own` is the
-    address of this instance; if it is None, there are no other instances. Any thread may call the methods.
+    """Knows where the partitions of an application are. `streams` is the application's Java object `KafkaStreams`.
+    `own` is the address of this instance; if it is None, there are no other instances. Any thread may call the methods.
     """
 
     def __init__(self, streams: Any, own: str | None) -> None:
@@ -55,26 +55,26 @@ class Placement:
         self._known_until_s = 0.0
 
     def restoring(self, part: Part, end: int) -> None:
-        """Records that a table will be restored up to an offset."""
+        """Notes that a table will be restored up to an offset."""
         self._restored_ends[part] = end
 
     def restored(self, part: Part) -> None:
-        """Records that the table was restored."""
+        """Notes that the table was restored."""
         if part in self._restored_ends:
             self._restored[part] = self._restored_ends.pop(part)
         self._standbys.pop(part, None)
 
     def restoration_ended(self, part: Part) -> None:
-        """Records that the table is no longer being restored, because another instance takes the partition over."""
+        """Notes that the table is no longer being restored, because another instance takes the partition over."""
         self._restored_ends.pop(part, None)
         self._standbys.pop(part, None)
 
     def standby_advanced(self, part: Part, offset: int) -> None:
-        """Records that the standby of a partition has all messages before an offset of its changelog."""
+        """Notes that the standby of a partition has all messages before an offset of its changelog."""
         self._standbys[part] = offset
 
     def standby_ended(self, part: Part) -> None:
-        """Records that this process is no longer a standby for a partition."""
+        """Notes that this process is no longer a standby for a partition."""
         self._standbys.pop(part, None)
 
     def standbys(self) -> Mapping[Part, int]:
@@ -85,7 +85,7 @@ class Placement:
         return dict(self._standbys)
 
     def await_offset(self, part: Part, need: Need) -> bool:
-        """Returns whether this process has what is needed of a partition, and waits a moment for it.
+        """Returns whether this process has what is needed of a partition. Waits a moment for what it still lacks.
 
         Does not wait for a restoration, which takes longer, and could block all threads that read.
         """
@@ -107,7 +107,7 @@ class Placement:
         return self._restored.get(part, 0) >= need.store_offset or self._committed.get(part, 0) >= need.offset
 
     def learn(self) -> None:
-        """Asks Kafka Streams for the committed offsets, so that readers find theirs without asking."""
+        """Asks Kafka Streams for the committed offsets, so that readers need not ask."""
         with self._asking:
             self._committed = dict(_committed(self._streams))
 

@@ -74,8 +74,8 @@ class _Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Goal:
-    """The offsets at which tables are complete up to a checkpoint. `at_s` is when Kafka was asked for them, on the
-    clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete at these offsets.
+    """The offsets that tables must reach to be complete up to a checkpoint. `at_s` is when Kafka was asked for them, on
+    the clock `time.monotonic`. `refusals` has errors for the entities whose tables are not complete even then.
     """
 
     checkpoint: bytes
@@ -144,9 +144,7 @@ class TablesProgress:
         return None if self._newest is None else self._newest.refusals.get(entity)
 
     def complete_s(self) -> float | None:
-        """Returns a time, in seconds since 1970. All tables have every message before it. Returns None if no such time
-        is known.
-        """
+        """Returns a time before which all tables have every message, in seconds since 1970; None if none is known."""
         standbys = [self.standby_reached(part) for part in self._tables.standbys()]
         completed = [completeness for completeness in (self.reached(self.parts), *standbys) if completeness is not None]
         is_complete = len(completed) == 1 + len(standbys) and self._tables.are_restored()
@@ -157,7 +155,7 @@ class TablesProgress:
         return self._served.lags, self._standbys.lags
 
     def close(self) -> None:
-        """Ends the thread. If it still waits for Kafka after `CLOSE_S`, it ends with the process."""
+        """Ends the thread. If the thread still waits for Kafka after `CLOSE_S`, it ends with the process."""
         self._stopping.set()
         self._thread.join(CLOSE_S)
 
@@ -207,8 +205,8 @@ class TablesProgress:
                 self._standbys.aim([part], goal)
 
     def _announced_ends(self, offsets: Mapping[Part, int]) -> Mapping[Part, int]:
-        """Returns `_stored_ends`. But first, Kafka Streams is asked which offsets this process has committed: readers
-        need this as soon as `reached` names the new offsets.
+        """Returns what `_stored_ends` returns. Before that, asks Kafka Streams which offsets this process committed:
+        readers need these as soon as `reached` names the new offsets.
         """
         if offsets:
             self._tables.learn()
@@ -259,8 +257,8 @@ class TablesProgress:
 
 
 class _Track:
-    """Follows partitions. `goals` has what they have not reached yet, and `reached` has what they have reached. Offsets
-    are those of the topics, or of the topics' `changelogs`.
+    """Follows partitions. `goals` has what partitions have not reached yet, and `reached` what they have reached.
+    Offsets are those of the topics, or of the topics' `changelogs`.
     """
 
     def __init__(self, client: Client, admin: Admin, changelogs: Mapping[str, str]) -> None:
@@ -321,7 +319,7 @@ class _Track:
         return False
 
     def _is_empty(self, part: Part, span: range) -> bool:
-        """Returns whether a span of offsets has no committed message. Stops reading at the first one."""
+        """Returns whether a span of offsets has no committed message. Stops reading at the first such message."""
         with closing(self._client.reader()) as consumer:
             return not any(messages_in(consumer, {part: span}))
 
@@ -335,7 +333,7 @@ def least(completed: Sequence[Completeness]) -> Completeness:
 
 
 def _least(values: Sequence[Value | None]) -> Value | None:
-    """Returns the least of values; None if one is None, or if there are none."""
+    """Returns the least of the values; None if one of them is None, or if there are no values."""
     known_values = [value for value in values if value is not None]
     return min(known_values) if known_values and len(known_values) == len(values) else None
 

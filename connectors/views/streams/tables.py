@@ -2,9 +2,10 @@
 
 The partitions of a table can be spread over several instances of an application. A small table is in every instance.
 
-A topic is itself the changelog of its store (`topology.optimization`). But if the messages of some services do not
-count, the store has a changelog of its own. Kafka Streams numbers the tables, and the number is in the name of a
-store's folder. So tables must be in the same order at each start (`folder.Claim`).
+Kafka Streams restores a store from a topic that it calls the store's changelog. An entity's topic is itself the
+changelog of its store (`topology.optimization`). But if the messages of some services do not count, the store has a
+changelog of its own. Kafka Streams numbers the tables, and the number is in the name of a store's folder. So tables
+must be in the same order at each start (`folder.Claim`).
 """
 
 import os
@@ -33,9 +34,7 @@ COMMIT_MS: Final = 100
 """How often offsets are committed. A reader that waits for its own write waits for such a commit."""
 
 WARM_UP_S: Final = 60.0
-"""How often Kafka Streams checks whether an instance has restored a partition before it takes the partition over, in
-seconds.
-"""
+"""How often Kafka Streams checks whether the next owner of a partition has restored it, in seconds."""
 
 CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
@@ -44,13 +43,13 @@ AGAIN_S: Final = 5.0
 """How long a thread that has failed waits before it is replaced, in seconds."""
 
 FETCH_BYTES: Final = 16 << 20
-"""The most bytes that a consumer fetches at once."""
+"""How many bytes a consumer fetches at once at most."""
 
 REQUEST_BYTES: Final = 32 << 20
-"""The most bytes that are sent to the changelog of a store at once. The changelog's own limit is that of the topic."""
+"""How many bytes may be sent to the changelog of a store at once. One message may be as large as in the topic."""
 
 BATCH_BYTES: Final = 512 << 10
-"""The most bytes of a batch for a changelog. With Kafka's default of 16 KiB, the broker would handle many batches."""
+"""How many bytes a batch for a changelog may have. With Kafka's default, 16 KiB, the broker would get many batches."""
 
 _ENDING = frozenset({"PENDING_SHUTDOWN", "PENDING_ERROR", "ERROR", "NOT_RUNNING"})
 """The states from which Kafka Streams does not come back."""
@@ -121,8 +120,8 @@ class TablesSettings:
             "num.standby.replicas": str(self.standbys),
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "none" if self.services.names else "all",
-            # At least once, a process that hung could write old rows to a changelog after its successor. Exactly once,
-            # stores of source topics can be emptied (KAFKA-20416), and nothing is written to these.
+            # "At least once" would let a process that hung write old rows to a changelog after its successor. "Exactly
+            # once" can empty a store that is restored from an entity's topic (KAFKA-20416); nothing is written there.
             "processing.guarantee": "exactly_once_v2" if self.services.names else "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
             "main.consumer.isolation.level": "read_committed",
@@ -235,13 +234,13 @@ class KafkaTables:
         return self._settings.topics[table], partition
 
     def has_at_hand(self, table: str, partition: int, need: Need) -> bool:
-        """Returns whether no partition moves, and a partition here is known to have what `need` describes."""
+        """Returns whether no partition is moving, and a partition here is known to have what `need` describes."""
         return self._state == "RUNNING" and self._placement.has_at_hand(self.part(table, partition), need)
 
     def get_batch(self, table: str, partition: int, keys: Sequence[bytes], need: Need | None) -> Sequence[bytes | None]:
-        """Returns the last message of each key in a partition of a table, read in this order; None if there is none, or
-        if it is a tombstone. The table must have what `need` describes; with None, it may be the table of a standby.
-        Raises RestoringError if the table does not have this after a moment.
+        """Reads keys in this order, and returns the last message of each in a partition; None if there is none, or if
+        it is a tombstone. The table must have what `need` describes; if `need` is None, it may be that of a standby.
+        Raises RestoringError if the table still lacks this after a moment.
         """
         with self._asking(table):
             store = self._store_with(table, partition, need)
@@ -273,8 +272,8 @@ class KafkaTables:
                 pairs.close()
 
     def close(self) -> bool:
-        """Ends Kafka Streams. The process leaves its group only if there are no other instances. Other instances would
-        take its partitions over at once, even if the process is only restarted.
+        """Ends Kafka Streams. The process leaves its group only if there are no other instances: they would take its
+        partitions over at once, even if the process is only restarted.
 
         Returns whether all tables were stored together with their offsets.
         """
@@ -312,7 +311,7 @@ class KafkaTables:
         return materialized.as_(table).withStoreType(types.IN_MEMORY if in_memory else types.ROCKS_DB)
 
     def _store(self, table: str, partition: int, *, standby_too: bool = False) -> Any:
-        """Returns the store of a partition, for reading. It stays valid when tasks are restored again."""
+        """Returns the store of a partition, for reading. The object stays valid when tasks are restored again."""
         store = self._stores.get((table, partition, standby_too))
         if store is None:
             types = self._streams_package.state.QueryableStoreTypes
@@ -323,7 +322,7 @@ class KafkaTables:
         return store
 
     def _store_with(self, table: str, partition: int, need: Need | None) -> Any:
-        """Returns a store of the partition that has what `need` describes; with None, it may be that of a standby."""
+        """Returns a store of the partition that has what `need` describes; if that is None, maybe a standby's store."""
         if need is not None and not self._placement.await_offset(self.part(table, partition), need):
             raise restoring(table)
         return self._store(table, partition, standby_too=need is None)
@@ -354,7 +353,7 @@ class KafkaTables:
             raise _failed(f"reading the rows of {table}", error) from error
 
     def _take_state(self, state: str) -> None:
-        """Takes a new state of Kafka Streams. Threads report states, so the report of an earlier one can be late."""
+        """Takes a new state of Kafka Streams. Threads report states, so the report of an earlier state can be late."""
         if self._state not in _ENDING:
             self._was_ready |= state == "RUNNING"
             self._state = state

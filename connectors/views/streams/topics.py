@@ -37,7 +37,7 @@ _log = structlog.get_logger("views")
 class ServedTopic:
     """The topic `name` of an entity, whose key has the columns `key`.
 
-    `is_placed_by_key` says that each key is in the partition that it chooses. If it is false, a key can be in any
+    `is_placed_by_key` says that each key is in the partition that the key chooses. If it is false, a key can be in any
     partition. Messages have at most `message_bytes` bytes.
     """
 
@@ -79,7 +79,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     whose topics keep the last message of every key.
 
     Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the topic of a declared entity loses
-    messages; ACCESS if this user may not read the settings of topics; and errors of Kafka.
+    messages; ACCESS if our Kafka user may not read the settings of topics; and errors of Kafka.
     """
     checkpoint = log.checkpoint()
     settings = {} if checkpoint is None else checkpoint.settings
@@ -95,7 +95,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
     states = _states(admin, topics.values())
     lossy = {entity: text for entity, name in topics.items() if name in states and (text := loss(states[name]))}
     for entity, text in lossy.items():
-        message = f"topic {topics[entity]} deletes messages ({text}), so it lacks rows that did not change since"
+        message = f"topic {topics[entity]} deletes messages ({text}), so it lacks rows that have not changed lately"
         if declared or len(lossy) == len(topics):
             hint = 'serve its archive (--archive FOLDER), or set cleanup.policy = "compact" and rebuild the entity'
             raise ChangelogError(Kind.PRECONDITION, message, hint=hint)
@@ -125,8 +125,9 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
 def ensure_changelog(
     client: Client, name: str, served: ServedTopic, *, create: bool, replication_factor: int | None
 ) -> tuple[str, float]:
-    """Creates the changelog of a store whose rows come from a topic, unless it exists and keeps the last message of
-    each key. Returns its id, and the shortest time, in seconds, for which it keeps a tombstone.
+    """Creates the changelog of a store if there is none: the topic from which Kafka Streams restores the store. The
+    store's rows come from the topic `served`. Returns the changelog's id, and how many seconds it keeps a tombstone at
+    least.
 
     Raises ChangelogError: PRECONDITION if rows of the topic can move between partitions, or if the changelog loses
     messages; and the errors of `ensure`.
@@ -148,7 +149,7 @@ def ensure_changelog(
 
 
 def loss(state: TopicState) -> str | None:
-    """Returns the settings by which a topic deletes messages that are the last of their key; None if it has none."""
+    """Returns a setting by which a topic deletes even the last message of a key; None if it has no such setting."""
     if "delete" not in state.settings.get("cleanup.policy", "compact"):
         return None
     limits = {name: state.settings.get(name, _UNLIMITED) for name in ("retention.ms", "retention.bytes")}

@@ -242,7 +242,7 @@ def test_on_a_terminal_the_demo_keeps_its_console_open(config_file: Path) -> Non
 def test_without_a_terminal_the_demo_does_not_wait(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_console(config_file)
     output = capsys.readouterr().out
-    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again", output)
+    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nThe console is closed again", output)
     assert "http://127.0.0.1:9466/order/1:\n" in output
     assert f" -m changelog views serve --config {config_file}\n" in output
 

@@ -9,7 +9,7 @@ import java.io.InputStream;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 
-/** Reads Python's commands: first the start of the engine, then acknowledgements, until a stop or the end of input. */
+/** Reads Python's commands: first those that start the engine, then acknowledgements and the command to stop. */
 final class Commands {
     static final ObjectMapper JSON = new ObjectMapper();
 

@@ -77,13 +77,13 @@ final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceR
         frames.add(encoded.frame());
     }
 
-    /** Records that Python has stored all records up to the one with this number. */
+    /** Notes that Python has stored all records up to the one with this number. */
     synchronized void acknowledge(long last) {
         acknowledged = Math.max(acknowledged, last);
         notifyAll();
     }
 
-    /** Lets the engine stop, after everything that is acknowledged was reported. */
+    /** Stops the engine after all acknowledged records have been reported to the connector. */
     synchronized void stop() {
         stopping = true;
         notifyAll();
@@ -123,7 +123,7 @@ final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceR
                 engine.close();
                 return;
             } catch (IllegalStateException e) {
-                Thread.sleep(RETRY_MILLIS); // the engine refuses while its tasks start, or if it has stopped
+                Thread.sleep(RETRY_MILLIS); // the engine refuses to close while its tasks start, or if it has stopped
             } catch (IOException e) {
                 return;
             }

@@ -25,7 +25,7 @@ import org.apache.kafka.connect.source.SourceRecord;
  * Encodes records as frames, column by column. Topics, partitions and schemas are sent once, as definitions with a number.
  */
 final class Encoder {
-    /** A frame, the number of its last record, and the last record of each partition, which has its offset. */
+    /** A frame, the number of its last record, and for each partition its last record, which has the offset. */
     record Encoded(ByteBuffer frame, long last, Collection<ChangeEvent<SourceRecord, SourceRecord>> offsets) {
     }
 
@@ -177,7 +177,7 @@ final class Encoder {
         Integer id = schemaIdentities.get(schema);
         if (id == null) {
             id = schemas.computeIfAbsent(schema, unknown -> define(SCHEMA, json(converter.asJsonSchema(unknown))));
-            if (schemaIdentities.size() >= IDENTITIES_MAX) { // a transformation makes a schema for each record
+            if (schemaIdentities.size() >= IDENTITIES_MAX) { // a transformation may make a schema for each record
                 schemaIdentities.clear();
             }
             schemaIdentities.put(schema, id);

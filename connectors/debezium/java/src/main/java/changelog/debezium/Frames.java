@@ -13,9 +13,9 @@ import java.util.Queue;
  * <p>A frame is the length of its body (4 bytes), its kind (1 byte), 3 zero bytes, and the body. All numbers are little
  * endian. {@code changelog/connectors/debezium/frames.py} describes the kinds.
  *
- * <p>Adding never blocks, because a thread of the connector that waits for Python would lose its connection to the
- * database. {@link Delivery} bounds the bytes of records. This class bounds log lines: if Python does not read, it
- * drops and counts them.
+ * <p>Adding a frame never blocks: if a thread of the connector waited for Python, it would lose its connection to the
+ * database. {@link Delivery} limits how many bytes of records wait here. This class limits how many log lines wait: if
+ * Python does not read, further lines are dropped and counted.
  */
 final class Frames {
     static final byte HELLO = 'H';
@@ -76,7 +76,7 @@ final class Frames {
         return dropped;
     }
 
-    /** Waits until everything was written. Python may take its time; if it is gone, the watchdog ends the process. */
+    /** Waits until everything is written, however long Python takes. If Python is gone, the watchdog ends the process. */
     void close() throws InterruptedException {
         synchronized (this) {
             closed = true;

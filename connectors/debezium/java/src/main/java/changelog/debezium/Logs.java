@@ -8,7 +8,7 @@ import java.util.logging.LogManager;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 
-/** Sends the log lines of Debezium and its libraries to Python, each as one line with its root cause. */
+/** Sends the log of Debezium and its libraries to Python, as single lines. An exception is sent as its root cause. */
 final class Logs extends Handler {
     private static final int LENGTH_MAX = 2000;
 
