@@ -1,4 +1,4 @@
-"""Makes the objects to which Kafka Streams reports its state, and how far it has restored stores.
+"""Makes the objects to which Kafka Streams reports its state, errors, and how far it has restored stores.
 
 Kafka Streams reports a partition as a Java object, which names the partition of the store's changelog. `part_of`
 returns the partition of the table's topic for such an object.
@@ -11,6 +11,7 @@ import jpype
 import structlog
 
 from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.views.streams.failures import text_of
 from changelog.connectors.views.streams.placement import Placement
 from changelog.connectors.views.streams.restoration import Restoration
 
@@ -27,6 +28,24 @@ def state_listener(take: Callable[[str], None]) -> Any:
             take(str(new.name()))
 
     return StateListener()
+
+
+def failure_handler(errors: Any, again_after: Callable[[str, str], bool]) -> Any:
+    """Returns the handler for errors that end a thread. `errors` is the package with Kafka Streams' errors.
+
+    `again_after` gets the text of the error and the name of the thread. It returns whether the thread is replaced.
+    """
+    handler = errors.StreamsUncaughtExceptionHandler
+    answers = jpype.JClass(f"{handler.class_.getName()}$StreamThreadExceptionResponse")
+
+    @jpype.JImplements(handler)
+    class FailureHandler:
+        @jpype.JOverride
+        def handle(self, error: Any) -> Any:
+            thread = str(jpype.java.lang.Thread.currentThread().getName())
+            return answers.REPLACE_THREAD if again_after(text_of(error), thread) else answers.SHUTDOWN_CLIENT
+
+    return FailureHandler()
 
 
 def restore_listener(placement: Placement, restoration: Restoration, part_of: Callable[[Any], Part]) -> Any:

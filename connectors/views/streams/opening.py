@@ -159,7 +159,7 @@ class _Opening:
         checkpoints: KafkaTables | None,
         name: str = "",
     ) -> Application:
-        tables = KafkaTables(settings)
+        tables = KafkaTables(settings, self._client)
         with ExitStack() as until_followed:
             until_followed.callback(tables.close)
             progress = TablesProgress(

@@ -10,7 +10,6 @@ must be in the same order at each start (`folder.Claim`).
 
 import os
 import re
-import threading
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +20,17 @@ from typing import Any, Final
 import jpype
 import structlog
 
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.groups import static_members
 from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.views.streams.failures import Failures, text_of
 from changelog.connectors.views.streams.java import Threads, start_yielding
-from changelog.connectors.views.streams.listeners import restore_listener, standby_listener, state_listener
+from changelog.connectors.views.streams.listeners import (
+    failure_handler,
+    restore_listener,
+    standby_listener,
+    state_listener,
+)
 from changelog.connectors.views.streams.placement import Need, Placement, part_of
 from changelog.connectors.views.streams.restoration import Restoration
 from changelog.connectors.views.streams.service_filter import times_of_included
@@ -39,9 +46,6 @@ WARM_UP_S: Final = 60.0
 CLOSE_S: Final = 30.0
 """How long Kafka Streams may take to end, in seconds."""
 
-AGAIN_S: Final = 5.0
-"""How long a thread that has failed waits before it is replaced, in seconds."""
-
 FETCH_BYTES: Final = 16 << 20
 """How many bytes a consumer fetches at once at most."""
 
@@ -53,9 +57,6 @@ BATCH_BYTES: Final = 512 << 10
 
 _ENDING = frozenset({"PENDING_SHUTDOWN", "PENDING_ERROR", "ERROR", "NOT_RUNNING"})
 """The states from which Kafka Streams does not come back."""
-
-_GLOBAL_THREAD = "GlobalStreamThread"
-"""A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
 _log = structlog.get_logger("views")
 
@@ -151,15 +152,20 @@ class KafkaTables:
     being restored, and the error that ended Kafka Streams, if there was one. Java must run (`java.start`).
     """
 
-    def __init__(self, settings: TablesSettings) -> None:
+    def __init__(self, settings: TablesSettings, client: Client) -> None:
         self._settings = settings
         self._topics_of_changelogs = {changelog: topic for topic, changelog in settings.changelogs.items()}
         self.restoration = Restoration()
         self._threads = Threads()
-        self._failure: ChangelogError | None = None
-        self._has_failed_thread = self._was_ready = False
+        self._failures = Failures(
+            settings.application,
+            settings.member,
+            lambda: static_members(client.admin(), settings.application),
+            advertised=settings.advertised,
+            session_s=settings.session_s,
+        )
+        self._was_ready = False
         self._state = ""  # kept here, because each call of Java makes a request wait for Python's lock once more
-        self._closing = threading.Event()
         self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
@@ -172,7 +178,7 @@ class KafkaTables:
             self._listeners = [
                 restore_listener(self._placement, self.restoration, self._part_of),
                 standby_listener(self._placement, self._part_of),
-                self._failure_handler(),
+                failure_handler(self._streams_package.errors, self._failures.again_after),
                 state_listener(self._take_state),
             ]
             self._streams.setGlobalStateRestoreListener(self._listeners[0])
@@ -187,7 +193,7 @@ class KafkaTables:
         After all tables have been restored once, partitions that stay here can be read while others move to another
         instance.
         """
-        self._refuse_failed()
+        self._failures.refuse()
         state = self._state
         is_moving = self._was_ready and self._settings.advertised is not None and state == "REBALANCING"
         if state != "RUNNING" and not is_moving:
@@ -203,7 +209,7 @@ class KafkaTables:
 
         A thread that fails does not store its tables.
         """
-        return self._state == "RUNNING" and not self._has_failed_thread
+        return self._state == "RUNNING" and not self._failures.has_failed_thread
 
     def other_owner(self, table: str, partition: int) -> str | None:
         """Returns the address of the instance that has a partition of a table; None if this one should have it."""
@@ -277,15 +283,15 @@ class KafkaTables:
 
         Returns whether all tables were stored together with their offsets.
         """
-        self._closing.set()
+        self._failures.end()
         timeout = jpype.JClass("java.time.Duration").ofMillis(int(CLOSE_S * 1000))
-        leaves = self._failure is None and self._settings.advertised is None
+        leaves = self._failures.error is None and self._settings.advertised is None
         options = self._streams_package.KafkaStreams.CloseOptions().timeout(timeout).leaveGroup(leaves)
         with _translated("ending Kafka Streams"):
             is_closed = bool(self._streams.close(options))
         if not is_closed:
             _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
-        return is_closed and not self._has_failed_thread
+        return is_closed and not self._failures.has_failed_thread
 
     def _topology(self, properties: Any) -> Any:
         kstream = self._streams_package.kstream
@@ -341,13 +347,13 @@ class KafkaTables:
 
     @contextmanager
     def _asking(self, table: str) -> Iterator[None]:
-        self._refuse_failed()
+        self._failures.refuse()
         self._threads.enter()
         errors = self._streams_package.errors
         try:
             yield
         except (errors.InvalidStateStoreException, errors.StreamsNotStartedException) as error:
-            self._refuse_failed()
+            self._failures.refuse()
             raise restoring(table) from error
         except jpype.JException as error:
             raise _failed(f"reading the rows of {table}", error) from error
@@ -357,64 +363,6 @@ class KafkaTables:
         if self._state not in _ENDING:
             self._was_ready |= state == "RUNNING"
             self._state = state
-
-    def _refuse_failed(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _failure_handler(self) -> Any:
-        tables, errors = self, self._streams_package.errors
-        answers = jpype.JClass(
-            f"{errors.StreamsUncaughtExceptionHandler.class_.getName()}$StreamThreadExceptionResponse"
-        )
-
-        @jpype.JImplements(errors.StreamsUncaughtExceptionHandler)
-        class FailureHandler:
-            @jpype.JOverride
-            def handle(self, error: Any) -> Any:
-                return answers.REPLACE_THREAD if tables._again_after(error) else answers.SHUTDOWN_CLIENT
-
-        return FailureHandler()
-
-    def _again_after(self, error: Any) -> bool:
-        """Returns whether Kafka Streams should replace a thread that an error has ended. If so, waits first."""
-        text = _text(error)
-        self._has_failed_thread = True
-        if self._failure is not None:
-            return False
-        if "FencedInstanceId" in text:
-            address = self._settings.advertised
-            what = f"the application {self._settings.application}" if address is None else f"the address {address}"
-            key = "application" if address is None else "advertised"
-            hint = f"run only one of them, or give each its own [serve.streams] {key}"
-            self._failure = ChangelogError(Kind.IN_USE, f"another process took over {what}", hint=hint)
-        elif "InvalidSessionTimeout" in text:
-            self._failure = ChangelogError(
-                Kind.PRECONDITION,
-                f"the broker does not allow a session of {self._settings.session_s:g} s",
-                hint="change [serve.streams] session_seconds, or the broker's group.min.session.timeout.ms and "
-                "group.max.session.timeout.ms",
-            )
-        elif "is unknown to the topology" in text:
-            self._failure = ChangelogError(
-                Kind.IN_USE,
-                f"another process with other views uses the application {self._settings.application}",
-                hint="stop it, or give each process its own [serve.streams] application",
-            )
-        elif _GLOBAL_THREAD in str(jpype.java.lang.Thread.currentThread().getName()):
-            self._failure = ChangelogError(
-                Kind.CONNECTION, f"checkpoints cannot be followed any more: {text}", hint="start the command again"
-            )
-        elif "MissingSourceTopic" in text:
-            self._failure = ChangelogError(
-                Kind.PRECONDITION, f"a topic is gone: {text}", hint="start the command again once the topic exists"
-            )
-        if self._failure is not None:
-            _log.error("kafka streams ended", error=str(self._failure))
-            return False
-        _log.error("a thread of kafka streams failed", error=text)
-        self._closing.wait(AGAIN_S)
-        return not self._closing.is_set()
 
 
 class RestoringError(ChangelogError):
@@ -437,13 +385,4 @@ def _translated(action: str) -> Iterator[None]:
 
 
 def _failed(action: str, error: Any) -> ChangelogError:
-    return ChangelogError(Kind.PRECONDITION, f"{action}: {_text(error)}")
-
-
-def _text(error: Any) -> str:
-    """Returns the messages of a Java exception and of its causes, in one line."""
-    texts: list[str] = []
-    while error is not None and len(texts) < 5:
-        texts.append(" ".join(str(error.toString()).split()))
-        error = error.getCause()
-    return ": ".join(texts)
+    return ChangelogError(Kind.PRECONDITION, f"{action}: {text_of(error)}")

@@ -1,7 +1,4 @@
-"""Tests what tables answer while Kafka Streams closes their stores, and which errors end Kafka Streams.
-
-No Java runs here.
-"""
+"""Tests what tables answer while Kafka Streams closes their stores. No Java runs here."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +7,6 @@ import pytest
 
 from changelog.connectors.views.streams.placement import Need
 from changelog.connectors.views.streams.tables import KafkaTables, RestoringError
-from changelog.envelope.errors import Kind
 
 
 class ClosedError(Exception):
@@ -44,22 +40,12 @@ class Value:
         return b"x"
 
 
-class JavaError:
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def toString(self) -> str:  # noqa: N802 - Java's name
-        return self._text
-
-    def getCause(self) -> None:  # noqa: N802
-        return None
-
-
-def tables(store: Store | None = None, *, advertised: str | None = None) -> KafkaTables:
+def tables(store: Store) -> KafkaTables:
     """Returns the tables of an application, with one store in memory. Kafka Streams does not run."""
     tables = cast(Any, object.__new__(KafkaTables))
-    tables._settings = SimpleNamespace(folder=None, advertised=advertised, application="app-views", session_s=3600.0)
-    tables._failure, tables._bytes_of, tables._threads = None, bytes, SimpleNamespace(enter=lambda: None)
+    tables._settings = SimpleNamespace(folder=None)
+    tables._failures, tables._bytes_of = SimpleNamespace(refuse=lambda: None), bytes
+    tables._threads = SimpleNamespace(enter=lambda: None)
     errors = SimpleNamespace(InvalidStateStoreException=ClosedError, StreamsNotStartedException=ClosedError)
     tables._streams_package = SimpleNamespace(errors=errors)
     tables._store_with = lambda *_: store
@@ -73,20 +59,3 @@ def test_a_store_that_is_closed_while_it_is_read_does_not_look_empty() -> None:
     assert [next(scan), next(scan)] == [(b"0", b"x"), (b"1", b"x")]
     with pytest.raises(RestoringError):
         next(scan)
-
-
-@pytest.mark.parametrize(
-    ("error", "advertised", "kind", "text"),
-    [
-        ("FencedInstanceIdException", None, Kind.IN_USE, "took over the application app-views; run only one of them"),
-        ("FencedInstanceIdException", "a:1", Kind.IN_USE, "took over the address a:1; run only one of them, or give"),
-        ("InvalidSessionTimeoutException", "a:1", Kind.PRECONDITION, "the broker does not allow a session of 3600 s;"),
-    ],
-)
-def test_an_error_that_would_come_again_ends_kafka_streams(
-    error: str, advertised: str | None, kind: Kind, text: str
-) -> None:
-    failed = tables(advertised=advertised)
-    assert not failed._again_after(JavaError(f"org.apache.kafka.common.errors.{error}: text"))
-    failure = cast(Any, failed)._failure
-    assert (failure.kind, text in str(failure)) == (kind, True)
