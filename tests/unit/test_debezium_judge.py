@@ -54,8 +54,8 @@ def test_equal_rows_have_no_differences() -> None:
     ("theirs", "fault"),
     [
         ([OURS[1], OURS[0], *OURS[2:]], "the next change differs"),
-        ([*OURS[:2], OURS[3]], "one reader has more changes"),
-        (OURS[:3], "only one reader has a row with the op read"),
+        ([*OURS[:2], OURS[3]], "one service has more changes"),
+        (OURS[:3], "only one service has a row with the op read"),
         ([*OURS, OURS[3]], "a row was read twice"),
         ([replace(OURS[0], transaction="t9"), *OURS[1:]], "the transactions differ"),
         ([*OURS[:2], replace(OURS[2], commit="1"), OURS[3]], "Debezium joined two transactions"),
