@@ -237,8 +237,7 @@ def _compare_row(row: Row, expected: Expected, verdict: Verdict) -> None:
 
 
 def compare_tables(dsn: str, fold: Fold, verdict: Verdict) -> None:
-    """Compares the last states in the log with the tables. Converts the values in the tables with the product's code.
-    """
+    """Compares the last states in the log with the tables. Converts the tables' values with the product's code."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for name, value in SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])

@@ -28,7 +28,9 @@ _SILENT.setLevel(logging.CRITICAL)
 
 
 class Positions:
-    """Follows the checkpoints that the source `name` stores in `<prefix>.positions`. Survives restarts of the broker.
+    """Follows the checkpoints of the source `name` in the topic `<prefix>.positions`. Survives restarts of the broker.
+
+    The checkpoints are messages with the source's name as their key.
     """
 
     def __init__(self, servers: str, prefix: str, name: str) -> None:

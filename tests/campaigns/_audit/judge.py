@@ -301,8 +301,7 @@ class _Judge:
         self._streaming.update(entity for entity, _ in actual)
 
     def _expected_events(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
-        """Returns those of `events` that the changelog must have. If it may lack some, these are the ones that it has.
-        """
+        """Returns the events that the changelog must have. If it may lack some, these are the ones that it has."""
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []

@@ -28,8 +28,7 @@ CONFLICTS = (
     psycopg.errors.UndefinedColumn,
     psycopg.errors.DatatypeMismatch,
 )
-"""Errors that occur if another thread writes to the same rows or alters the table. The transaction is then rolled back.
-"""
+"""Errors that occur if another thread writes to the same rows, or alters the table. The transaction is rolled back."""
 
 _STATEMENTS = """
 INSERT INTO customer (id, name, balance, tags, ratio)
@@ -187,8 +186,7 @@ class Load:
 
 
 class _Writer:
-    """Writes transactions of random actions. It prepares some of them, and commits or rolls them back a little later.
-    """
+    """Writes transactions of random actions. Prepares some of them, and commits or rolls them back a little later."""
 
     def __init__(self, seed: str, number: int, counts: Counts, stopping: threading.Event, small: Sequence[str]) -> None:
         self._rng, self._number, self._counts, self._stopping = random.Random(seed), number, counts, stopping

@@ -82,8 +82,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def gap_of(state: Mapping[str, Any]) -> Gap:
-    """The gap that a row of the entity `gaps` reports. If the last checkpoint was lost, `last` is empty and `start` 0.
-    """
+    """The gap that a row of the entity `gaps` reports. If the checkpoint was lost, `last` is empty and `start` is 0."""
     before, after = state["before"], state["after"]
     start = _place(before["through"]) if before["through"] else 0
     end, entities = _place(after["through"]), tuple(state["entities"])

@@ -17,8 +17,7 @@ and after it has read.
 
 
 class Faults:
-    """Makes the service fail. `cut` ends the sessions that read the database's log. `counts` counts the faults by kind.
-    """
+    """Makes the service fail. `cut` ends the sessions that read the database's log. `counts` has the faults by kind."""
 
     def __init__(self, random: Random, service: Service, cut: Callable[[], None]) -> None:
         self._random, self._service, self._cut = random, service, cut

@@ -72,8 +72,7 @@ def leading_zeros(ours: Any, theirs: Any) -> bool:
 
 
 def padded_to(length: int) -> Rule:
-    """Returns the rule for `bit varying(length)`. Debezium adds zeros at the beginning of a value, up to this length.
-    """
+    """Returns the rule for `bit varying(length)`. Debezium adds zeros at the beginning, up to this length."""
     return lambda ours, theirs: bool(ours.zfill(length) == theirs)
 
 

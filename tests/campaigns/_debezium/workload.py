@@ -68,8 +68,7 @@ class Workload:
         self.changes = 0
 
     def run(self, changes: int, alterations: int) -> None:
-        """Changes about `changes` further rows. Between these changes, alters or truncates a table `alterations` times.
-        """
+        """Changes about `changes` rows. Between these changes, alters or truncates a table `alterations` times."""
         every, before, altered = changes // (alterations + 1), self.changes, 0
         while self.changes < before + changes:
             if self.changes >= before + every * (altered + 1):

@@ -75,8 +75,7 @@ def _update(server: MysqlServer, database: str, rng: random.Random, over: thread
 
 
 def _hold_unacknowledged(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
-    """Now and then, lets commits wait until a replica acknowledges them. There is no replica, so they wait for HOLD_MS.
-    """
+    """Sometimes lets commits wait until a replica acknowledges them. There is no replica, so they wait for HOLD_MS."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")

@@ -105,8 +105,7 @@ class Load:
         self.counts[outcome.lower()] += 1
 
     def hold(self, rng: random.Random, transactions: int) -> None:
-        """Prepares some XA transactions, each in a session of its own. The writers commit them or roll them back later.
-        """
+        """Prepares XA transactions, each in a session of its own. The writers commit them or roll them back later."""
         for _ in range(transactions):
             with (
                 contextlib.suppress(pymysql.Error),  # another transaction has locked the row

@@ -47,11 +47,12 @@ _CHANGE_MARK = f"UPDATE hot SET version = version + 1 WHERE id = {MARK}"
 
 @dataclass(slots=True)
 class MarksJudge:
-    """Compares chunks that were read by marks with the log. `judged` is the number of chunks that were compared.
+    """Compares chunks that were read by marks with the log. `judged` counts the chunks that were compared.
 
-    `wrong` is the number of chunks that have an old version of a row. In the log, the row's last change is before the
-    chunk's first mark, so the chunk should have the newer version.
-    `chunks` has the chunks whose second mark is not yet delivered; see `MarkedReader`.
+    `wrong` counts those of them that have an old version of a row, although the row's last change is before the first
+    mark in the log.
+
+    `chunks` has the chunks whose second mark has not come yet (see `MarkedReader`).
     """
 
     chunks: dict[int, Versions] = field(default_factory=dict)
