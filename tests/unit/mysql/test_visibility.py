@@ -19,7 +19,7 @@ def gtids(text: str) -> GtidSet:
 
 
 def delivered(received: str, *numbers: int) -> Deliveries:
-    """Returns the record that these transactions were delivered. The place of each in the log is ten times its number."""
+    """Records that these transactions were delivered. The place of each in the log is ten times its number."""
     result = Deliveries(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
@@ -89,7 +89,7 @@ def test_a_transaction_is_kept_if_it_is_delivered_while_a_snapshot_begins() -> N
 
 
 class Place:
-    """A session of MariaDB. Its snapshot sees the transactions `gtids`, and ends at `offset` in the log's first file."""
+    """A session of MariaDB. Its snapshot sees the transactions `gtids`, and ends at `offset` in the first log file."""
 
     flavour = Flavour.MARIADB
 

@@ -1,5 +1,5 @@
-"""Makes messages of a replication stream, as PostgreSQL would send them. Also makes assemblers, to which tests feed these
-messages.
+"""Makes messages of a replication stream, as PostgreSQL would send them. Also makes assemblers, to which tests feed
+these messages.
 """
 
 import struct

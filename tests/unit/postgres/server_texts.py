@@ -1,4 +1,4 @@
-"""Draws texts that PostgreSQL prints for values. There is a strategy of Hypothesis for most types in `messages.TYPES`."""
+"""Draws texts that PostgreSQL prints for values. `SERVER_TEXTS` has a strategy for each type in `messages.TYPES`."""
 
 from collections.abc import Mapping, Sequence
 

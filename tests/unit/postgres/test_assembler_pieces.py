@@ -237,7 +237,7 @@ def _rows_before(commit: int, *pieces: Assembled) -> list[tuple[str, ...]]:
 
 
 def _described_late(case: Case) -> tuple[list[Decoded], list[int]]:
-    """Returns the messages and their log positions, but moves the description of each table to where it is first used."""
+    """Returns the messages and their log positions. Moves the description of each table to where it is first used."""
     described = {message.relid: message for message in case.messages[:4] if isinstance(message, Relation)}
     late: list[tuple[Decoded, int]] = []
     for message, lsn in zip(case.messages, case.lsns, strict=True):

@@ -361,8 +361,8 @@ class _Reads:
 
 
 def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
-    """Returns rows as if they had been read from a table. Their positions are after that of a signal, which is the first
-    message of the transaction `commit`.
+    """Returns rows as if they had been read from a table. Their positions come after that of a signal, which is the
+    first message of the transaction `commit`.
     """
     messages: list[Decoded] = [LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
     batch_ = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *messages])))).to_batches()[0]
