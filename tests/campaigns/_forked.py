@@ -1,4 +1,4 @@
-"""Starts `changelog` faster than `python -m changelog` does, whose imports take half a second of CPU time.
+"""Starts `changelog` faster than `python -m changelog` does, which must first import its modules for half a second.
 
 A *nursery* is a process that has imported all modules. For each start, it forks a process, which runs the same code as
 `python -m changelog`. Tests use a nursery because they start hundreds of services. `make soak` does not use one.

@@ -231,7 +231,7 @@ class Writer:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """Runs `action` in a savepoint. Half of the savepoints begin with a stamp. Half of them are rolled back."""
+        """Runs `action` in a savepoint. Half of all savepoints begin with a stamp, and half of all are rolled back."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:

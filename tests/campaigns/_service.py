@@ -152,7 +152,7 @@ class Service:
         self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Lets the process continue with SIGCONT. It does not know that it was stopped."""
+        """Lets the process continue with SIGCONT. The process does not know that it was stopped."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

@@ -161,7 +161,7 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _fill_disk(self) -> None:
-        """Fills the broker's disk, which ends the broker. The service must wait. Then frees the disk, and starts the
+        """Fills the broker's disk, which may end the broker. The service must wait. Then frees the disk, and starts the
         broker again.
         """
         self.done["broker disk full"] += 1

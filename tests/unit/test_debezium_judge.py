@@ -61,7 +61,7 @@ def test_equal_rows_have_no_differences() -> None:
         ([*OURS[:2], replace(OURS[2], commit="1"), OURS[3]], "Debezium joined two transactions"),
         ([replace(OURS[0], committed_at="2026-11-21T03:10:01.000000Z"), *OURS[1:]], "the times differ"),
         ([replace(OURS[0], absent=(["weight"], None, None, None)), *OURS[1:]], "different absent values in create"),
-        ([replace(OURS[0], original={}), *OURS[1:]], "only one service has original of create"),
+        ([replace(OURS[0], original={}), *OURS[1:]], "only one service has the original of a row with the op create"),
         ([replace(OURS[0], current={"id": b"1"}), *OURS[1:]], "different columns in current of create"),
         ([row(1, weight=b"1.6"), *OURS[1:]], "a key in log"),
         ([row(1, bit=b"true"), *OURS[1:]], "a key in log"),

@@ -118,7 +118,7 @@ class Block(Faults):
 def _check_gaps(gaps: Sequence[Gap], gap_limits: Sequence[GapLimits]) -> list[Gap]:
     """Checks that the changelog has exactly the gaps that were made, and that no gap is wider than its limits.
 
-    Returns the gaps with what only the campaign knows of them.
+    Returns the gaps, completed with what only the campaign knows: exact positions, and what was emptied or restored.
     """
     assert len(gaps) == len(gap_limits), f"{len(gap_limits)} gaps were made, but the changelog has these: {gaps}"
     checked = []

@@ -126,7 +126,7 @@ class Faults(Outages):
             assert time.monotonic() < deadline, f"the service did not notice that changes of {name} were hidden"
 
     def _wait_while_hidden(self) -> None:
-        """Lets some time pass in which changes are hidden. The service may notice it and stop, if its error names the
+        """Lets some time pass in which changes are hidden. If the service stops meanwhile, its error must name the
         publication.
         """
         until = time.monotonic() + self.rng.uniform(*HIDDEN_S)

@@ -196,7 +196,10 @@ class Comparison:
     def _state(self, row: Row, side: str, ours: Mapping[str, bytes] | None, theirs: Mapping[str, bytes] | None) -> None:
         if ours is None or theirs is None:
             if ours is not theirs:
-                self.verdict.fault(f"only one service has {side} of {row.op}", (row.entity, row.key, ours, theirs))
+                self.verdict.fault(
+                    f"only one service has the {side} of a row with the op {row.op}",
+                    (row.entity, row.key, ours, theirs),
+                )
             return
         if [*ours] != [*theirs]:
             self.verdict.fault(f"different columns in {side} of {row.op}", (row.entity, row.key, [*ours], [*theirs]))

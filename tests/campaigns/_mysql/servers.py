@@ -24,7 +24,7 @@ DURABLE: Mapping[str, str] = {
     "max_binlog_size": "1048576",
 }
 """With these durability settings, a server that is killed keeps all commits, and its log has no commit that its tables
-lack. The other settings end waits for locks, and change the file of the log, sooner than by default.
+lack. With the other settings, waits for locks are shorter than by default, and the files of the log are smaller.
 """
 
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
