@@ -1,10 +1,10 @@
 """Holds the *campaigns*: long tests that make many faults while the service publishes, and then check its changelog.
 
-Each module without a leading underscore has a function `campaign()`. `_pieces.run` runs the campaign that this function
-returns.
+Each module whose name does not begin with an underscore is a campaign. Its function `campaign()` returns the object
+that `_pieces.run` runs.
 
-`make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one with many rounds and
-records its figures in docs/measured/. A campaign runs in pieces of one or more rounds. A run may be interrupted, or
-find a fault. The next run with the same number of rounds then continues with the first unfinished piece. If a campaign
-finds a fault, it raises AssertionError with a message that names the round.
+`make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one campaign with many
+rounds, and adds the figures of this run to docs/measured/. The rounds are divided into pieces. If a run is interrupted
+or fails, the next run with the same number of rounds continues with the first unfinished piece. A campaign fails with
+an AssertionError, whose message names the round.
 """

@@ -37,9 +37,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("name", nargs="?", choices=names(), help="the campaign")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument(
-        "--seed", type=int, help="repeats a run; without it, an interrupted run continues or a new one begins"
+        "--seed",
+        type=int,
+        help="the seed of a run to repeat; without it, the last interrupted run continues, or a new run begins",
     )
-    parser.add_argument("--list", action="store_true", help="names the campaigns")
+    parser.add_argument("--list", action="store_true", help="only print the names of the campaigns")
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(names()))
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         figures = run(campaign, options.rounds, seed, progress)
     except BaseException:
         command = f"make soak CAMPAIGN={options.name} ROUNDS={options.rounds} SEED={seed}"
-        print(f"not finished: `{command}` continues with the first piece that is not done", file=sys.stderr)
+        print(f"The campaign did not finish. `{command}` continues with the first unfinished piece.", file=sys.stderr)
         raise
     now = datetime.datetime.now(datetime.UTC).date()
     measured = {

@@ -1,4 +1,4 @@
-"""Runs a part of a campaign in a thread, and keeps its failure for the main thread."""
+"""Runs a part of a campaign in a thread. If the thread fails, the main thread can raise its error."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ class Background(threading.Thread, ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Does what the thread is for."""
+        """Does the work of the thread. Returns soon after `stopping` is set."""
 
     def check(self) -> None:
         """Raises the error that ended the thread, if there was one."""

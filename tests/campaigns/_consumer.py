@@ -23,8 +23,8 @@ KEYS = 60
 class Consumer:
     """Keeps the newest state of each key of one entity.
 
-    It ignores a row whose position is not newer than that of the key's last row. A truncate deletes all older states.
-    The same consumer can read a changelog several times from its start.
+    It ignores a row whose position is not newer than the position of the last row with this key. So the same consumer
+    can read a changelog from its start several times. A truncate deletes all older states.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Consumer:
         self.states: dict[str, Any] = {}
 
     def take(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Reads rows of the entity, in the order of the changelog."""
+        """Applies rows of the entity. The caller gives them in the order of the changelog."""
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in ("key", "position", "current")), strict=True)
             for key, position, current in rows:
@@ -48,7 +48,9 @@ class Consumer:
 
 
 def check_order(batches: Iterable[pa.RecordBatch]) -> int:
-    """Checks that the positions of each key grow, and returns the number of rows. Raises AssertionError otherwise."""
+    """Raises AssertionError if the position of a row is not newer than that of the row before it with the same key.
+    Returns the number of rows.
+    """
     last: dict[tuple[str, int | None], str] = {}
     count = 0
     for batch in batches:
@@ -69,7 +71,9 @@ def table(dsn: str) -> dict[str, Any]:
 
 
 class Writer:
-    """Inserts, updates and deletes rows of `guest`, a few in a transaction. It tries again while the server is away."""
+    """Inserts, updates and deletes rows of `guest`, a few in each transaction. While the server is away, it tries
+    again.
+    """
 
     def __init__(self, dsn: str, seed: int) -> None:
         self._dsn, self._random = dsn, random.Random(seed)

@@ -11,12 +11,13 @@ from changelog.spark_jobs.detect_drift import JOB
 from changelog.spark_jobs.runner.job import main
 
 Drifted = Mapping[tuple[str, str], tuple[str, ...]]
-"""Maps entity and key to the kind of drift, and to the columns that differ, sorted."""
+"""Maps the entity and the key of a drifted row to the kind of drift, followed by the sorted names of the columns that
+differ.
+"""
 
 
 def detected(config: Path, folder: Path, *, wait_s: int = 120) -> tuple[Drifted, Mapping[str, Any]]:
-    """Compares all entities of a configuration. Returns the drifted keys, and the part of the report about the
-    entities.
+    """Compares all entities of a configuration. Returns the drifted keys, and what the report says about each entity.
 
     The job waits for up to `wait_s` seconds until the service has caught up. Raises AssertionError if the job failed,
     or if it could not compare a key.

@@ -1,8 +1,7 @@
-"""Starts `changelog` without the half second of CPU time that its imports take. A *nursery* is a process that has
-imported all modules. It forks a process for each start.
+"""Starts `changelog` faster than `python -m changelog` does, which must first import its modules for half a second.
 
-A forked process runs the same code as one that `python -m changelog` started. Tests use a nursery because they start
-hundreds of services; campaigns of `make soak` do not use one.
+A *nursery* is a process that has imported all modules. For each start, it forks a process, which runs the same code as
+`python -m changelog`. Tests use a nursery because they start hundreds of services. `make soak` does not use one.
 """
 
 import gc
@@ -28,7 +27,7 @@ MODULES = (
     "changelog.connectors.wiring.kafka",
     "changelog.connectors.wiring.mysql",
 )
-"""The modules that services of the campaigns import."""
+"""The modules that a nursery imports in advance. They import all others that the services need."""
 
 MESSAGE_BYTES = 1 << 20
 
@@ -36,7 +35,7 @@ MESSAGE_BYTES = 1 << 20
 class Forked:
     """A process that a nursery started. It has the methods of `subprocess.Popen` that the campaigns use.
 
-    The pipe `status` gives the process's id, and later its exit code, each in a line.
+    From the pipe `status`, this class reads the id of the process, and later its exit code. Each of them is a line.
     """
 
     def __init__(self, status: int) -> None:
@@ -50,11 +49,13 @@ class Forked:
             os.close(self._status)
 
     def poll(self) -> int | None:
-        """Returns the exit code, negative for a signal; None while the process runs."""
+        """Returns the exit code, or None while the process runs. If a signal ended it, the code is negative."""
         return self._wait(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Returns the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Waits for the end of the process, and returns its exit code. Raises subprocess.TimeoutExpired if the process
+        still runs after `timeout` seconds.
+        """
         code = self._wait(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("changelog", timeout or 0.0)
@@ -91,7 +92,9 @@ class Forked:
 
 
 class Nursery:
-    """A process that forks services. It starts with the first service. `own` is added to its environment variables."""
+    """A process that forks services. It is started for the first service. It has the environment variables `own` in
+    addition to those of this process.
+    """
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own
@@ -110,7 +113,7 @@ class Nursery:
         return Forked(status)
 
     def close(self) -> None:
-        """Ends the process. Its services continue."""
+        """Ends the nursery. The services that it has forked continue."""
         if self._requests is not None and self._process is not None:
             self._requests.close()
             self._process.wait()
@@ -127,7 +130,7 @@ class Nursery:
 
 
 def serve(requests: socket.socket) -> list[str] | None:
-    """Forks a process for each request. In a forked process, returns the arguments of `changelog`. In the calling
+    """Forks a process for each request. In the forked process, returns the arguments for `changelog`. In the calling
     process, returns None after the last request.
     """
     cli.leave_pandas_out()
@@ -172,7 +175,7 @@ def _begin(arguments: list[str], environment: Mapping[str, str], output: int, st
 
 
 def main() -> Any:
-    """Serves the requests of the socket whose number is the argument."""
+    """Serves requests from a socket. The argument of this program is the number of the socket's file."""
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         arguments = serve(requests)
     if arguments is None:

@@ -1,4 +1,6 @@
-"""Makes one SQL session of the service hang: its backend is stopped, while the kernel still acknowledges packets."""
+"""Makes one SQL session of the service hang. The server's process for this session is stopped, but the kernel still
+acknowledges packets.
+"""
 
 import contextlib
 import os
@@ -13,7 +15,9 @@ TIMEOUTS = """
 query_timeout_seconds = 2
 read_timeout_seconds = 3
 """
-"""Settings for `[source]`. They make the service give up waiting for an answer sooner than a hang ends (`HANG_S`)."""
+"""Settings for `[source]`. With these timeouts, the service gives up waiting for an answer before a hang ends, because
+a hang takes as long as `HANG_S` says.
+"""
 
 HANG_S = (4.0, 8.0)
 
@@ -30,7 +34,7 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Picks one session of the service that reads `slot`, and stops its backend while the `with` block runs.
+    """Picks one session of the service that reads `slot`. Stops the server's process for it while the block runs.
 
     Yields the kind of the session, or None if the service has no session.
     """
@@ -52,8 +56,8 @@ def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
 
 
 def _read_sessions(dsn: str, slot: str) -> list[tuple[int, str]]:
-    """Returns the process id and kind of each session of the service. The service may just have been started, so the
-    function waits for the first session, at most `_STARTED_S` seconds.
+    """Returns the process id and the kind of each session of the service. If the service has no session yet, waits for
+    the first one, because the service may just have been started. It waits for at most `_STARTED_S` seconds.
     """
     deadline = time.monotonic() + _STARTED_S
     with psycopg.connect(dsn, autocommit=True) as connection:

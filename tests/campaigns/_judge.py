@@ -1,4 +1,6 @@
-"""Compares a changelog with the rows that `_oracle` expects, checks its order, and compares it with the tables."""
+"""Compares a changelog with the rows that `_oracle` expects. Also checks the order of its rows, and compares the last
+state of each key with the tables.
+"""
 
 import json
 import re
@@ -25,7 +27,7 @@ _EXAMPLES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the log."""
+    """One row of a changelog."""
 
     entity: str
     partition: int
@@ -40,14 +42,14 @@ class Row:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The commit and the ordinal of the position."""
+        """The commit and the ordinal in the position of the row."""
         _, commit, ordinal = self.position.split("/")
         return int(commit, 16), int(ordinal, 16)
 
 
 @dataclass(slots=True)
 class State:
-    """A reader's state of one key. After a delete, `current` is None, and `version` is that of the deleted row."""
+    """The last state of a key. After a delete, `current` is None, and `version` is the version of the deleted row."""
 
     current: str | None
     version: int
@@ -56,7 +58,7 @@ class State:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a comparison: counts of rows and of each kind of fault. `faults` describes examples."""
+    """The result: how many rows were compared, and how many faults of each kind were found. `faults` has examples."""
 
     rows: int = 0
     changes: int = 0
@@ -70,27 +72,28 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def note(self, fault: str, row: object) -> None:
-        """Adds an example of a fault, unless there are enough."""
+        """Adds an example of a fault, unless there are enough examples."""
         if len(self.faults) < _EXAMPLES_MAX:
             self.faults.append(f"{fault}: {str(row)[:600]}")
 
     def check(self) -> None:
-        """Raises AssertionError if there is a fault."""
+        """Raises AssertionError if any fault was noted."""
         if self.faults:
             figures = {name: getattr(self, name) for name in ("lost", "repeated", "reordered", "stale", "wrong")}
             raise AssertionError("\n".join([f"{figures} of {self.rows} rows", *self.faults]))
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """The rows of a file log, in its order."""
+    """The rows of a file log (a changelog in Parquet files), in the order of the log."""
     for batch in read_log(path):
         yield from map(Row, *(batch.column(name).to_pylist() for name in _COLUMNS))
 
 
 class Fold:
-    """Reads the changelog once, like a consumer. Notes a fault if a state comes after a newer state of the same key.
+    """Follows the changelog like a consumer, and keeps the last state of each key.
 
-    Each original must equal the previous state byte for byte.
+    Notes a fault if a state comes after a newer state of the same key. Also notes a fault if the original in a row is
+    not, byte for byte, the previous state of its key.
     """
 
     def __init__(self, verdict: Verdict) -> None:
@@ -100,7 +103,7 @@ class Fold:
         self._floor: dict[str, int] = {}
 
     def add(self, row: Row) -> None:
-        """Reads the next row of the log."""
+        """Checks the next row of the log, and applies it."""
         self._check_order(row)
         if row.key == TRUNCATE_KEY:
             self._truncate(row)
@@ -118,7 +121,9 @@ class Fold:
         self._last[row.entity, row.partition] = row.position
 
     def _truncate(self, row: Row) -> None:
-        """Clears the entity. Campaigns put the highest version that precedes a truncate into the truncate's stamp."""
+        """Clears the states of the entity. The stamp of a truncate has the highest version that precedes the truncate:
+        the campaigns write it there.
+        """
         _, _, floor = row.identifier.partition("floor-")
         self._floor[row.entity] = int(floor or 0)
         for (entity, _), state in self.states.items():
@@ -139,7 +144,7 @@ class Fold:
         moved = row.moved is not None and "movedFrom" in row.moved
         if version < floor or (version == floor and before and not (same_state or (moved and row.op == "create"))):
             self._verdict.stale += 1
-            self._verdict.note(f"follows version {floor}", row)
+            self._verdict.note(f"the row comes after version {floor}", row)
         self._check_original(row, before)
         self._check_stamp(row)
         self.states[key] = State(row.current, version, row.partition)
@@ -149,10 +154,10 @@ class Fold:
             return
         if before.current is None or before.partition != row.partition or row.original is None:
             self._verdict.wrong += 1
-            self._verdict.note("changes a row that does not exist", row)
+            self._verdict.note("the row changes or deletes a state that does not exist", row)
         elif before.current != row.original:
             self._verdict.wrong += 1
-            self._verdict.note(f"original is not {before.current[:300]}", row)
+            self._verdict.note(f"the original is not {before.current[:300]}", row)
 
     def _check_stamp(self, row: Row) -> None:
         if row.op in ("create", "update") and row.current is not None:
@@ -163,15 +168,15 @@ class Fold:
 
 
 def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
-    """Raises AssertionError unless the file log is correct: see `judge_rows`."""
+    """Raises AssertionError if `judge_rows` finds a fault in this file log."""
     return judge_rows(dsn, rows(log), expected, Verdict())
 
 
 def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict) -> Verdict:
-    """Raises AssertionError unless the rows equal `expected`, agree with each other, and lead to the states in the
-    tables.
+    """Raises AssertionError if the rows differ from `expected`, contradict each other, or do not end with the states
+    that the tables have.
 
-    `verdict` may already have faults that were found while the rows were read.
+    `log` may itself add faults to `verdict` while it reads the rows.
     """
     fold = Fold(verdict)
     compare(log, expected, verdict, fold)
@@ -181,7 +186,9 @@ def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdi
 
 
 def compare(log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict, fold: Fold) -> None:
-    """Compares the log with the expected rows in one pass. Rows that were read from tables are only counted."""
+    """Compares the log with the expected rows. Rows that were read from tables are not expected: they are only counted
+    and applied to `fold`.
+    """
     expected_rows = chain(expected, [None])
     next_expected = next(expected_rows)
     last_commit = 0
@@ -198,7 +205,7 @@ def compare(log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict, 
             next_expected = next(expected_rows)
         if next_expected is None or (next_expected.commit, next_expected.ordinal) > row.place:
             verdict.repeated += 1
-            verdict.note("never committed, or repeated", row)
+            verdict.note("the row was never committed, or it is repeated", row)
             continue
         if next_expected.commit != last_commit:
             verdict.transactions += 1
@@ -230,7 +237,7 @@ def _compare_row(row: Row, expected: Expected, verdict: Verdict) -> None:
 
 
 def compare_tables(dsn: str, fold: Fold, verdict: Verdict) -> None:
-    """Compares the last states in the log with the tables. The product's codecs convert the values of the tables."""
+    """Compares the last states in the log with the tables. Converts the tables' values with the product's code."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for name, value in SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])

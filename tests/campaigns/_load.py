@@ -1,9 +1,9 @@
 """Creates four tables, and runs threads that write to them.
 
-Every row has a `version`: each insert and update takes the next number of one sequence for all tables. Every row also
-has the `stamp` (the provenance identifier) of its last writer. All writers update all rows. But only the writer whose
-number matches the key inserts or deletes a row, or changes its key. So the versions of a key grow in the order in which
-its changes are committed.
+Every row has a `version`: each insert and update takes the next number of a sequence, which all tables share. Every row
+also has a `stamp`, the provenance identifier of the transaction that wrote it last. Every writer updates rows of all
+keys. But each key belongs to one writer, and only this writer inserts or deletes its row, or changes the key. So the
+versions of a key grow in the order in which its changes are committed.
 """
 
 import logging
@@ -95,9 +95,9 @@ def prepare(dsn: str, rows: int) -> None:
 
 
 def last_write(dsn: str) -> int:
-    """Writes a last change. Returns the position in the server's log just before it.
+    """Writes a last change, and returns the position in the server's log just before this change.
 
-    A reader that has passed this position has read the last change, and so all changes.
+    A reader that has passed this position has read the last change, and therefore all changes.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = local")
@@ -109,10 +109,11 @@ def last_write(dsn: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How the writers write. They use keys below `universe`. One in `big_every` transactions writes `big` rows.
+    """How the writers write. All keys are below `universe`. One in `big_every` transactions writes about `big` rows.
 
-    The share `lingering` of the transactions stays open for up to `linger_s`. The share `held` becomes visible only
-    when the synchronous standby has received it. Between two transactions, a writer pauses for `pause_s`.
+    `lingering` is the share of transactions that stay open for up to `linger_s` seconds. `held` is the share that
+    becomes visible only when the synchronous standby has received it. Between two transactions, a writer pauses for
+    `pause_s` seconds.
     """
 
     universe: int
@@ -126,7 +127,7 @@ class Scale:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the writers' transactions, and the errors of writers that failed."""
+    """How many transactions the writers committed and rolled back, and the errors of writers that failed."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -134,7 +135,7 @@ class Counts:
 
 
 class Load:
-    """`WRITERS` threads that write until `stop`. They survive lost connections, deadlocks and conflicts."""
+    """Threads that write until `stop`. They survive lost connections, deadlocks and conflicts."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int) -> None:
         logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns if a rollback cannot reach the server
@@ -150,7 +151,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the threads, each after its transaction. Raises the error of one that failed."""
+        """Ends each thread after its present transaction. If a thread failed, raises its error."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -167,7 +168,7 @@ class Load:
 
 
 class Writer:
-    """Writes random transactions. Opens another session when its session is lost."""
+    """Writes random transactions. If it loses its session, it opens another one."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int, number: int) -> None:
         self._dsn, self._scale, self._number = dsn, scale, number
@@ -192,7 +193,7 @@ class Writer:
                     while not stopping.is_set():
                         self._transaction(connection, counts)
                         stopping.wait(self._scale.pause_s)
-            except (psycopg.OperationalError, psycopg.Rollback):  # a rollback that could not reach the server
+            except (psycopg.OperationalError, psycopg.Rollback):  # Rollback: if it could not reach the server
                 stopping.wait(0.1)
 
     def _transaction(self, connection: psycopg.Connection, counts: Counts) -> None:
@@ -230,7 +231,7 @@ class Writer:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """Runs `action` in a savepoint. Half of the savepoints begin with a stamp, and half of all are rolled back."""
+        """Runs `action` in a savepoint. Half of all savepoints begin with a stamp, and half of all are rolled back."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:
@@ -241,7 +242,9 @@ class Writer:
                 raise psycopg.Rollback
 
     def _emit_stamp(self, cursor: Cursor) -> None:
-        """Writes a stamp, or now and then a message without effect: an invalid stamp, or a message that is no stamp."""
+        """Writes a stamp. Sometimes writes an invalid stamp instead, or a message that is not a stamp. These two must
+        have no effect.
+        """
         chance = self._rng.random()
         if chance < 0.04:
             cursor.execute("SELECT pg_logical_emit_message(%s, 'other', 'x')", [chance < 0.02])
@@ -343,7 +346,9 @@ class Writer:
         cursor.execute("DELETE FROM place WHERE id = %s", [self._own()])
 
     def _cross(self, cursor: Cursor) -> None:
-        """Moves a row to another partition; or deletes and reinserts it, which the changelog shows as an update."""
+        """Moves a row to another partition of its table. Or deletes a row and inserts it again, which the changelog
+        shows as one update.
+        """
         number, region = self._own(), self._rng.randrange(5)
         if self._rng.random() < 0.3:
             cursor.execute("DELETE FROM place WHERE id = %s AND region = %s", [number, region])
@@ -367,7 +372,7 @@ class Writer:
         )  # fmt: skip
 
     def _update_doc(self, cursor: Cursor) -> None:
-        """Leaves the large value unchanged, so that the server does not write it to the log again."""
+        """Changes a row, but not its large value. So the server does not write this value to the log again."""
         cursor.execute(
             "UPDATE doc SET version = nextval('versions'), stamp = %s, tags = %s WHERE id = %s",
             [self._stamp, [self._text()], self._any() // 10],

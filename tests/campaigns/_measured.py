@@ -1,4 +1,4 @@
-"""Stores the figures of campaigns in docs/measured: one line of JSON for each run, and a table of all runs."""
+"""Stores the figures of campaigns in docs/measured: a line of JSON for each run, and a Markdown table with all runs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -25,13 +25,13 @@ _DONE: Mapping[str, str] = {
     "chunks": "chunks",
     "listed": "values in a form of Debezium's own",
 }
-"""The figures that count what a campaign did to the service, and how the table names them."""
+"""The figures that count what a campaign did to the service. Each has the words that the table uses for it."""
 
 
 def append(folder: Path, run: Mapping[str, Any]) -> str:
     """Adds a run to `campaigns.jsonl`, rewrites the table in `campaigns.md`, and returns the run's row of that table.
 
-    A run has `day`, `campaign`, `rounds`, `seed`, `seconds`, `figures` by name, and `machine`.
+    A run has `day`, `campaign`, `rounds`, `seed`, `seconds`, `machine`, and `figures`, which are mapped by name.
     """
     with (folder / "campaigns.jsonl").open("a", encoding="utf-8") as runs:
         runs.write(json.dumps(run, ensure_ascii=False) + "\n")
@@ -46,12 +46,12 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def with_table(page: str, runs: Iterable[Mapping[str, Any]]) -> str:
-    """Replaces the table at the end of the page by a table of these runs, in their order."""
+    """Returns the page. The table at its end is replaced by a table of these runs, in the same order."""
     return page.partition(HEAD)[0] + HEAD + "".join(map(row, runs))
 
 
 def row(run: Mapping[str, Any]) -> str:
-    """The row of the table for a run."""
+    """The row of the Markdown table that describes a run."""
     figures = run["figures"]
     cells = (
         run["day"],
@@ -67,7 +67,9 @@ def row(run: Mapping[str, Any]) -> str:
 
 
 def _rows(figures: Mapping[str, Any]) -> int:
-    """How many rows the run compared. Campaigns count them as `rows`, as `changes` and `reads`, or as `writes`."""
+    """How many rows the run compared. Some campaigns call this figure `rows`, some call it `writes`, and others have
+    two figures for it, `changes` and `reads`.
+    """
     changes = figures.get("changes", 0) + figures.get("reads", 0)
     return int(figures.get("rows") or changes or figures.get("writes", 0))
 

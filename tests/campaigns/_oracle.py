@@ -1,8 +1,9 @@
 """The *oracle* reads the server's log a second time, through a slot of its own, and computes which rows the changelog
 must have.
 
-While the campaign runs, the oracle stores the raw frames of complete transactions in a file. Afterwards, it decodes
-them with `pgoutput.decode`. It shares this decoder and the replication stream with the product, but no later step.
+While the campaign runs, the oracle stores the raw frames of complete transactions in a file. Afterwards, it decodes the
+frames and computes the rows. For this, it uses the product's replication stream and its decoder, `pgoutput.decode`, but
+none of the code that comes after the decoder in the product.
 """
 
 import json
@@ -34,7 +35,9 @@ _SIZE = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The key of an entity, and how its rows are distributed to partitions."""
+    """The key of an entity, and how its rows are distributed to the changelog's partitions. `partitioned` says whether
+    its table in PostgreSQL is partitioned, too.
+    """
 
     key: tuple[str, ...]
     partition_by: tuple[str, ...]
@@ -66,9 +69,9 @@ class Expected:
 
 
 class Oracle:
-    """Creates a slot, and copies its stream into `file` until `stop`. It survives crashes of the server.
+    """Creates a slot, and copies its replication stream into `file` until `stop`. It survives crashes of the server.
 
-    With `failover`, the slot is also kept on standbys.
+    With `failover`, standbys have the slot, too.
     """
 
     def __init__(self, dsn: str, file: Path, name: str = "oracle", *, failover: bool = False) -> None:
@@ -88,7 +91,7 @@ class Oracle:
         self._thread.start()
 
     def wait(self, lsn: int, timeout_s: float) -> None:
-        """Waits until a transaction that ends after `lsn` is in the file."""
+        """Waits until the file has a transaction that ends after `lsn`."""
         with self._reached:
             if not self._reached.wait_for(lambda: self._failure or self._through > lsn, timeout_s):
                 raise AssertionError(f"the oracle did not reach {lsn:X} in {timeout_s:.0f} s")
@@ -96,7 +99,7 @@ class Oracle:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends the copying."""
+        """Stops copying the stream."""
         self._stopping.set()
         self._thread.join()
 
@@ -117,7 +120,7 @@ class Oracle:
             raise
 
     def _drain(self, out: BinaryIO) -> None:
-        """Copies complete transactions to the file until `stop`."""
+        """Opens the stream, and copies complete transactions to the file until `stop`."""
         options = {"proto_version": "1", "publication_names": self._name, "messages": "true"}
         connection = ReplicationConnection.connect(self._dsn, settings=SETTINGS)
         with Stream(connection, slot=self._name, start_lsn=self._through, options=options) as stream:
@@ -144,7 +147,9 @@ class Oracle:
             self._reached.notify_all()
 
     def expected(self, since: int) -> Iterator[Expected]:
-        """The expected rows of all commits from `since` on, in order. Call this only after `stop`."""
+        """Yields the expected rows of all transactions whose commit is at `since` or later in the server's log, in the
+        order of the log. Call this only after `stop`.
+        """
         transaction = _Transaction({})
         with self._file.open("rb") as frames:
             while size := frames.read(_SIZE.size):
@@ -159,8 +164,8 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A change, and the position where its log record begins. `block` is the number of logical messages that were
-    logged before it.
+    """A change. `start` is the position where its record begins in the server's log. `block` is the number of logical
+    messages that come before this change in its transaction.
     """
 
     message: row_change.Insert | row_change.Update | row_change.Delete | messages.Truncate
@@ -171,7 +176,7 @@ class _Record:
 
 
 class _Transaction:
-    """The records of one transaction, numbered by the rules for ordinals in a `Position`."""
+    """The changes of one transaction. Their ordinals follow the rules that `Position` states."""
 
     def __init__(self, relations: dict[int, messages.Relation]) -> None:
         self.relations = relations
@@ -181,7 +186,7 @@ class _Transaction:
         self._ordinal = self._block = 0
 
     def add(self, message: messages.Decoded, start: int) -> None:
-        """Notes a message of the transaction. `start` is where its log record begins."""
+        """Notes a message of the transaction. `start` is where the message's record begins in the server's log."""
         match message:
             case messages.Begin():
                 self._commit, self._xid = message.final_lsn, message.xid
@@ -195,10 +200,8 @@ class _Transaction:
                 self._ordinal += 1
 
     def _message(self, message: messages.LogicalMessage) -> None:
-        """Counts a message. Stamps all records that were logged after the message, including those that the server
-        delivered before it.
-
-        A message that has no identifier leaves the previous stamp in force.
+        """Counts a logical message. If it is a stamp with an identifier, stamps all changes that come after it in the
+        server's log, even those that the server delivered before it.
         """
         self._ordinal += 1
         self._block += 1
@@ -229,7 +232,9 @@ class _Transaction:
     def _inserted_again(
         self, number: int, relation: messages.Relation, table: Table, old: Mapping[str, str | None] | None
     ) -> dict[str, str | None] | None:
-        """The row that is inserted directly after a delete of the same key in a partitioned table, if there is one."""
+        """Returns the inserted row, if the change with this number is a delete from a partitioned table and the next
+        change inserts the same key. The changelog shows the two as one update.
+        """
         if number + 1 == len(self._records):
             return None
         deleted, inserted = self._records[number : number + 2]
@@ -249,8 +254,8 @@ class _Transaction:
         old: Mapping[str, str | None] | None,
         new: Mapping[str, str | None] | None,
     ) -> Iterator[Expected]:
-        """Yields the expected rows of one change. There are two if the change moves the row to another key or
-        partition.
+        """Yields the expected rows of one change. If the change moves the row to another key or partition, these are
+        two.
         """
 
         def row(op: str, values: Mapping[str, str | None], half: int = 0) -> Expected:
@@ -284,7 +289,7 @@ def _text(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
 
 
 def _values(relation: messages.Relation, values: Sequence[row_change.Value] | None) -> dict[str, str | None]:
-    assert values is not None, "all tables have REPLICA IDENTITY FULL"
+    assert values is not None, "the log lacks an old row, although all tables have REPLICA IDENTITY FULL"
     return {
         column.name: value.decode() if isinstance(value, bytes) else None
         for column, value in zip(relation.columns, values, strict=True)

@@ -1,4 +1,4 @@
-"""Runs a campaign in pieces, and stores the figures of each, so that an interrupted run can continue."""
+"""Runs a campaign in pieces, and stores the figures of each piece, so that an interrupted run can be continued."""
 
 import json
 import random
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""Figures by name. To total the figures of all pieces, numbers are added (also numbers inside objects) and lists are
-joined.
+"""What a piece measured or counted, by name. In the figures of a whole run, the numbers of its pieces are added, also
+numbers inside of objects, and lists are joined.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Rounds that are run, judged and counted together: `rounds` of them, from the number `first` on, with one seed."""
+    """Rounds that are run and judged together. These are `rounds` rounds. The first of them has the number `first`."""
 
     first: int
     rounds: int
@@ -27,9 +27,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """How to run a campaign. `site` opens the servers that all pieces share, and yields a function that runs a piece.
+    """How to run a campaign. `site` starts the servers that all pieces share, and yields a function that runs a piece.
 
-    That function raises AssertionError when it finds a fault. A piece has `rounds` rounds, and `at_once` pieces run at
+    That function raises AssertionError if it finds a fault. A piece has `rounds` rounds, and `at_once` pieces run at
     the same time.
     """
 
@@ -39,7 +39,9 @@ class Campaign:
 
 
 class Progress:
-    """The figures of each finished piece, by its first round, and the seconds that all took. `file` can store them."""
+    """Which pieces are finished. `done` has the figures of each of them, by the number of its first round. If `file` is
+    given, the progress is stored there.
+    """
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -52,11 +54,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """The seconds that this run and the interrupted runs before it took."""
+        """How many seconds the campaign took until now, together with its runs that were interrupted."""
         return self._before_s + time.monotonic() - self._since
 
     def add(self, piece: Piece, figures: Figures) -> None:
-        """Adds a finished piece, and stores the file."""
+        """Adds a finished piece, and writes the file."""
         self.done[piece.first] = figures
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ def _pieces(campaign: Campaign, rounds: int, seed: int) -> list[Piece]:
 def _results(
     run_piece: Callable[[Piece], Figures], pieces: Sequence[Piece], at_once: int
 ) -> Iterator[tuple[Piece, Figures]]:
-    if at_once == 1:  # without a thread, so that an interrupt ends the run at once
+    if at_once == 1:  # in this thread, so that an interrupt ends the run immediately
         for piece in pieces:
             yield piece, _run_one(run_piece, piece)
         return

@@ -1,5 +1,5 @@
-"""Plants drift (differences between a table and its changelog): alters or removes rows in the files of a log, or adds
-made-up rows. The service does not notice.
+"""Plants drift, that is, differences between a table and its changelog. For this, it alters or removes rows in the
+files of the changelog, or adds rows that it makes up. The service does not notice.
 """
 
 import json
@@ -18,11 +18,11 @@ from changelog.envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]
 Edit = Callable[[Row], Iterable[Row]]
-"""Returns the rows that replace a given row of the changelog: no row, the same row, another row, or several rows."""
+"""A function that gets a row of the changelog, and returns the rows that take its place: none, one, or several."""
 
 
 def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
-    """Applies each edit to all rows of its entity and key. The metadata in the files' footers stays the same.
+    """Applies each edit to all rows of its entity and key. The changelog's metadata in the files stays the same.
 
     A running service does not notice, because it never reads the files that it has written.
     """
@@ -62,17 +62,17 @@ def latest(log: Path, entity: str) -> dict[tuple[str, str], Row]:
 
 
 def last_only(position: str, edit: Edit) -> Edit:
-    """Returns an edit that does what `edit` does, but only to the row at `position`."""
+    """Returns an edit that applies `edit` to the row at `position`, and keeps all other rows."""
     return lambda row: edit(row) if row["position"] == position else [row]
 
 
 def tokens_of(text: str) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object, as they are written in the text."""
+    """The members of a JSON object. Their values are the JSON that the text has for them."""
     return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
 
 
 def setting(values: Mapping[str, str]) -> Edit:
-    """Returns an edit that gives columns other values. The values are JSON, as text."""
+    """Returns an edit that gives columns new values. `values` has the new JSON of each column."""
 
     def edit(row: Row) -> Iterable[Row]:
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}

@@ -1,8 +1,8 @@
-"""Publishes a table that random writers change. Campaigns spoil its changelog, send signals after which the service
-repairs it, and then judge it.
+"""Runs a service for one table, and threads that write to this table. The campaigns that use it spoil the changelog of
+the table, send signals that ask the service to repair it, and then judge it.
 
-Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state follows
-a newer state of its key.
+Every row has a `version`, which grows with each write to its key. So the versions in the changelog show whether an old
+state of a key comes after a newer one.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ States = dict[str, int]
 
 
 class Pair:
-    """A database with a table of `rows` rows, the changelog of that table, and the service that publishes it."""
+    """A table of `rows` rows, its changelog, and the service that publishes the table."""
 
     def __init__(self, name: str, dsn: str, folder: Path, rows: int, *, pages: int, workers: int = 2) -> None:
         self.dsn, self.rows = dsn, rows
@@ -72,7 +72,7 @@ class Pair:
         self.service = Service(config)
 
     def begin(self, timeout_s: float) -> None:
-        """Creates the table, and starts the service, which reads it."""
+        """Creates the table, starts the service, and waits until the service has read the table."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(TABLE.format(rows=self.rows).encode())
         self.service.start()
@@ -87,15 +87,16 @@ class Pair:
 
     @property
     def position(self) -> Position:
-        """The position of the changelog's last row."""
+        """The position of the last row in the changelog."""
         position = self.checkpoint.position
         assert position is not None
         return position
 
     def spoil(self, rng: random.Random) -> list[str]:
-        """Appends forged rows to the log of a stopped service, and returns their keys.
+        """Appends forged rows to the changelog while the service is stopped. Returns the keys of these rows.
 
-        The rows are states of keys that the table never had, older states of its keys, and deletes of live keys.
+        Some rows are states of keys that the table never had. The others belong to rows of the table: they are states
+        that the table never had, or deletes.
         """
         alive = _fold(self.path)
         keys = rng.sample(sorted(alive), min(SPOILT, len(alive) // 4))
@@ -127,26 +128,27 @@ class Pair:
         return {signal.id for signal in signals}
 
     def ended(self, signal_ids: set[str]) -> bool:
-        """Whether the repairs that these signals requested have ended."""
+        """Whether the repairs for which these signals asked have ended."""
         return signal_ids <= Repairs.parse(self.checkpoint.repairs).ended.keys()
 
     def until_ended(self, signal_ids: set[str], timeout_s: float) -> None:
-        """Waits until these repairs have ended and all earlier writes are published."""
+        """Waits until the repairs for which these signals asked have ended, and all writes until now are published."""
         end = _last_write(self.dsn)
         self.service.until(
             self.path, lambda checkpoint: through_lsn(checkpoint) > end and self.ended(signal_ids), timeout_s
         )
 
     def orderly(self, after: Position) -> int:
-        """Checks the rows after this position, and returns how many keys the service itself deleted.
+        """Checks the rows after this position: the versions of a key must not go back.
 
-        The versions of a key must not go back, and each key that the service deletes must exist.
+        A repair also publishes deletes of its own, for keys that the table does not have. Their keys must exist in the
+        changelog. Returns the number of these deletes.
         """
         return _orderly(self.path, after)
 
     def judge(self, after: Position) -> int:
-        """Does what `orderly` does, and compares the log with the table. The caller must wait until all writes are
-        published.
+        """Does what `orderly` does, and also compares the changelog with the table. All writes must be published before
+        the call.
         """
         alive = _fold(self.path)
         deleted = self.orderly(after)
@@ -184,7 +186,7 @@ def _fold(path: Path) -> States:
 
 
 def _orderly(path: Path, after: Position) -> int:
-    """Implements `Pair.orderly` for the log at `path`."""
+    """Implements `Pair.orderly` for the changelog at `path`."""
     newest: States = {}
     alive: dict[str, bool] = {}
     deletes = 0
@@ -212,7 +214,9 @@ def _last_write(dsn: str) -> int:
 
 @contextlib.contextmanager
 def written_to(pair: Pair, seed: int, *, pause_s: float = 0.01) -> Iterator["Load"]:
-    """Writes to the table until the `with` block ends. Each writer pauses between transactions, `pause_s` at most."""
+    """Writes to the table until the `with` block ends. After each transaction, a writer pauses for at most `pause_s`
+    seconds.
+    """
     load = Load(pair.dsn, pair.rows, seed, pause_s)
     load.start()
     try:
@@ -222,7 +226,9 @@ def written_to(pair: Pair, seed: int, *, pause_s: float = 0.01) -> Iterator["Loa
 
 
 class Load:
-    """Threads that insert, update, delete and move rows. Thread N writes the keys with key % WRITERS == N."""
+    """Threads that insert, update and delete rows, and change keys. Each key is written by only one thread: that with
+    the number key % WRITERS.
+    """
 
     def __init__(self, dsn: str, rows: int, seed: int, pause_s: float) -> None:
         self._dsn, self._rows, self._pause_s = dsn, rows, pause_s
@@ -240,7 +246,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Stops the writers. `writes` is the number of their transactions."""
+        """Stops the writers. If one of them failed, raises its error."""
         self._over.set()
         for thread in self._threads:
             thread.join()

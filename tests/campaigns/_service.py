@@ -1,4 +1,4 @@
-"""Runs the service as a process that campaigns can start, kill and stop."""
+"""Runs the service as a process that campaigns can start, pause, stop and kill."""
 
 import os
 import signal
@@ -34,9 +34,10 @@ FAIL_POINTS = (
     "files:resume-synced",
     "files:resume-replaced",
 )
-"""The fail points that every run reaches. A fail point is a named line of code at which a test can kill the service.
+"""The fail points that every service with a file log reaches. A fail point is a line of code with a name, at which a
+test can let the service crash.
 
-`files:set-aside` and `files:resume-dropped` are not listed, because only a service with a damaged log reaches them.
+`files:set-aside` and `files:resume-dropped` are not listed, because a service reaches them only if its log is damaged.
 """
 
 STATE_FAIL_POINTS = ("loop:folded",)
@@ -44,13 +45,16 @@ STATE_FAIL_POINTS = ("loop:folded",)
 
 
 class Service:
-    """`changelog run` with one configuration file. The output of all its processes goes to the file `log`.
+    """Runs `changelog run` with one configuration file, as one process after the other. The output of all of them goes
+    to the file `log`.
 
-    `environment` is added to our environment at each start.
+    Each process gets the environment variables of the campaign and those in `environment`.
     """
 
     nursery: Nursery | None = None
-    """Forks the processes of all services whose `environment` is empty. Without it, each start runs a new Python."""
+    """If it is set, it forks the processes of all services whose `environment` is empty. Otherwise, each start runs a
+    new Python.
+    """
 
     def __init__(self, config: Path, log: Path | None = None) -> None:
         self._config = config
@@ -85,7 +89,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """The id of the last process that was started."""
+        """The id of the process that was started last."""
         assert self._process is not None
         return self._process.pid
 
@@ -96,10 +100,11 @@ class Service:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raises AssertionError if the process ended, unless it was killed, for example at its fail point.
+        """Raises AssertionError if the process ended by itself. A process that was killed, or crashed at its fail
+        point, is no error.
 
-        The process may also have ended because a session of an earlier, killed process still reads the server's log.
-        Then the process is started again with the same arguments.
+        A process may also end because the server still has the session of an earlier process, which was killed. In this
+        case, starts the process again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return
@@ -114,7 +119,7 @@ class Service:
         return self.log.read_text("utf-8", "replace")
 
     def until_said(self, event: str, timeout_s: float) -> None:
-        """Waits until the current process has logged this event. Events of earlier processes do not count."""
+        """Waits until the present process has logged this event. Events that earlier processes logged do not count."""
         deadline = time.monotonic() + timeout_s
         while f'"event": "{event}"'.encode() not in self.log.read_bytes()[self._begun :]:
             self.check()
@@ -122,7 +127,7 @@ class Service:
             time.sleep(0.05)
 
     def said_or_crashed(self, event: str, timeout_s: float) -> None:
-        """Does the same as `until_said`, but also returns if the process crashes at its fail point."""
+        """Does what `until_said` does, but also returns if the process crashes at its fail point."""
         deadline = time.monotonic() + timeout_s
         while f'"event": "{event}"'.encode() not in self.log.read_bytes()[self._begun :]:
             self.check()
@@ -142,12 +147,12 @@ class Service:
         return False
 
     def pause(self) -> None:
-        """Stops the process with SIGSTOP: it exists, but does nothing."""
+        """Stops the process with SIGSTOP: the process still exists, but does nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Lets the process continue with SIGCONT. It does not know that it was stopped."""
+        """Lets the process continue with SIGCONT. The process does not know that it was stopped."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -166,9 +171,9 @@ class Service:
             self._process.wait()
 
     def stop(self) -> None:
-        """Sends SIGTERM, after which the service must end with code 0.
+        """Sends SIGTERM, after which the process must end with the exit code 0.
 
-        If the process has not logged anything yet, the signal itself may end it.
+        If the process has not logged anything yet, the signal may end it before Python can handle the signal.
         """
         assert self._process is not None
         self._process.terminate()
@@ -207,12 +212,12 @@ class Service:
                 return
             if time.monotonic() > deadline:
                 raise AssertionError(
-                    f"the service did not fulfil the condition in {timeout_s:.0f} s, and reached only {checkpoint}"
+                    f"the checkpoint does not fulfil the condition after {timeout_s:.0f} s: {checkpoint}"
                 )
             began = rest(began, 0.05)
 
 
 def is_read(checkpoint: Checkpoint | None) -> bool:
-    """Whether the checkpoint has tables, and all of them are completely read."""
+    """Whether the checkpoint names tables, and the service has read all of them completely."""
     windows = {} if checkpoint is None else checkpoint.windows
     return bool(windows) and all(map(is_complete, windows.values()))

@@ -1,4 +1,4 @@
-"""Runs a Spark job as processes that campaigns can start and kill."""
+"""Runs a Spark job as a process group that campaigns can start and kill."""
 
 import json
 import os
@@ -14,13 +14,14 @@ from tests.campaigns._service import ROOT
 from tests.servers import CACHE, HASTY_JAVA, HASTY_WORKERS
 
 ENDS_S = 300.0
-"""How long a run may take, in seconds."""
+"""How many seconds a run may take."""
 
 
 class SparkJob:
-    """`spark-submit spark_jobs/NAME.py` with these arguments, as one process group. Its files are in `folder`.
+    """Runs `spark-submit spark_jobs/NAME.py` with these arguments. Its log and its temporary files are in `folder`.
 
-    With `jars`, it supports Kafka and Delta Lake. `environment` is added to our environment at each start.
+    With `jars`, the job can use Kafka and Delta Lake. Each run gets the environment variables of the campaign and those
+    in `environment`.
     """
 
     def __init__(
@@ -39,13 +40,15 @@ class SparkJob:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, fail_at: str | None = None) -> None:
-        """Starts a run with these further arguments. With `fail_at`, it crashes at this fail point."""
+        """Starts a run with further arguments. If `fail_at` is given, the run crashes at this fail point (a line of
+        code with a name).
+        """
         environment = {
             **os.environ,
             **self._environment,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(self._folder),  # a killed run leaves its temporary files here
+            "TMPDIR": str(self._folder),  # so that the temporary files of killed runs are deleted with the folder
         }
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
@@ -81,7 +84,7 @@ class SparkJob:
         ]
 
     def ended(self, timeout_s: float) -> int | None:
-        """Waits until the job ends, and returns its exit code; None if it still runs after this time."""
+        """Waits until the job ends, and returns its exit code. If it still runs after this time, returns None."""
         assert self._process is not None
         try:
             return self._process.wait(timeout_s)

@@ -1,4 +1,6 @@
-"""Runs a synchronous standby that campaigns pause. Commits that wait for it are in the log, but not yet visible."""
+"""Runs a synchronous standby that campaigns can pause. Commits that wait for the standby are in the server's log, but
+not yet visible.
+"""
 
 import contextlib
 import signal
@@ -12,7 +14,7 @@ import psycopg
 from changelog.connectors.servers.postgres import PostgresServer
 
 STANDBY = "held"
-"""The name of the standby, for `synchronous_standby_names`."""
+"""The name of the standby in the server's setting `synchronous_standby_names`."""
 
 
 class Standby:
@@ -39,13 +41,15 @@ class Standby:
 
 @contextlib.contextmanager
 def standby_of(server: PostgresServer, folder: Path) -> Iterator[Standby]:
-    """Runs `pg_receivewal` as the standby, because a commit only waits until the standby has received the log."""
+    """Runs `pg_receivewal` as the standby. This suffices, because commits wait only until the standby has received the
+    log.
+    """
     received = folder / "received"
     received.mkdir()
     dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
     command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
     with (folder / "standby.log").open("wb") as log:
-        # The standby has its own session, so that an interrupt does not end it while commits still wait for it.
+        # Ctrl-C must not end the standby while commits still wait for it, so it gets a process group of its own.
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield Standby(process)

@@ -1,6 +1,7 @@
-"""Reads a changelog on a broker with plain consumers, not with the product's own reader, and checks its order.
+"""Reads a changelog from a broker, with ordinary consumers instead of the product's reader, and checks its order.
 
-Each partition is checked in the order of its offsets. `_judge` receives the rows of all partitions, merged by position.
+Each partition is checked in the order of its offsets. Then the rows of all partitions are merged by position, for
+`_judge`.
 """
 
 import heapq
@@ -27,7 +28,10 @@ _SILENT.setLevel(logging.CRITICAL)
 
 
 class Positions:
-    """Follows the checkpoint of the source `name` in `<prefix>.positions`. It survives restarts of the broker."""
+    """Follows the checkpoints of the source `name` in the topic `<prefix>.positions`. Survives restarts of the broker.
+
+    The checkpoints are messages with the source's name as their key.
+    """
 
     def __init__(self, servers: str, prefix: str, name: str) -> None:
         self._consumer = Consumer(
@@ -59,21 +63,20 @@ class Positions:
 
 @dataclass(slots=True)
 class Read:
-    """How many messages were read: those of committed transactions, and all that the broker has."""
+    """How many messages the broker has: `committed` counts those of committed transactions, and `stored` counts all."""
 
     committed: int = 0
     stored: int = 0
 
     @property
     def aborted(self) -> int:
-        """The number of messages of aborted transactions, which no reader of committed messages may see."""
+        """The number of messages in aborted transactions. A consumer of committed messages must not see them."""
         return self.stored - self.committed
 
 
 def rows(servers: str, prefix: str, verdict: Verdict, counts: Read) -> Iterator[Row]:
-    """Yields the rows of all partitions of all entities, merged by position. Notes faults in `verdict`.
-
-    `counts` is complete once all rows have been yielded.
+    """Yields the rows of all partitions of all entities, merged by position. Adds faults to `verdict`, and the numbers
+    of messages to `counts`. Both are complete only after all rows have been yielded.
     """
     partitions = [
         _Partition(servers, prefix, entity, number, verdict, counts).rows()
@@ -98,7 +101,9 @@ _decoder = msgspec.json.Decoder(_Envelope)
 
 
 class _Partition:
-    """One partition in the order of its offsets. Positions must grow, and a tombstone must follow each delete."""
+    """Reads one partition in the order of its offsets. Positions must grow, and each delete must be followed by a
+    tombstone.
+    """
 
     def __init__(self, servers: str, prefix: str, entity: str, number: int, verdict: Verdict, counts: Read) -> None:
         self._servers, self._topic = servers, f"{prefix}.{entity}"
@@ -169,7 +174,7 @@ class _Partition:
     def _check_headers(
         self, row: Row, headers: dict[str, str], provenance: dict[str, object], timestamp_ms: int
     ) -> None:
-        """Checks that headers and timestamp agree with the envelope."""
+        """Checks that the headers and the timestamp of a message agree with its envelope."""
         source = provenance["source"]
         assert isinstance(source, dict)
         expected = {
@@ -178,10 +183,10 @@ class _Partition:
         }
         committed_ms = int(datetime.fromisoformat(source["committedAt"]).timestamp() * 1000)
         if headers != expected or timestamp_ms != committed_ms:
-            self._wrong(f"headers {headers} at {timestamp_ms}, and the envelope says {expected} at {committed_ms}", row)
+            self._wrong(f"headers {headers} at {timestamp_ms}, but the envelope says {expected} at {committed_ms}", row)
 
     def _check_partition(self, row: Row) -> None:
-        """Checks that the row's values belong to this partition. `_judge` compares the key."""
+        """Checks that the row's values belong to this partition. The key is checked in `_judge`."""
         values = json.loads(row.current or row.original or "{}")
         table = TABLES[self._entity]
         text = key_text([str(values[column]) for column in table.partition_by])
@@ -195,8 +200,8 @@ def _text(raw: msgspec.Raw) -> str | None:
 
 
 def _moves(merged: Iterator[Row], verdict: Verdict) -> Iterator[Row]:
-    """Yields the same rows. Checks that the two halves of a move are adjacent, and that each names the key and the
-    partition of the other.
+    """Yields the rows of `merged`. Checks that the delete and the create of each move are adjacent, and that each of
+    the two names the key and the partition of the other.
     """
     delete: Row | None = None
     for row in merged:

@@ -1,4 +1,4 @@
-"""Records how the rows of views change, and judges whether an answer of served views fits these changes."""
+"""Notes how the rows of served views change, and judges whether an answer of these views fits the changes."""
 
 import threading
 from bisect import bisect_right
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 SLACK_S = 0.05
-"""How far the clocks of the broker's messages and of this process may differ."""
+"""How far the timestamps in the broker's messages and the clock of this process may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer for one row. `sent_s` is when the request was sent. `row` is the position of the row; None if there is
-    no row. `reached` and `staleness_s` are from the headers X-Position and X-Staleness.
+    """An answer to a request for one row. `sent_s` is the time at which the request was sent. `row` is the position of
+    the row's last change, or None if there is no such row. `reached` and `staleness_s` are the values of the headers
+    X-Position and X-Staleness.
     """
 
     view: str
@@ -25,8 +26,8 @@ class Answer:
 
 
 class History:
-    """The changes of every key in some `views`, and the commits. `rows` has the position of every row's last change, by
-    view and key. Any thread may call the methods.
+    """The changes of the rows in some views, and the commits of these changes. `rows` has the position of the last
+    change of each existing row, by view and key. Several threads may use this object.
     """
 
     def __init__(self, views: Iterable[str]) -> None:
@@ -36,7 +37,9 @@ class History:
         self.rows: dict[str, dict[str, str]] = {view: {} for view in views}
 
     def sending(self, view: str, key: str, position: str, *, is_alive: bool) -> None:
-        """Notes a change that counts in a view, before it is sent. Its row can be seen from now on."""
+        """Notes a change that counts in a view. The caller has not sent the change yet, but answers may show it from
+        now on.
+        """
         with self._lock:
             self._changes.setdefault((view, key), []).append((position, is_alive))
             if is_alive:
@@ -56,7 +59,9 @@ class History:
             return self._commits[-1][1]
 
     def judge(self, answer: Answer, min_position: str | None) -> None:
-        """Raises AssertionError if an answer's state is older than the answer says, or than the reader asked for."""
+        """Raises AssertionError if an answer is older than its headers claim, or older than `min_position`, for which
+        the reader asked.
+        """
         with self._lock:
             changes = list(self._changes.get((answer.view, answer.key), ()))
             stored_s = answer.sent_s - answer.staleness_s - SLACK_S
@@ -65,13 +70,13 @@ class History:
         assert stored_position <= answer.reached, f"{stored_position} was stored before, but is not reached: {answer}"
         assert min_position is None or min_position <= answer.reached, f"{min_position} is not reached: {answer}"
         states = _states(changes, answer.reached)
-        assert (answer.row or "") in states, f"{answer}, not one of {states}"
+        assert (answer.row or "") in states, f"the row is none of {states}: {answer}"
 
 
 def _states(changes: list[tuple[str, bool]], reached: str) -> Mapping[str, Any]:
-    """Returns the states that an answer may show if it is complete up to the position `reached`. These are the state at
-    this position, and all later ones. A state is the position of the row's last change, or an empty text if there is no
-    row.
+    """Returns the states that a row may have in an answer that is complete up to the position `reached`: the state at
+    this position, and all later states. A state is the position of the row's last change, or an empty text if there is
+    no row.
     """
     count = bisect_right(changes, (reached, True))
     first = max(count - 1, 0)

@@ -1,6 +1,6 @@
-"""Writes random changes of two entities, and notes in which views they count.
+"""Writes random changes of the entities `order` and `guest`, and notes in which views each change counts.
 
-Some changes of orders are by the service `BATCH`. They do not count in the view `WITHOUT_BATCH`.
+Some changes of orders have the service name `BATCH` in their provenance. The view `WITHOUT_BATCH` ignores them.
 """
 
 import random
@@ -39,16 +39,17 @@ ENTITIES = {"order": "order", "guest": "guest", WITHOUT_BATCH: "order"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Commit:
-    """Changes that are committed together, and the position of the last one."""
+    """Changes that are committed together. `last` is the position of the last one."""
 
     changes: Sequence[Record]
     last: Position
 
 
 class Writer(Background):
-    """Writes random changes until it is stopped. Guests move between partitions.
+    """Writes random changes until it is stopped. Some changes move a guest to another partition.
 
-    If it loses the connection, it connects again, and stores the last commit unless the changelog has it.
+    If the writer loses its connection, it connects again. It then stores its last commit again, unless the changelog
+    has it.
     """
 
     def __init__(self, settings: KafkaSettings, history: History, rng: random.Random) -> None:
@@ -82,8 +83,8 @@ class Writer(Background):
                 time.sleep(0.05)
 
     def _finish(self, sink: KafkaSink) -> None:
-        """Stores the commit during which the connection was lost, if the changelog does not have it. The first commit
-        has the columns.
+        """If the connection was lost during a commit, and the changelog does not have this commit, stores it. On the
+        first connection, stores a commit that announces the columns of `order` instead.
         """
         checkpoint, unfinished = sink.recover(), self._unfinished
         if not self._number:
@@ -99,7 +100,7 @@ class Writer(Background):
             self._stored(unfinished)
 
     def pause(self) -> None:
-        """Returns after the last change was stored."""
+        """Pauses the writer. Returns when its last change is stored."""
         self.running.clear()
         self.idle.clear()
         until(lambda: self.idle.is_set() or not self.is_alive(), "the writer does not pause")

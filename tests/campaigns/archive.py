@@ -1,12 +1,15 @@
 """Kills the archive job again and again, while the service writes to a broker and a reader reads the archive.
 
-Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. The job is killed with
-all its processes after a random time, or at a fail point (a named line of its code), or not at all. Some runs also
-compact. Runs with `--continuous` do not end until they are killed. At random moments, a reader reads the files that the
-newest manifest lists. At the end of a block, one run of the job is not disturbed. Then the archive must have each
-committed message once and in order. Each read must have returned the first rows of every partition, without a gap or a
-repeated row. The manifest names a position up to which the archive is complete; the read must have returned every row
-up to there.
+Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. Most runs are killed
+with all their processes, after a random time or at a fail point (a line of code with a name). Some runs also compact
+the archive. Runs with `--continuous` do not end until they are killed.
+
+At random moments, a reader reads the files that the newest manifest lists. In every partition, it must find the first
+rows, without a gap and without a repeated row. The manifest names a position up to which the archive is complete, and
+the reader must find every row up to there.
+
+At the end of a block, a last run is not disturbed. After this run, the archive must have each committed message once
+and in order.
 """
 
 import json
@@ -42,7 +45,7 @@ from tests.servers import fresh_database
 
 BLOCK = 10
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder for copies of a failed block's files."""
+"""An environment variable. It can name a folder. If a block fails, its files are copied there."""
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 SCALE = Scale(universe=1_000, big=300, big_every=300, pause_s=0.2)
@@ -50,14 +53,14 @@ CATCH_UP_S = 120.0
 READS_EVERY_S = 1.5
 
 POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:cleared")
-"""The fail points at which runs are killed. Only runs that compact reach the last fail point."""
+"""The fail points at which runs are killed. Only a run that compacts the archive reaches the last of them."""
 
 WRITTEN_MAX = 30
-"""The approximate number of files that a run writes, temporary files included."""
+"""About how many files a run writes, temporary files included."""
 
 STREAMING = ("--continuous", "--every", "2")
 WAYS = ((), ("--compact", "all"), STREAMING, ("--compact", "all", "--offsets", "500"))
-"""The options of the job's runs, in turn."""
+"""The options with which the job is run, in turn."""
 
 CONFIG = """
 name = "{name}"
@@ -102,7 +105,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
 @dataclass(frozen=True, slots=True)
 class _PartitionRead:
-    """A read of one partition: the number of its rows and the last position."""
+    """What a reader found in one partition: how many rows, and the position of the last one."""
 
     rows: int
     last: str
@@ -110,7 +113,9 @@ class _PartitionRead:
 
 @dataclass(frozen=True, slots=True)
 class _ArchiveRead:
-    """A read of all partitions, and the position up to which each entity was complete."""
+    """What a reader found in all partitions. `complete` has the position up to which the archive was complete, by
+    entity.
+    """
 
     parts: Mapping[tuple[str, int], _PartitionRead]
     complete: Mapping[str, str]
@@ -135,7 +140,7 @@ class _Reader(threading.Thread):
             raise
 
     def stop(self) -> None:
-        """Stops the reader. Raises its error, if it failed."""
+        """Stops the reader. If it failed, raises AssertionError."""
         self._stopping.set()
         if self.ident is not None:
             self.join()
@@ -144,7 +149,9 @@ class _Reader(threading.Thread):
 
 
 def archived(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows that the newest readable manifest lists. This reader shares only the schema with the service's code."""
+    """Returns the rows of all files that the newest complete manifest lists. Of the product's code, this function uses
+    only the schema of the files.
+    """
     return _listed_rows(path, _newest_manifest(path), columns)
 
 
@@ -153,7 +160,7 @@ def _newest_manifest(path: Path) -> Mapping[str, Any]:
         try:
             manifest: Mapping[str, Any] = json.loads(file.read_bytes())
         except ValueError:
-            continue  # the manifest is incomplete
+            continue  # the manifest is not yet completely written
         return manifest
     return {"files": [], "complete": {}}
 
@@ -251,9 +258,9 @@ class _Block:
         return summary
 
     def _kill(self, options: Sequence[str]) -> None:
-        """Kills a run after a random time, or once it has written some files.
+        """Kills a run after a random time, or as soon as it has written some files.
 
-        A run writes only briefly, so a random time alone would seldom hit its writes.
+        A run writes files during only a small part of its time. A random time alone would seldom hit this part.
         """
         self._job.start(*options)
         if self._takes_s and self._rng.random() < 0.4:
@@ -266,7 +273,9 @@ class _Block:
         self._runs["ended before" if code == 0 else killed] += 1
 
     def _wait_for_files(self, files: int) -> int | None:
-        """Waits until the job has written `files` files, temporary ones included. Returns the exit code if it ended."""
+        """Waits until the job has written this number of files, temporary files included. If the job ends before,
+        returns its exit code.
+        """
         before, deadline = self._files(), time.monotonic() + ENDS_S
         new_files: set[str] = set()
         while (code := self._job.ended(0.02)) is None and len(new_files) < files:
@@ -278,7 +287,9 @@ class _Block:
         return {name for _, _, names in os.walk(self._path) for name in names}
 
     def _crash(self, options: Sequence[str]) -> None:
-        """Lets a run crash between two steps. A run with options may pass the fail point once before it crashes."""
+        """Lets a run crash at a fail point. If the run has options, it may also pass the point once, and crash when it
+        reaches the point again.
+        """
         if not self._points:
             self._points = self._rng.sample(POINTS, len(POINTS))
         point = self._points.pop()
@@ -349,9 +360,9 @@ class _Block:
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    """The rows sorted by position, without rows that announce versions of columns."""
+    """Returns the rows of the tables, sorted by position, without rows that announce columns."""
     columns = list(Row.__dataclass_fields__)
     all_rows: Iterator[Row] = map(Row, *(table.column(name).to_pylist() for name in columns))
-    # `_topics` writes this JSON in the same way, so that the rows can be compared.
+    # `_topics` writes this JSON in the same way. So the rows from both can be compared as texts.
     all_rows = (replace(row, moved=row.moved and json.dumps(json.loads(row.moved))) for row in all_rows)
     return sorted((row for row in all_rows if row.entity in TABLES), key=lambda row: (row.position, row.partition))

@@ -1,9 +1,9 @@
-"""Makes faults under a load of two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values.
+"""Makes faults while writers use two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values.
 
-During the load, tables are added and repaired (read again). The oracle that judges the changelog shares no code with
-the product. Triggers record every change, and a slot of `test_decoding` gives the order of the commits. Each row of the
-changelog must have the recorded states and stamp, and be in the recorded order. No change may be missing, and the last
-states in the changelog must equal the tables.
+Meanwhile, tables are added, and other tables are repaired (read again). The code that judges the changelog shares
+nothing with the product. Triggers record every change of the tables, and a slot of `test_decoding` gives the order of
+the commits. Each row of the changelog must have the states and the stamp that the triggers recorded, and the rows must
+be in the order of the commits. No change may be missing, and the last states in the changelog must equal the tables.
 """
 
 import os
@@ -35,12 +35,12 @@ DISK_MIB = 1_500
 
 
 def campaign() -> Campaign:
-    """Each round causes one fault. ROUNDS rounds share one server and its writers."""
+    """Each round makes one fault. ROUNDS rounds share one server and the threads that write to it."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
 class Files:
-    """A file log as the sink. It has those of `FAIL_POINTS` that belong to a file log."""
+    """A file log (Parquet files) as the sink of the changelog."""
 
     section = 'path = "changelog"\ncommit_rows = 500\ncommit_seconds = 0.1'
     fail_points = tuple(point for point in FAIL_POINTS if point.startswith("files:"))
@@ -59,7 +59,9 @@ class Files:
 
 
 class FilesBlock(Block):
-    """A block with rows that are too wide for Kafka. If the changelog's disk is `small`, the disk can become full."""
+    """A block with a file log. It also has rows that are too wide for Kafka. If the changelog has a `small` disk of its
+    own, the block also fills this disk.
+    """
 
     small = False
 
@@ -68,8 +70,8 @@ class FilesBlock(Block):
         return [*super().faults(), *[self._read_wide_rows] * 2, *full]
 
     def _fill_disk(self) -> None:
-        """Fills the disk. The service must stop, with an error that asks the operator to free space and to start the
-        service again. The campaign then does these two things.
+        """Fills the disk. The service must stop with an error that asks for free space and a new start. The campaign
+        then frees space, and starts the service again.
         """
         self.done["disk full"] += 1
         disk = self.folder / "changelog"
@@ -82,9 +84,8 @@ class FilesBlock(Block):
         self.service.start()
 
     def _read_wide_rows(self) -> None:
-        """Lets the service read the wide rows while they change; the first time, their table is added.
-
-        Half of the time, the service is killed while it reads.
+        """Lets the service read the wide rows while they change. For this, adds their table the first time, and repairs
+        it later. Half of the time, kills the service while it reads.
         """
         self.done["wide rows read"] += 1
         with WideRows(self.dsn, self.rng.randrange(1 << 32)):
@@ -101,9 +102,9 @@ class FilesBlock(Block):
 
 
 def _is_read(checkpoint: Checkpoint, end: int) -> bool:
-    """Whether the changelog has reached this position and the wide rows are read.
+    """Whether the changelog has reached this position, and the service has read the wide rows.
 
-    Other tables are not checked, because one of them is always being repaired.
+    Other tables are not checked, because one of them may always be under repair.
     """
     wide_rows_read = is_complete(checkpoint.windows.get(TABLE))
     return wide_rows_read and through_lsn(checkpoint) > end and TABLE not in checkpoint.repairs.get("open", {})

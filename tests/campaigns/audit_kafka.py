@@ -1,6 +1,7 @@
-"""Runs the campaign `audit` with Kafka: the broker and its link fail, too, and two instances of the service compete.
+"""Runs the campaign `audit` with Kafka. In addition, the broker and the link to it fail, and two instances of the
+service compete with each other.
 
-A plain consumer reads the committed messages of every partition.
+An ordinary consumer reads the committed messages of every partition for the judge.
 """
 
 import logging
@@ -37,7 +38,7 @@ from tests.servers.disks import fill, make_room, small_disk
 
 ROUNDS = 10
 CROWD, CROWDED_EVERY, CROWDED_AT = 1_000, 100, 50
-"""In every 100 rounds, the block that begins with round 50 also has a thousand small tables."""
+"""Once in every 100 rounds, a block also has a thousand small tables: the block that begins with round 50, 150 …"""
 DISK_MIB = 700
 FULL_S = (2.0, 8.0)
 _SILENT = logging.getLogger("tests.campaigns.audit_kafka")
@@ -54,12 +55,14 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """Each round makes one fault. ROUNDS rounds share their servers and writers."""
+    """Each round makes one fault. ROUNDS rounds share the database, the broker and the threads that write."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
 class Topics:
-    """The topics of a broker, which the service reaches through `link`. Keeps the rows of topics that were lost."""
+    """The changelog in the topics of a broker. The service reaches the broker through `link`. If a fault deletes a
+    topic, this object keeps the rows that the topic had.
+    """
 
     fail_points = FAIL_POINTS
 
@@ -80,11 +83,11 @@ class Topics:
         return gaps_of_topics(self._servers, NAME)
 
     def keep(self, name: str) -> None:
-        """Reads and keeps all current rows of an entity, before its topic is lost."""
+        """Keeps the rows that the topic of an entity has now. The caller then deletes the topic."""
         self._kept += of_topics(self._servers, NAME, [name])
 
     def lose(self, name: str, partitions: int) -> None:
-        """Deletes a topic, and creates it again with this number of partitions, unless that is 0."""
+        """Deletes a topic. If `partitions` is not 0, creates the topic again with this number of partitions."""
         topic, admin = f"{NAME}.{name}", AdminClient({"bootstrap.servers": self._servers}, logger=_SILENT)
         _repeat_until_done(lambda: admin.delete_topics([topic]), KafkaError.UNKNOWN_TOPIC_OR_PART)
         if partitions:
@@ -93,20 +96,22 @@ class Topics:
             )
 
     def reopen(self) -> None:
-        """Follows the checkpoints again, because their topic was replaced."""
+        """Reads the topic of the checkpoints from its start, because this topic was deleted."""
         self._positions.close()
         self._positions = Positions(self._servers, NAME, NAME)
 
     def close(self) -> None:
-        """Closes the consumer of positions."""
+        """Closes the consumer that follows the checkpoints."""
         self._positions.close()
 
 
 def _repeat_until_done(ask: Callable[[], dict[str, Future[None]]], done_code: int) -> None:
-    """Repeats a request until the broker answers with `done_code`, which says that the request is already done."""
+    """Repeats a request until the broker answers with `done_code`. This code must mean that the broker has already done
+    what was requested.
+    """
     deadline, code = time.monotonic() + CATCH_UP_S, 0
     while code != done_code:
-        assert time.monotonic() < deadline, f"the broker refuses with {code}"
+        assert time.monotonic() < deadline, f"the broker answers the request with error code {code} again and again"
         [future] = ask().values()
         error = future.exception()
         code = error.args[0].code() if isinstance(error, KafkaException) else 0
@@ -114,7 +119,9 @@ def _repeat_until_done(ask: Callable[[], dict[str, Future[None]]], done_code: in
 
 
 class KafkaBlock(Block):
-    """A block whose broker and topics fail as well. If the broker's disk is small, the disk can become full."""
+    """A block in which the broker fails as well, and topics are lost. If the broker has a small disk of its own, `disk`
+    is its path, and the block also fills this disk.
+    """
 
     def __init__(
         self,
@@ -154,8 +161,8 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _fill_disk(self) -> None:
-        """Fills the broker's disk, so that the broker ends. Then frees the disk and starts the broker. The service must
-        wait meanwhile.
+        """Fills the broker's disk, which may end the broker. The service must wait. Then frees the disk, and starts the
+        broker again.
         """
         self.done["broker disk full"] += 1
         assert self._disk is not None
@@ -167,7 +174,7 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _lose_topic(self) -> None:
-        """Deletes a topic, while the service runs or is stopped. Then either the campaign or the service creates the
+        """Deletes a topic. The service may run or be stopped meanwhile. Either the campaign or the service creates the
         topic again.
         """
         name = self.rng.choice([*self.names, "schemas"])
@@ -191,7 +198,7 @@ class KafkaBlock(Block):
             self.since[name] = replace(since, hidden=(*since.hidden, (start, self.here())))
 
     def _lose_positions(self) -> None:
-        """Deletes the topic of the checkpoints. Afterwards, only the rows show where the changelog ends."""
+        """Deletes the topic with the checkpoints. After that, only the rows show where the changelog ends."""
         self.done["positions lost"] += 1
         self.service.stop()
         before = self.sink.stored()
@@ -201,7 +208,9 @@ class KafkaBlock(Block):
         self.go_over_gap(before)
 
     def _two_instances(self) -> None:
-        """Cuts the first instance off from the server. A second one publishes, and ends. Then the first continues."""
+        """Cuts the first instance of the service off from the database. A second instance publishes instead, and ends.
+        Then the first one continues.
+        """
         self.done["two instances"] += 1
         self.advance()
         self.link.stop()
@@ -217,7 +226,9 @@ class KafkaBlock(Block):
         self._wait_for_first()
 
     def _wait_for_first(self) -> None:
-        """Waits until the first instance publishes again. Restarts it if it ended because it had been replaced."""
+        """Waits until the first instance publishes again. If it ended because the second one had taken over, starts it
+        again.
+        """
         before, deadline = self.sink.stored(), time.monotonic() + CATCH_UP_S
         while self.sink.stored() == before:
             assert time.monotonic() < deadline, f"the first instance does not continue: {self.service.said()[-2000:]}"
@@ -242,7 +253,7 @@ def _block(piece: Piece) -> Figures:
 
 @contextmanager
 def _running(folder: Path, piece: Piece) -> Iterator[KafkaBlock]:
-    """The servers, the links, and the block that runs between them."""
+    """Starts the servers and the links, and yields the block that uses them."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server(settings=POSTGRES))
         disk = folder / "kafka"

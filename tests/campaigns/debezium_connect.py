@@ -1,7 +1,7 @@
-"""Runs the campaign `debezium_judge` with Debezium in Kafka Connect, whose topics our service reads.
+"""Runs the campaign `debezium_judge` with Debezium in Kafka Connect. Our service reads the topics that it writes.
 
-There is one topic for each table, so rows of different tables have no order. The rows of each table must be those of
-our own source, in the same order.
+Each table has a topic of its own, so rows of different tables have no order. The rows of each table must be those that
+our own source publishes, in the same order.
 """
 
 from tests.campaigns import debezium_judge

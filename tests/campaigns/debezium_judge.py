@@ -1,11 +1,12 @@
 """Publishes the same databases through our own sources and through Debezium, and compares the two changelogs.
 
 Each round uses a new database on PostgreSQL, MySQL or MariaDB, in turn. The database has tables with columns of random
-types, and gets several thousand random changes. Among them are multi-row statements, changes of keys, savepoints,
-TRUNCATE and changes of tables' definitions. Transactions overlap, and some are rolled back. Two services read the
-database: one with our own source, and one that runs Debezium and publishes its events. Both must publish the same rows
-in the same order, with the same transactions, states and values. The exceptions are the known differences in
-`_debezium.listed`, which are counted.
+types, and several thousand of its rows are changed at random. Some statements change many rows, change keys, truncate a
+table or alter it. There are savepoints, transactions overlap, and some are rolled back.
+
+Two services read the database: one with our own source, and one that runs Debezium and publishes its events. Both must
+publish the same rows in the same order, with the same transactions, states and values. Differences that are known are
+only counted: `_debezium.listed` has a rule for each of them.
 """
 
 import contextlib
@@ -40,10 +41,10 @@ CATCH_UP_S = 300.0
 def campaign(
     changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0, *, topics: bool = False
 ) -> Campaign:
-    """Each round uses a new database, in which about `changes` rows are changed. The service that runs Debezium has
-    `kills` faults in a round.
+    """Each round uses a new database, in which about `changes` rows are changed. It also makes `kills` faults in the
+    service that runs Debezium.
 
-    With `topics`, Debezium runs in Kafka Connect instead, and that service reads Debezium's topics.
+    With `topics`, Debezium runs in Kafka Connect instead, and this service reads the topics that Debezium writes.
     """
 
     @contextlib.contextmanager
@@ -110,7 +111,9 @@ class _Round:
     def _read(
         self, opened: Opened, workload: Workload, changes: int, kills: int
     ) -> tuple[list[Row], list[Row], Mapping[str, int]]:
-        """Lets both services read the database while it is written to. Returns what they published, and the faults."""
+        """Lets both services read the database while sessions write to it. Returns the rows of our own source, the rows
+        from Debezium, and how many faults of each kind were made.
+        """
         keys = {table.name: [column.name for column in table.key] for table in self._tables} | {DONE: ["id"]}
         own, other = (_Reader(self._folder / name) for name in ("own", "debezium"))
         own.configure(opened.own(own.log, keys))
@@ -149,7 +152,7 @@ class _Round:
 
 
 class _Reader:
-    """A service with a file log. Creates `folder`."""
+    """One of the two services. It publishes to a file log in `folder`, which this class creates."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -162,9 +165,9 @@ class _Reader:
         self._config.write_text(config, "utf-8")
 
     def until(self, reached: Callable[[Mapping[str, Mapping[str, int]]], bool], timeout_s: float) -> None:
-        """Waits until `reached` returns true for the numbers of published rows by entity and op."""
+        """Waits until `reached` returns true. It gets the number of published rows, by entity and op."""
         deadline = time.monotonic() + timeout_s
         while not ((self.log / "log").is_dir() and reached(counts(self.log))):
             self.service.check()
-            assert time.monotonic() < deadline, f"not read in time: {self.service.said()[-2000:]}"
+            assert time.monotonic() < deadline, f"the service is too slow: {self.service.said()[-2000:]}"
             time.sleep(0.3)

@@ -1,4 +1,5 @@
-"""Runs the campaign `debezium_judge`, and kills Java, the service that runs Java, and its connections again and again.
+"""Runs the campaign `debezium_judge`, and makes Debezium fail again and again: kills its Java process or the service
+that runs it, or ends its sessions in the database.
 
 The changelog of this service must have the same rows as the changelog of our own source, each exactly once.
 """
@@ -11,5 +12,5 @@ KILLS = 10
 
 
 def campaign() -> Campaign:
-    """Each round uses a new database, and makes ten faults while the database is written to."""
+    """Each round uses a new database, and makes ten faults while sessions write to it."""
     return debezium_judge.campaign(CHANGES, kills=KILLS)

@@ -1,8 +1,8 @@
 """Makes the service, the broker and the link between them fail, while a producer writes Debezium's events to topics.
 
-The service reads the topics into the file log, or into other topics of the same broker. At the end of a block the
-faults stop, and the service must catch up by itself. Then the changelog must have each event of each partition once, in
-the order of the partition. The producer uses transactions, and aborts some of them.
+The producer uses transactions, and aborts some of them. The service reads the topics, and publishes to a file log or to
+other topics of the same broker. At the end of a block, the faults stop, and the service must catch up by itself. Then
+the changelog must have each committed event once, and the events of each partition must be in their order.
 """
 
 import random
@@ -85,7 +85,7 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """Each round makes one fault. BLOCK rounds share their broker and producer."""
+    """Each round makes one fault. BLOCK rounds share one broker and one producer."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 
@@ -108,7 +108,7 @@ class _Producer:
     """Writes random transactions in a thread, until it is stopped."""
 
     def __init__(self, servers: str, rng: random.Random) -> None:
-        # Kafka compacts messages some days after their times, so these times must be recent.
+        # Kafka may remove messages whose timestamps are some days old, so the timestamps must be recent.
         self.writer = Writer(rng, begun_ms=int(time.time() * 1000) - STARTED_MS)
         self._rng, self._stop = rng, threading.Event()
         self._sent = dict.fromkeys(self.writer.parts, 0)
@@ -123,7 +123,7 @@ class _Producer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops, once everything is committed."""
+        """Stops the producer, and waits until its last transaction has ended."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -151,7 +151,9 @@ class _Producer:
             self._producer.produce(topic, message.value, message.key, int(number))
 
     def _in_transaction(self, send: Callable[[], None], *, abort: bool) -> None:
-        """Repeats a transaction until it ends as `abort` says. A killed broker may abort a transaction by itself."""
+        """Makes a transaction that calls `send`, and commits or aborts it. If the broker was killed, it may abort the
+        transaction by itself; the transaction is then repeated.
+        """
         while True:
             self._producer.begin_transaction()
             try:
@@ -166,7 +168,7 @@ class _Producer:
             return
 
     def _settle(self, call: Callable[[float], object], timeout_s: float) -> None:
-        """Repeats a call while its errors say that it may be repeated."""
+        """Calls `call`, and repeats the call as long as it fails with an error that allows a repetition."""
         deadline = time.monotonic() + CATCH_UP_S
         while True:
             try:
@@ -213,7 +215,9 @@ class _Block:
         return self._judge()
 
     def _until_events(self) -> None:
-        """Waits until there is an event of each table, from which the service learns the table's columns."""
+        """Waits until the producer has written an event of each table, because the service learns the columns of a
+        table from its events.
+        """
         parts = self._producer.writer.parts
         while not all(any(f".{table}/" in part and parts[part] for part in parts) for table in TABLES):
             time.sleep(0.05)
@@ -237,7 +241,7 @@ class _Block:
             return None
 
     def _advance(self) -> None:
-        """Waits until the service has committed something more."""
+        """Waits until the service has stored a newer checkpoint."""
         before = self._stored()
         self._service.until_stored(
             self._stored, lambda stored: before is None or stored.through > before.through, CATCH_UP_S
@@ -249,7 +253,7 @@ class _Block:
         self._service.start()
 
     def _crash(self) -> None:
-        """Crashes the service between two steps."""
+        """Lets the service crash at a fail point. If it does not reach the fail point soon, kills it."""
         if not self._points:
             points = (*LOOP_FAIL_POINTS, *SINK_FAIL_POINTS) if self._is_kafka else FILE_FAIL_POINTS
             self._points = self._rng.sample([*points, *SOURCE_FAIL_POINTS], len(points) + len(SOURCE_FAIL_POINTS))
@@ -283,7 +287,7 @@ class _Block:
         self._link.resume()
 
     def _judge(self) -> Figures:
-        """Lets the service read to the end, and compares."""
+        """Waits until the service has published all events, and compares the changelog with them."""
         ends = self._check_topics()
         self._service.until_stored(
             self._stored,
@@ -310,10 +314,10 @@ class _Block:
         }
 
     def _check_topics(self) -> dict[str, int]:
-        """Checks that the topics have what the producer wrote; otherwise the service would be blamed for a fault of the
-        producer.
+        """Checks that the topics have exactly what the producer wrote. Without this check, a mistake of the producer
+        would look like a mistake of the service.
 
-        Returns the offset after the last message of each partition.
+        Returns the offset after the last message, by partition.
         """
         client, ends = Client(bootstrap_servers=self._broker.direct_servers), {}
         for table in TABLES:

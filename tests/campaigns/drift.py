@@ -1,8 +1,8 @@
 """Runs the job `detect_drift`, which compares tables with their changelog, while the tables change in many ways.
 
-There are random writes, savepoints, rollbacks, long transactions, rows that change their key, and altered columns. Some
-commits are in the log long before they are visible. In some rounds, the campaign plants drift: it falsifies rows of the
-changelog. The job must find exactly that drift, with the right columns, and nothing in the other rounds.
+There are savepoints, rollbacks, long transactions, changed keys and altered columns. Some commits are in the server's
+log long before they are visible. In some rounds, the campaign plants drift: it falsifies rows in the files of the
+changelog. The job must find exactly the planted drift, with the right columns, and no drift in other rounds.
 """
 
 import contextlib
@@ -30,13 +30,15 @@ from tests.servers import HASTY_WORKERS, fresh_database, java_needed
 from tests.servers.spark import local_spark
 
 ROUNDS = 10
-"""How many rounds share one database and its log."""
+"""How many rounds share one database and its changelog."""
 
 PLANT_EVERY = 3
 PLANTED_MAX = 1_000
 ROWS = 1_000
 STATIC = 1_500
-"""The keys of `odd` up to this one are static: only the campaign itself writes to them. The others change steadily."""
+"""In the table `odd`, the rows with keys up to this one are *static*: they change only when planted drift is removed. A
+thread steadily changes the other rows.
+"""
 
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",
@@ -44,9 +46,10 @@ SMALL = {
     "spark.sql.files.openCostInBytes": "1",
     **HASTY_WORKERS,
 }
-"""Settings for small tables: compiling a query and starting many tasks would take longer than the query itself.
+"""Spark's settings for small tables. With other settings, Spark would spend more time on compiling queries and starting
+tasks than on the queries themselves.
 
-A session that the tests have already started does not have these settings.
+If the tests have already started a Spark session, the campaign uses that session, which does not have these settings.
 """
 
 MADE_UP = 1_000_000
@@ -84,7 +87,7 @@ ALTER TABLE odd REPLICA IDENTITY FULL;
 
 
 def campaign() -> Campaign:
-    """Each piece uses a new database for a few rounds. All pieces share one Spark session."""
+    """A round runs the job once. ROUNDS rounds share a new database. All rounds share one Spark session."""
     return Campaign(site=_site, rounds=ROUNDS)
 
 
@@ -111,7 +114,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
 @contextlib.contextmanager
 def session(folder: Path) -> Iterator[None]:
-    """Uses the active Spark session, or starts one that lasts as long as the campaign."""
+    """Makes sure that a Spark session is active. If there is none, starts one that lasts until the block ends."""
     if SparkSession.getActiveSession() is not None:
         yield
         return
@@ -173,7 +176,7 @@ class _Block:
             (entity_and_key, planted.get(entity_and_key), drifted.get(entity_and_key))
             for entity_and_key in sorted(differ)[:5]
         ]
-        assert not wrong, f"{len(differ)} keys are not as planted ({len(planted)}): key, planted, found: {wrong}"
+        assert not wrong, f"{len(differ)} keys differ from the {len(planted)} planted: (key, planted, found): {wrong}"
         self._figures["planted"] += len(planted)
         self._figures["found"] += len(drifted)
         self._figures["false"] += 0
@@ -181,17 +184,15 @@ class _Block:
             self._heal(planted)
 
     def _detect(self) -> Drifted:
-        """Runs the job, and returns the kind of drift and the columns, by entity and key."""
+        """Runs the job, and returns the drift that it found."""
         drifted, entities = detected(self._config, self._folder / "drift")
         for entity in entities.values():
             self._figures["rows"] += entity["sourceRows"]
             self._figures["schema_changed"] += bool(entity["schemaChanged"])
         return drifted
 
-    # Planted drift
-
     def _plant(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Plants drift for some static rows in the changelog's files. Returns the planted drift by entity and key."""
+        """Falsifies some static rows in the files of the changelog. Returns the drift that the job must find."""
         self._until_published()
         rows = {
             entity_and_key: row
@@ -220,7 +221,7 @@ class _Block:
         return planted
 
     def _values(self, row: Row) -> dict[str, str]:
-        """New values for one or a few columns of the row."""
+        """Returns wrong values for some columns of a row: the JSON of each value, by column."""
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}
         number = tokens["amount"].strip('"')
         new_values = {
@@ -235,11 +236,11 @@ class _Block:
         return {name: new_values[name] for name in names}
 
     def _heal(self, planted: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
-        """Removes the planted drift by writes to the table, which the service publishes.
+        """Removes the planted drift: writes to all affected keys in the table, and the service publishes them again.
 
-        It inserts and deletes the made-up keys first, and then updates the static rows. A later round may make up the
-        same key again, at the position of a static row's last change. If the delete came after this position, it would
-        hide the made-up row.
+        First inserts and deletes the keys that were made up, and then updates the static rows. This order matters if a
+        later round makes up the same key again. It puts the made-up row next to the last change of a static row. If the
+        delete of the key came later in the changelog, the made-up row would have no effect.
         """
         made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -249,8 +250,8 @@ class _Block:
             connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
 
     def _until_published(self) -> None:
-        """Waits until the writes to the static rows are published. If the service published them later, they would
-        undo planted drift.
+        """Waits until all writes to the static rows are published. If the service published such a write later, this
+        would remove the drift that was planted for its row.
         """
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
@@ -258,10 +259,8 @@ class _Block:
         end = row[0]
         self._service.until(self._log, lambda checkpoint: through_lsn(checkpoint) >= end and is_read(checkpoint), 60.0)
 
-    # What happens at the same time
-
     def _alter(self) -> None:
-        """Adds a column, with or without a default, or alters or drops a column that was added."""
+        """Adds a column with or without a default. Or alters or drops a column that this method added before."""
         name = self._rng.choice(self._altered) if self._altered and self._rng.random() < 0.5 else None
         if name is None:
             name = f"added_{len(self._altered)}_{self._rng.randrange(1 << 20)}"
@@ -288,7 +287,7 @@ class _Block:
             raise
 
     def _hold(self) -> None:
-        """Pauses the standby again and again, so that commits are in the log but not yet visible."""
+        """Pauses the standby again and again. Commits that wait for it are then in the log, but not yet visible."""
         rng = random.Random(self._rng.random())
         while not self._over.wait(rng.random() * 2.0):
             with self._standby.paused():
@@ -296,7 +295,7 @@ class _Block:
                 self._over.wait(rng.random())
 
     def _churn(self) -> None:
-        """Writes to the rows that are not static. Some of these commits are not visible at once."""
+        """Writes to the rows that are not static. Some commits wait for the standby before they become visible."""
         rng = random.Random(self._rng.random())
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = local")
@@ -319,7 +318,7 @@ def _made_up(key: str) -> Edit:
 
 
 def _another_text(token: str) -> str:
-    """A text that is easily mistaken for the given one."""
+    """Returns the JSON of a text that could be mistaken for the given one."""
     if token == "null":
         return '""'
     if token == '""':

@@ -1,7 +1,7 @@
 """Runs the job `detect_drift` on MariaDB and on MySQL while threads write, roll back and commit in two phases.
 
-In some rounds, the campaign plants drift: it falsifies rows of the changelog. The job must find exactly that drift,
-with the right columns, and nothing in the other rounds.
+In some rounds, the campaign plants drift: it falsifies rows in the files of the changelog. The job must find exactly
+the planted drift, with the right columns, and no drift in other rounds.
 """
 
 import contextlib
@@ -24,9 +24,7 @@ from tests.campaigns.drift import session
 from tests.servers.mysql import FLAVOURS, fresh_mysql_database, mysql_server
 
 ROUNDS = 5
-"""How many rounds of a soak share one database and one changelog. The next rounds use a new database of the other
-server.
-"""
+"""How many rounds share one database and its changelog. The next rounds use a new database on the other server."""
 
 STATIC = 200
 MADE_UP = 1_000_000
@@ -38,7 +36,9 @@ STATIC_TABLE = (
     "CREATE TABLE odd (id INT PRIMARY KEY, note TEXT, price DECIMAL(9,2), ratio FLOAT, doc JSON, touched INT)",
     f"INSERT INTO odd VALUES {', '.join(map(STATIC_ROW.format, range(STATIC)))}",
 )
-"""No writer touches this table, so nothing overwrites the drift that is planted in the changelog for its rows."""
+"""The statements that create the table for whose rows drift is planted. No thread writes to it, because each published
+change of a row would remove the drift.
+"""
 
 CONFIG = """
 name = "drift"
@@ -117,7 +117,8 @@ class _Block:
             for key in sorted(drifted.keys() | planted.keys())
             if drifted.get(key) != planted.get(key)
         ]
-        assert not wrong, f"{len(wrong)} keys are not as planted ({len(planted)}): key, planted, found: {wrong[:5]}"
+        text = f"{len(wrong)} keys differ from the {len(planted)} planted: (key, planted, found): {wrong[:5]}"
+        assert not wrong, text
         self._figures["rows"] += sum(entity["sourceRows"] for entity in entities.values())
         self._figures["planted"] += len(planted)
         self._figures["found"] += len(drifted)
@@ -125,7 +126,7 @@ class _Block:
             self._heal()
 
     def _plant(self) -> Drifted:
-        """Falsifies rows of `odd` in the changelog's files. Returns the drift to be found."""
+        """Falsifies some rows of `odd` in the files of the changelog. Returns the drift that the job must find."""
         rows = {key: row for key, row in latest(self._log, "odd").items() if int(key[1]) < STATIC}
         edits: dict[tuple[str, str], Edit] = {}
         planted: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -146,7 +147,9 @@ class _Block:
         return planted
 
     def _heal(self) -> None:
-        """Removes the planted drift by writes to the table, and waits until they are published."""
+        """Removes the planted drift: writes to all affected keys in the table, and waits until these writes are
+        published.
+        """
         self._sql(
             f"INSERT INTO odd (id) SELECT id + {MADE_UP} FROM odd",
             f"DELETE FROM odd WHERE id >= {MADE_UP}",

@@ -1,10 +1,10 @@
-"""Loses changes for good while rows are written (a *gap*). Then runs the service with `--over-gap`, so that it
-continues after the gap, and kills it at random moments.
+"""Makes gaps: changes are lost for good while a thread writes rows. Then lets the service continue after the gap with
+`--over-gap`, and kills it meanwhile.
 
-Each round removes something that the service needs in order to continue. When the service starts again, it must fail
-with an error that names `--over-gap`. After the run with `--over-gap`, the last states in the changelog must equal the
-table. So must the states of a consumer that has read some rows before they were lost. The positions of a key must never
-go back.
+Each round removes something without which the service cannot continue. When the service starts again, it must fail with
+an error that names `--over-gap`. After it has run with `--over-gap`, the last states in the changelog must equal the
+table. The same must be true for a consumer that has read rows which the changelog then lost. The positions of a key
+must never go back.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ service = {{ listen = "127.0.0.1:0" }}
 
 
 def campaign() -> Campaign:
-    """Five rounds share one database and one growing log."""
+    """Each round makes one gap. Five rounds share one database and its changelog."""
     return Campaign(site=_site, rounds=5)
 
 
@@ -97,10 +97,10 @@ class _Rounds:
         self._judge()
 
     def _lose(self) -> int:
-        """Takes something away from the service, and returns the epoch before that."""
+        """Removes something that the service needs. Returns the epoch of the changelog before that."""
         epoch, files = highest_epoch(self._log), sequences(self._log)
-        # If a file of the changelog is lost, there is no gap as long as the slot still has the file's changes. So the
-        # slot is advanced.
+        # If a file of the changelog is lost, the slot may still have its changes, and there would be no gap. Therefore,
+        # the slot is advanced as well.
         ways: dict[str, Callable[[], object]] = {
             "slot": lambda: self._sql(f"SELECT pg_drop_replication_slot('{self._name}')"),
             "moved": self._move,
@@ -121,7 +121,7 @@ class _Rounds:
         how(file)
 
     def _wait_until_slot_free(self) -> None:
-        """Waits until the server notices that the reader of the slot was killed."""
+        """Waits until the server notices that the process which read the slot was killed."""
         deadline = time.monotonic() + WAIT_S
         while self._sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self._name}' AND active"):
             assert time.monotonic() < deadline
@@ -133,7 +133,9 @@ class _Rounds:
         assert OVER_GAP in self._service.said()[-4000:]
 
     def _run_over_gap(self, epoch: int) -> None:
-        """Runs `--over-gap` and kills it up to twice. The last run is not killed, and continues as the service."""
+        """Starts the service with `--over-gap`, and kills it up to twice. The last start is not killed: this process
+        continues as the service.
+        """
         for _ in range(self._rng.randrange(3)):
             fail_point = f"{self._rng.choice(GAP_RUN_POINTS)}:1"
             self._service.start(fail_point if self._rng.random() < 0.7 else None, "--over-gap", "--yes")
@@ -143,7 +145,7 @@ class _Rounds:
         self._service.start(None, *(() if highest_epoch(self._log) > epoch else ("--over-gap", "--yes")))
 
     def _crash(self) -> None:
-        """Lets the process reach its fail point, or kills it at a random moment."""
+        """Waits for a random time. If the process does not crash at its fail point meanwhile, kills it."""
         if not self._service.wait(self._rng.random() * 4):
             self._service.kill()
         self._wait_until_slot_free()
@@ -158,7 +160,7 @@ class _Rounds:
         assert fold.states == rows, f"the changelog differs from the table: {_differences(fold.states, rows)}"
         self._consumer.take(self._rows())
         assert self._consumer.states == rows, (
-            f"the consumer has other states: {_differences(self._consumer.states, rows)}"
+            f"the states of the consumer differ from the table: {_differences(self._consumer.states, rows)}"
         )
         check_order(self._rows())
 
@@ -176,7 +178,7 @@ class _Rounds:
 
 
 def _differences(states: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that differ, each with the given state and the table's row."""
+    """The keys for which `states` and the table differ. Each is mapped to its state and its row."""
     keys = sorted({*states, *rows})
     return {key: (states.get(key), rows.get(key)) for key in keys if states.get(key) != rows.get(key)}
 

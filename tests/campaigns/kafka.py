@@ -1,10 +1,12 @@
 """Makes the service, the broker, PostgreSQL and the links between them fail while threads write, and wakes zombies.
 
-A zombie is a paused service that another instance has replaced. Rounds are grouped in blocks, each with its own
-servers. At the end of a block the faults stop, and the service must catch up by itself. Then the committed messages
-must equal the rows that a second reader of PostgreSQL's log expects, with nothing lost, repeated or reordered. The last
-states in these messages must equal the tables. Messages of aborted transactions are counted, because faults that abort
-nothing would prove little.
+A zombie is a service that was paused for so long that another instance took its place. Rounds are grouped in blocks,
+each with its own servers. At the end of a block, the faults stop, and the service must catch up by itself. Then the
+committed messages must equal the rows that a second reader of PostgreSQL's log expects: nothing may be lost, repeated
+or reordered. The last states in these messages must equal the tables.
+
+The campaign also counts messages in aborted transactions, and fails if there are none: faults that never abort a
+transaction would prove little.
 """
 
 import os
@@ -36,7 +38,7 @@ from tests.proxy import Proxy
 NAME = "soak"
 BLOCK = 20
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder for copies of a failed block's files."""
+"""An environment variable. It can name a folder. If a block fails, its files are copied there."""
 
 TRANSACTION_S = 10
 POSTGRES = {"fsync": "off", "max_wal_size": "4GB", "wal_sender_timeout": "3s"}
@@ -46,7 +48,7 @@ SCALE = Scale(universe=4_000, big=1_000, big_every=100, pause_s=0.05)
 LOADED_S_MAX = 2.5
 SHORT_S = (0.2, 3.0)
 LONG_S = (TRANSACTION_S + 2.0, TRANSACTION_S + 6.0)
-"""Long enough for the broker to abort any open transaction."""
+"""These times are long enough for the broker to abort any open transaction."""
 CATCH_UP_S = 180.0
 LINGER_S = 0.1
 REACHED_S = 20.0
@@ -77,7 +79,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign() -> Campaign:
-    """Each round makes one fault. BLOCK rounds share their servers and writers."""
+    """Each round makes one fault. BLOCK rounds share the servers and the threads that write."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 
@@ -94,7 +96,7 @@ def _block(piece: Piece) -> Figures:
 
 @contextmanager
 def _running(folder: Path, seed: int) -> Iterator["_Block"]:
-    """The servers, the links, and the block that runs between them."""
+    """Starts the servers and the links, and yields the block that uses them."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server(settings=POSTGRES))
         broker = Broker(reachable(find_lib(), folder), folder / "kafka", settings=BROKER)
@@ -157,7 +159,7 @@ class _Block:
         counts, verdict = Read(), Verdict()
         log = rows(self._broker.direct_servers, NAME, verdict, counts)
         judge_rows(self._dsn, log, self._oracle.expected(since), verdict)
-        assert counts.aborted or rounds < BLOCK, "no fault aborted anything"
+        assert counts.aborted or rounds < BLOCK, "no fault aborted a transaction that had messages"
         return {
             "faults": dict(sorted(self._faults.items())),
             "changes": verdict.changes,
@@ -173,7 +175,9 @@ class _Block:
         }
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """One fault for each round, in random order. With few rounds, `_take_over` is left out: it may take minutes."""
+        """Returns a fault for each round, in random order. If there are fewer rounds than BLOCK, `_take_over` is left
+        out, because it may take minutes.
+        """
         deck = [
             *[self._kill] * 3,
             *[self._crash] * 4,
@@ -197,12 +201,10 @@ class _Block:
 
     def _let_run(self, seconds: float) -> None:
         """Lets the service run for this time. It must not end by itself."""
-        assert not self._service.wait(seconds), (
-            f"the service ended, but nobody killed it: {self._service.said()[-2000:]}"
-        )
+        assert not self._service.wait(seconds), f"the service ended by itself: {self._service.said()[-2000:]}"
 
     def _advance(self) -> Checkpoint:
-        """Waits until the service has committed something more, and returns the new checkpoint."""
+        """Waits until the service has stored a new checkpoint, and returns this checkpoint."""
         before = self._positions.newest()
         self._service.until_stored(self._positions.newest, lambda checkpoint: checkpoint != before, CATCH_UP_S)
         after = self._positions.newest()
@@ -210,7 +212,7 @@ class _Block:
         return after
 
     def _wait_while_down(self, seconds: float) -> None:
-        """Waits while something is down. Now and then, also kills the service during that time."""
+        """Waits while a server or a link is down. Sometimes also kills the service during this time."""
         if self._rng.random() < 0.75:
             self._let_run(seconds)
             return
@@ -228,7 +230,9 @@ class _Block:
         self._service.start()
 
     def _crash(self) -> None:
-        """Crashes the service between two steps. Half of the time, its Kafka client first sends the queued messages."""
+        """Lets the service crash at a fail point. Half of the time, it waits there for LINGER_S before it crashes, so
+        that its Kafka client can send messages that are still queued.
+        """
         if not self._points:
             self._points = self._rng.sample(FAIL_POINTS, len(FAIL_POINTS))
         point = self._points.pop()
@@ -272,7 +276,7 @@ class _Block:
         self._fail_link(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs")), LONG_S)
 
     def _fail_link(self, link: Proxy, name: str, how: str, during_s: tuple[float, float]) -> None:
-        """Lets a link fail for a while."""
+        """Lets a link fail for a while. `how` says in which way."""
         self._count(f"{name} {how}{' for long' if during_s is LONG_S else ''}")
         match how:
             case "stops":
@@ -287,7 +291,9 @@ class _Block:
         link.resume()
 
     def _take_over(self) -> None:
-        """Pauses the service until PostgreSQL frees its slot, lets another instance take over, and wakes the first."""
+        """Pauses the service until PostgreSQL frees its slot. Then lets another instance take over, and wakes the first
+        one, which must end with an error.
+        """
         self._advance()
         zombie = self._zombie = self._service
         zombie.pause()

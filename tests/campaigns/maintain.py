@@ -1,11 +1,14 @@
-"""Kills the job `maintain_view` again and again, while writers change and truncate the table. They also make the
-service repair the changelog, which means to read rows again.
+"""Kills the job `maintain_view` again and again while threads write.
 
-Rounds are grouped in blocks, each with its own database and view. A round is a run of the job. The job is killed at a
-fail point (a named line of its code), or at a random moment after it has applied a batch. In the middle of a block, a
-run builds the view again. The view's documents have the rows of a second table. After each kill, totals and documents
-must be those of the view's rows. At the end of a block, one run of the job is not disturbed. Then rows, totals and
-documents of the view must equal the results of SQL on the source.
+The view has the rows of one table. To each of them, it adds a document with the matching rows of a second table, and it
+has totals of the rows. Rounds are grouped in blocks, each with its own database and view. A round is a run of the job,
+which is killed at a fail point (a line of code with a name), or at a random moment after it has applied a batch. In the
+middle of a block, a run builds the view again. Between the runs, tables are truncated, or the service is asked to
+repair the changelog, that is, to read rows again.
+
+After each kill, the totals and the documents must fit the rows that the view has then. At the end of a block, one run
+is not disturbed. After this run, the rows, the totals and the documents of the view must equal the results of SQL
+queries in the database.
 """
 
 import random
@@ -42,7 +45,7 @@ CRASHES_MAX = 3
 """A run crashes when it reaches its fail point for the first, the second or the third time."""
 
 CRASHED = 128 + signal.SIGKILL
-"""The exit code of spark-submit if its program is killed."""
+"""The exit code of `spark-submit` if the job's Python process was killed."""
 
 CONFIG = """
 name = "{name}"
@@ -194,7 +197,7 @@ class _Block:
         self._job.kill()
 
     def _until_applied(self, before: str | None) -> None:
-        """Waits until the running job has stored its progress."""
+        """Waits until the running job has stored a progress that differs from `before`."""
         deadline = time.monotonic() + ENDS_S
         while self._progress() == before:
             code = self._job.ended(0.05)

@@ -1,8 +1,8 @@
 """Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
-The service reads tables again all the time: signals (rows that are inserted into a separate table) request this, and
-tables are altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their
-order (see `_mysql.judge`).
+The service also reads tables again all the time. Tables are altered, or a signal asks for a table to be read: a row
+that is inserted into a separate table. Triggers number the changes of each key, and the changelog must have exactly the
+changes with these numbers, in this order (see `_mysql.judge`).
 """
 
 import contextlib
@@ -31,8 +31,8 @@ ROUNDS = 20
 ROWS = 2_000
 START_S = 60.0
 CATCH_UP_S = 1200.0
-"""How long the service may take to catch up at the end. There are dozens of signals, and after each of them the service
-opens its source again, which takes seconds on a busy machine.
+"""How long the service may take to catch up at the end. Dozens of signals may wait then. After each signal, the service
+opens its source again, and on a busy machine this takes seconds.
 """
 OUTAGE_S = 4.0
 HELD_XA = 12
@@ -59,8 +59,8 @@ on_incompatible = "publish"
 
 
 def campaign(seconds: float = 2.5, version: str = "mysql") -> Campaign:
-    """Each round lets the service run, usually for less than `seconds`, and then causes one fault. Twenty rounds share
-    the servers, the tables and their writers.
+    """Each round lets the service run, usually for less than `seconds`, and then makes one fault. Twenty rounds share
+    the servers, the tables, and the threads that write to them.
     """
 
     def run_piece(piece: Piece) -> Figures:
@@ -127,9 +127,8 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run for a while, and makes one thing fail.
-
-        If the service is to crash at a fail point, the service gets more time to reach that point.
+        """Lets the service run for a while, and makes one fault. A service that is to crash at a fail point gets more
+        time, because it must reach this point.
         """
         crashed = self._service.wait(seconds * (5 if self._fail_at else self._rng.random()))
         if crashed:
@@ -153,7 +152,9 @@ class _Soak:
         self._restart()
 
     def _restart(self) -> None:
-        """Starts the service again; half of the time, it crashes at a fail point."""
+        """Starts the service again. Half of the time, starts it so that it will crash at a fail point (a line of code
+        with a name).
+        """
         self._fail_at = self._rng.choice((*FAIL_POINTS, *READING_FAIL_POINTS)) if self._rng.random() < 0.5 else ""
         count = self._rng.randrange(1, 60) if self._fail_at == "loop:read" else self._rng.randrange(1, 6)
         self._service.start(f"{self._fail_at}:{count}" if self._fail_at else None)
@@ -168,7 +169,7 @@ class _Soak:
         self._faults["promotion"] += 1
 
     def _cut(self) -> None:
-        """Breaks the connections; sometimes the server cannot be reached for a while."""
+        """Breaks the connections between service and server. Half of the time, new ones are refused for a while."""
         if self._rng.random() < 0.5:
             self._servers.proxy.reset()
         else:
@@ -177,7 +178,7 @@ class _Soak:
         self._faults["cut"] += 1
 
     def _hang(self) -> None:
-        """Loses all packets, or all answers, for a while."""
+        """Lets no data pass for a while, or no data from the server to the service."""
         self._rng.choice((self._servers.proxy.hang, self._servers.proxy.mute))()
         self._outage()
         self._faults["hang"] += 1
@@ -197,6 +198,6 @@ class _Soak:
 
 
 def _has_all(gtids: set[str], checkpoint: Checkpoint) -> bool:
-    """Whether the checkpoint includes exactly these transactions, and no table is being read."""
+    """Whether the checkpoint includes exactly the transactions with these GTIDs, and no table is being read."""
     is_idle = is_read(checkpoint) and not checkpoint.repairs.get("open")
     return is_idle and split_gtids(checkpoint.source["gtids"]) == gtids

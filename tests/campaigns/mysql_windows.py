@@ -1,12 +1,14 @@
-"""Lets a source read a hot table in chunks while eight threads update it, and judges each row at its place in the log.
+"""Lets a source read a table in chunks while eight threads update it. For each row, judges whether it fits the place in
+the log for which it was published.
 
-Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in an
-order that may differ from the log. Some commits are delayed after they are logged and before they become visible.
+The rounds use three servers in turn: MariaDB, MySQL, and MySQL with `binlog_order_commits = OFF`. On the third server,
+commits may become visible in another order than that of the log. On all servers, some commits are delayed: they are in
+the log for a while before they become visible.
 
-At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
-`marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such
-chunk may be wrong. On the third server, a round lasts until a chunk is wrong. This proves that the round had commits
-that an incorrect reader would place wrongly.
+At the same time, the table is also read by marks, a method that needs commits to become visible in the order of the log
+(see `_mysql.marks`). The figure `marks` counts the chunks that were read so, and `marks_wrong` those of them that have
+an old row. On the first two servers, no such chunk may be wrong. On the third server, a round lasts until a chunk is
+wrong. This proves that the commits of this round can mislead an incorrect reader.
 """
 
 import contextlib
@@ -31,7 +33,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A server and its settings."""
+    """A server of a kind, with its settings. `order` is the value of `binlog_order_commits`, if it is set."""
 
     name: str
     flavour: Flavour
@@ -43,7 +45,7 @@ class Setup:
         return self.order != "OFF"
 
     def running(self) -> contextlib.AbstractContextManager[MysqlServer]:
-        """Runs the server. Each commit is flushed to the disk, so that commits are made in groups."""
+        """Runs the server. It flushes its log to the disk at commits. This is slow, so it makes commits in groups."""
         settings = {"sync_binlog": "1", **({} if self.order is None else {"binlog_order_commits": self.order})}
         return mysql_server(self.flavour, settings)
 
@@ -88,10 +90,9 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
 
 def read_once(server: MysqlServer, seed: int, *, fails_marks: bool = False) -> tuple[HotJudge, int]:
-    """Reads the table once while it is updated.
+    """Reads the table once while threads update it. Returns the judge of the rows, and how many chunks the source read.
 
-    With `fails_marks`, the updates go on until a chunk that was read by marks is wrong. Returns the judge of the
-    published rows, and the number of chunks that the source read.
+    With `fails_marks`, the updates continue until a chunk that was read by marks is wrong.
     """
     with fresh_mysql_database(server) as database:
         create(server, database)
@@ -120,7 +121,9 @@ def _read(server: MysqlServer, database: str, seed: int, *, fails_marks: bool) -
 
 @dataclass(slots=True)
 class _Taking:
-    """Judges what a source returns. The source has returned everything up to the place `through` in the log."""
+    """Reads from a source, and judges its rows. The source has returned everything up to the place `through` in the
+    log.
+    """
 
     source: MysqlSource
     judge: HotJudge
@@ -130,7 +133,7 @@ class _Taking:
         """Reads until `is_over` returns true."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_over():
-            assert time.monotonic() < deadline, "the table is not read to its end, or no chunk read by marks is wrong"
+            assert time.monotonic() < deadline, "the source did not read all rows, or no chunk read by marks is wrong"
             piece = self.source.read(0.1)
             if piece is not None:
                 for rows in piece.rows:

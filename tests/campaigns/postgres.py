@@ -1,10 +1,10 @@
 """Kills the service and PostgreSQL, and lets single sessions of the service hang, while threads write at full speed.
 
-The service is killed at random moments and at fail points (named lines of its code). At the end, the changelog is
-compared with what a second reader of the same log has read. No change may be lost, repeated or reordered, and the
-provenance (who made a change) must be the same. The changelog must agree with itself: each original is the previous
-state of its row, and the row's column `version` never goes backwards. Finally, the last states in the changelog are
-compared with the tables, value by value.
+The service is killed at random moments and at fail points (lines of code with names). At the end, the changelog is
+compared with what a second reader of the server's log has read. No change may be lost, repeated or reordered, and the
+provenance (who made a change) must be the same. In the changelog, each original must be the previous state of its row,
+and the column `version` of a row must never go back. Finally, the last states in the changelog are compared with the
+tables, value by value.
 """
 
 import random
@@ -46,7 +46,7 @@ def campaign(seconds: float = 15.0) -> Campaign:
     """A round lets the service run for a random time (about `seconds` on average), and then kills it, unless it has
     already crashed at a fail point.
 
-    Ten rounds share one server and its writers.
+    Ten rounds share one server and the threads that write to it.
     """
 
     def run_piece(piece: Piece) -> Figures:
@@ -107,10 +107,10 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run for a while, crashes it, and starts it again.
+        """Lets the service run for a while, kills it, and starts it again, often so that it will crash at a fail point.
 
-        Before the service is crashed, one of its sessions is sometimes made to hang, and PostgreSQL is sometimes killed
-        and restarted.
+        Before the kill, sometimes lets a session of the service hang, and sometimes kills PostgreSQL and starts it
+        again.
         """
         rng = self._rng
         if rng.random() < 0.4:
@@ -148,7 +148,7 @@ class _Soak:
 
 
 class _Stopping:
-    """Stops the second reader and the service when it is closed."""
+    """Stops the second reader of the log, and the service, when it is closed."""
 
     def __init__(self, oracle: Oracle, service: Service) -> None:
         self._oracle, self._service = oracle, service

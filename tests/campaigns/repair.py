@@ -1,9 +1,11 @@
-"""Lets the service repair the changelog of a table under random writes, and kills the service at random moments. To
-republish means to read rows again; to rebuild also deletes rows that the table lacks.
+"""Lets the service repair the changelog of a table while threads write to the table, and kills the service at random
+moments. There are two kinds of repair: to *republish* means to read rows again and to publish them; to *rebuild* also
+deletes the keys that the table does not have from the changelog.
 
-Before each round, the service is stopped, and forged rows are appended to its changelog: keys that the table never had,
-older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the table.
-After the forged rows, no state of a key may follow a newer state, and a repair may delete only existing keys.
+Before each round, the service is stopped, and forged rows are appended to its changelog: rows with keys that the table
+never had, wrong states of existing rows, and deletes of existing rows. At the end of a round, the last states in the
+changelog must equal the table. After the forged rows, an old state of a key must not come after a newer one, and a
+repair may delete only keys that exist in the changelog.
 """
 
 import contextlib
@@ -28,7 +30,7 @@ REPAIR_POINTS = (*FAIL_POINTS, *READING_FAIL_POINTS)
 
 
 def campaign(rows: int = ROWS) -> Campaign:
-    """Ten rounds share one database and one growing log."""
+    """Each round spoils the changelog once. Ten rounds share one database and one changelog."""
     return Campaign(site=lambda: _site(rows), rounds=ROUNDS_A_LOG)
 
 
@@ -78,9 +80,11 @@ class _Rounds:
         self._figures["deletes"] += pair.judge(position)
 
     def _signals(self, number: int, spoilt: list[str], *, rebuild: bool) -> list[Signal]:
-        """Returns signals that repair all spoilt keys: a rebuild of the table, a republish of these keys, or both.
+        """Returns signals that ask for the repair of all spoilt keys. They rebuild the table, republish these keys, or
+        do both.
 
-        Each republish of keys also has keys that are correct. Now and then, one more signal republishes the table.
+        Signals that republish keys also name keys that are correct. Sometimes, one more signal republishes the whole
+        table.
         """
         signals: list[Signal] = []
 
@@ -104,7 +108,7 @@ class _Rounds:
         return signals
 
     def _crash(self, done: Callable[[], bool]) -> None:
-        """Kills the service up to four times, at fail points or at random moments, and starts it a last time."""
+        """Kills the service up to four times, at fail points or at random moments. Then starts it a last time."""
         service = self._pair.service
         for _ in range(self._rng.choice((1, 2, 3))):
             if service.wait(self._rng.random() * WRITES_S):

@@ -1,9 +1,10 @@
-"""Kills a service that has a state, while threads write. A state is the service's own store of current rows. The
-server's log has only the keys of old rows, and the service takes the rest of an old row from its state.
+"""Kills a service with a state again and again, while threads write. A state is a store in which the service keeps the
+last state of every row. The server's log has only the keys of old rows, so the service takes the rest of an old row
+from its state.
 
-Triggers copy every change to *twin* tables, for which the log has complete old rows. One service publishes both. At the
-end, each table must have the same changes, with the same originals, as its twin. Now and then, the state's folder is
-deleted.
+Triggers copy every change to *twin* tables, for which the log has complete old rows. The same service publishes the
+tables and their twins. At the end, each table must have the same changes as its twin, with the same originals. Now and
+then, the folder of the state is deleted.
 """
 
 import json
@@ -74,8 +75,8 @@ def campaign(seconds: float = 4.0) -> Campaign:
     """A round lets the service run for a random time (about `seconds` on average), and then kills it, unless it has
     already crashed at a fail point.
 
-    Ten rounds share one server and its writers. In half of the pieces, the writers begin after the service has read the
-    tables. Then the service knows every original.
+    Ten rounds share one server and the threads that write to it. In half of the cases, these threads begin only after
+    the service has read the tables. Then the service knows every original.
     """
 
     def run_piece(piece: Piece) -> Figures:
@@ -89,7 +90,9 @@ def campaign(seconds: float = 4.0) -> Campaign:
 
 
 def make_twins(dsn: str) -> None:
-    """Makes the log contain only keys of old rows, and creates the twin tables and the triggers that fill them."""
+    """Creates the twin tables, and the triggers that write to them. Also alters the tables so that the server's log has
+    only the keys of old rows.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(IDENTITIES)
         for table, key in KEYS.items():
@@ -102,7 +105,7 @@ def make_twins(dsn: str) -> None:
 
 
 def _twin(table: str, key: tuple[str, ...], columns: list[str]) -> Iterator[str]:
-    """Yields the statements that create the twin of a table, and the trigger that copies each changed row to it."""
+    """Yields the statements that create the twin of a table, and the trigger that copies each change to the twin."""
     new, same = (
         ", ".join(f"NEW.{name}" for name in columns),
         " AND ".join(f"t.{name} = OLD.{name}" for name in key),
@@ -175,7 +178,7 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run for a while, crashes it, perhaps deletes its state, and starts it again."""
+        """Lets the service run for a while, kills it, sometimes deletes its state, and starts it again."""
         rng = self._rng
         if rng.random() < 0.8:  # otherwise the kill may come while the service starts and restores its state
             self._service.said_or_crashed("streaming", CATCH_UP_S)
@@ -192,7 +195,7 @@ class _Soak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of the changelog. `content` has the parts that must be equal for a table and its twin."""
+    """One row of the changelog. `content` is what must be equal for a table and its twin."""
 
     entity: str
     key: str
@@ -203,7 +206,7 @@ class Row:
 
 
 def rows_of(log: Path) -> Iterator[Row]:
-    """The rows of a file log, in its order."""
+    """The rows of a file log (a changelog in Parquet files), in the order of the log."""
     for batch in read_log(log):
         for row in batch.select(
             [
@@ -235,10 +238,10 @@ def rows_of(log: Path) -> Iterator[Row]:
 
 @dataclass(slots=True)
 class Twins:
-    """Compares the changes of each table with those of its twin, in order.
+    """Compares the changes of each table with those of its twin, in the order of the changelog.
 
-    A change may lack values if the changelog did not have the complete row before the change, as during the first read
-    of the tables. `unknown` counts such changes.
+    A change may lack values of the old row if the changelog did not have the complete row before the change. This
+    happens while the service reads the tables for the first time. `unknown` counts such changes.
     """
 
     changes: int = 0
@@ -250,15 +253,15 @@ class Twins:
     _last: str = ""
 
     def add(self, row: Row) -> None:
-        """Reads the next row of the log."""
+        """Takes the next row of the log, and compares a change with its twin's change when it has both."""
         if row.position <= self._last:
-            self.faults.append(f"{row.position} after {self._last}")
+            self.faults.append(f"the position {row.position} comes after {self._last}")
         self._last = row.position
         is_twin = row.entity.startswith("twin_")
         may_lack = not is_twin and row.op in ("update", "delete") and not self._whole.get((row.entity, row.key), False)
         if not is_twin:
             lacks = '"unavailable":' in json.dumps(row.content["provenance"], separators=(",", ":"))
-            may_lack |= row.op == "create" and lacks  # the row moved, and was incomplete under its old key
+            may_lack |= row.op == "create" and lacks  # a move of a row that was already incomplete under its old key
             self._whole[row.entity, row.key] = row.current is not None and not lacks
         if row.op == "read":
             return
@@ -279,12 +282,14 @@ class Twins:
         if may_lack and same:
             self.unknown += 1
         else:
-            self.faults.append(f"{row.content}, not {whole.content}"[:2000])
+            self.faults.append(f"{row.content} differs from the twin's change {whole.content}"[:2000])
 
     def check(self) -> None:
-        """Raises AssertionError if a change is missing or differs from the twin's change."""
+        """Raises AssertionError if any fault was found, or if a change lacks its counterpart."""
         self.faults += [
-            f"{len(waiting)} changes of {entity} are missing" for entity, waiting in self._waiting.items() if waiting
+            f"{len(waiting)} changes of {entity} have no counterpart"
+            for entity, waiting in self._waiting.items()
+            if waiting
         ]
         if self.faults:
             raise AssertionError(

@@ -1,9 +1,9 @@
-"""Edits the publication, partitions and keys in ways that the server's log does not show. Meanwhile, rows are written
-and the service is killed.
+"""Edits the publication, partitions and keys in ways that the server's log does not show. Meanwhile, threads write
+rows, and the service is killed.
 
-After each edit, the campaign does only what an operator would do. It undoes the edit, and starts the service again if
-the service stopped. At the end, the last states in the changelog must equal the tables, and the positions of the
-changelog must be in order.
+After each edit, the campaign does only what an operator would do: it undoes the edit, and starts the service again if
+the service has stopped. At the end, the last states in the changelog must equal the tables, and the positions in the
+changelog must never go back.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 KEYS = 400
 EDITS = 4
 CATCH_UP_S = 180.0
-"""More than a minute, because an idle service may take that long to store the result of a check of the catalogue."""
+"""This is more than a minute. An idle service may need a minute until it stores that it has checked the catalogue."""
 CONFIG = """
 name = "{name}"
 [source]
@@ -88,7 +88,7 @@ HIDING: dict[str, tuple[str, str]] = {
     "truncated": ("TRUNCATE event_2", "SELECT"),
     "rewritten": ("VACUUM FULL event_0", "SELECT"),
 }
-"""By kind of edit: the statements that hide changes, and the statements that undo this."""
+"""For each kind of edit: the statements that hide changes from the service, and the statements that undo the edit."""
 
 
 def campaign() -> Campaign:
@@ -154,7 +154,9 @@ class _Round:
         }
 
     def _edit(self, kind: str) -> None:
-        """Hides changes for a while, with the service running or down. A running service may be killed afterwards."""
+        """Makes an edit, and undoes it after a while. Sometimes the service does not run meanwhile. If it runs, it is
+        sometimes killed afterwards.
+        """
         hide, end = (statement.format(p=f'"{self._name}"') for statement in HIDING[kind])
         away = self._rng.random() < 0.3
         if away:
@@ -178,7 +180,7 @@ class _Round:
         self._start_again()
 
     def _start_again(self) -> None:
-        """Starts a service that stopped, as an operator or systemd does once the edit is corrected."""
+        """If the service has stopped with an error, starts it again, as an operator or systemd would."""
         if self._service.exit_code not in (None, -9):
             self._stops += 1
             self._service.start()
@@ -209,13 +211,13 @@ class _Round:
         deadline = time.monotonic() + CATCH_UP_S
         while (checkpoint := read_checkpoint(self._log)) is None or not condition(checkpoint):
             self._start_again()
-            assert time.monotonic() < deadline, f"the service reached only {checkpoint}; {self._service.said()[-3000:]}"
+            assert time.monotonic() < deadline, f"the checkpoint is {checkpoint}; {self._service.said()[-3000:]}"
             time.sleep(0.05)
 
     def _catch_up(self) -> None:
-        """Waits until nothing is left to publish, to notice or to repair.
+        """Waits until the service has published all changes, noticed all edits, and ended all repairs.
 
-        A new row of each table first makes the service check the catalogue.
+        Before, inserts a row into each table, because new changes make the service check the catalogue.
         """
         self._sql("INSERT INTO item VALUES (10000, 1); INSERT INTO event VALUES (10000, 1)")
         [(end,)] = self._sql("SELECT pg_current_wal_insert_lsn()::text")
@@ -233,7 +235,7 @@ class _Round:
         for records in read_log(self._log):
             for record in batch.records(records):
                 source = record.envelope.provenance.source
-                assert str(source.position) >= last, f"{source.position} follows the higher position {last}"
+                assert str(source.position) >= last, f"{source.position} comes after the higher position {last}"
                 last, rows, reads = str(source.position), rows + 1, reads + (source.op == "read")
                 if record.entity in states:
                     states[record.entity].pop(record.place.key, None)

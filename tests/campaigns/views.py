@@ -1,12 +1,14 @@
-"""Kills, stops and hangs instances of served views, while changes are written and readers read.
+"""Kills, stops and freezes processes that serve views, while changes are written and readers ask for rows.
 
-The campaign `views_brokers` does the same with three brokers, which are killed too.
+The campaign `views_brokers` does the same with three brokers, and also kills brokers.
 
-Each answer is judged by three rules. Its row must not be older than its `X-Position`. The answer must include
-everything that was stored up to `X-Staleness` seconds before the request. It must have reached `min_position`. After
-the death of an instance, a reader who allows stale rows gets every key within two seconds. After each round, every view
-on every instance equals the rows that follow from the changes that were written. In one view, the changes by one
-service do not count: they change no row, but the position that the view has reached moves on.
+Each answer is judged by three rules. Its row must include every change of this row up to `X-Position`. The position in
+`X-Position` must include everything that was stored up to `X-Staleness` seconds before the request. This position must
+not be before `min_position`, if the reader asked for it.
+
+After a process was killed, a reader who allows stale rows must get every key within two seconds. After each round, the
+rows of every view on every process must be those that follow from the written changes. One view ignores the changes
+that a certain service made. They change no row of this view, but its position must move on.
 """
 
 import os
@@ -40,7 +42,7 @@ from tests.servers import kafka_lib
 from tests.unit.views.running import Got
 
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder, to which the files of a failed piece are copied."""
+"""An environment variable. It can name a folder. If a piece fails, its files are copied there."""
 
 NAME = "app"
 SESSION_S = 6
@@ -49,7 +51,9 @@ TOKEN = "the-token-of-instances"
 READABLE_S = 2.0
 FAULTS = ("kill", "kill", "stop", "hang", "rolling")
 KINDS = ("plain", "stale", "min", "min", "min")
-"""What readers ask for. Only an instance that owns a row answers `plain` and `min`."""
+"""The kinds of requests for a row: without a parameter (`plain`), with `stale=allowed`, and with `min_position`. Only
+an instance that owns the row answers `plain` and `min`.
+"""
 
 REPLICATED = {
     "default.replication.factor": "3",
@@ -58,7 +62,7 @@ REPLICATED = {
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.replication.factor": "3",
 }
-"""Settings with which three brokers go on if one of them fails."""
+"""With these settings, three brokers continue if one of them fails."""
 
 CONFIG = """
 name = "{name}"
@@ -75,10 +79,10 @@ prefix = "{prefix}"
 def campaign(
     instances: int = 3, faults: Sequence[str] = FAULTS, readable_s: float = READABLE_S, brokers: int = 1
 ) -> Campaign:
-    """Each round injects one of `faults`. Ten rounds share the instances, the writer and the readers; all share the
-    brokers. The fault "broker" needs three `brokers`.
+    """Each round makes one of `faults`. All rounds share the brokers, and ten rounds also share the instances, the
+    writer and the readers. The fault "broker" needs three `brokers`.
 
-    After the death of an instance, a reader who allows stale rows gets each key within `readable_s`.
+    After an instance was killed, a reader who allows stale rows must get each key within `readable_s` seconds.
     """
 
     @contextmanager
@@ -125,7 +129,7 @@ class _Reader(Background):
 
     def work(self) -> None:
         while not self.stopping.wait(0.01):
-            with suppress(OSError, HTTPException):  # the instance is stopped or hangs
+            with suppress(OSError, HTTPException):  # the instance does not run, or is frozen
                 self._read()
 
     def _read(self) -> None:
@@ -230,7 +234,7 @@ class _Soak:
         self._judge()
 
     def _judge(self) -> None:
-        """Compares all views on all instances with what was written."""
+        """Compares all views on all instances with the rows that follow from the written changes."""
         self._writer.pause()
         for view in self._views:
             for name, expected in self._history.rows.items():
@@ -241,9 +245,10 @@ class _Soak:
         self._writer.running.set()
 
     def _rows(self, view: ServedViews, name: str) -> Mapping[str, str]:
-        """Returns the position of each row of a view, once the view has all changes and can be read.
+        """Waits until an instance answers with all changes of a view. Returns the position of each row.
 
-        On a busy machine, partitions can move at any time, so the view may be unreadable for a moment.
+        On a busy machine, partitions can move between instances at any time, so the view may be unreadable for a
+        moment.
         """
         answers: list[Got] = []
 
@@ -259,7 +264,7 @@ class _Soak:
         return {row["key"]: row["position"] for row in answers[-1].json["rows"]}
 
     def _await_stale(self, victim: ServedViews) -> None:
-        """Measures how long it takes, after a death, until a reader who allows stale rows gets a row."""
+        """Measures how long it takes until a reader who allows stale rows gets a row after `victim` was killed."""
         survivor = next(view for view in self._views if view is not victim)
         for name in self._history.rows:
             for key in KEYS[:10]:
@@ -270,7 +275,7 @@ class _Soak:
                 self._unreadable_s.append(time.monotonic() - began_s)
 
     def _has_standbys(self) -> bool:
-        """Returns whether each partition has a standby that is complete up to a checkpoint."""
+        """Returns whether each partition of each view has an instance that can answer for it as a standby."""
         return all(
             any(self._is_standby(view, name, number) for view in self._views)
             for name in self._history.rows
@@ -278,7 +283,7 @@ class _Soak:
         )
 
     def _is_standby(self, view: ServedViews, name: str, number: int) -> bool:
-        """Returns whether the instance can answer for this partition as a standby."""
+        """Returns whether the instance `view` can answer for this partition as a standby."""
         application = view.by_service if name == WITHOUT_BATCH else MAIN
         question = PartitionQuestion(
             table=ENTITIES[name], partition=number, offset=0, application=application, keys=[], is_stale=True

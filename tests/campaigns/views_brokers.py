@@ -1,4 +1,4 @@
-"""The campaign `views` with three brokers, each of which has all topics. A round may also kill a broker."""
+"""Runs the campaign `views` with three brokers. Each broker has all topics. A round may also kill a broker."""
 
 from tests.campaigns import views
 from tests.campaigns._pieces import Campaign
@@ -7,5 +7,5 @@ FAULTS = ("broker", "broker", *views.FAULTS)
 
 
 def campaign() -> Campaign:
-    """Ten rounds share the instances, the writer and the readers; all share the brokers."""
+    """See `views.campaign`."""
     return views.campaign(faults=FAULTS, brokers=3)

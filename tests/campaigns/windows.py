@@ -1,9 +1,8 @@
 """Lets the service read tables while they change in many ways.
 
-There are random writes, long transactions, savepoints, rows that change their key, a rewrite of a table, and a
-TRUNCATE. Some commits are in the server's log long before they are visible. The service is killed, too. In the
-changelog, no state of a key may follow a newer state. The last states in the changelog must equal the tables, and no
-change may be lost or repeated.
+There are long transactions, savepoints, changed keys, a table that is rewritten, and a TRUNCATE. Some commits are in
+the server's log long before they are visible. The service is killed, too. In the changelog, an old state of a key must
+not come after a newer one. No change may be lost or repeated, and the last states must equal the tables.
 """
 
 import contextlib
@@ -51,7 +50,7 @@ on_incompatible = "publish"
 
 
 def campaign() -> Campaign:
-    """Each round uses a new database, whose tables are read from the first row to the last."""
+    """Each round uses a new database, and lets the service read all of its tables once."""
     return Campaign(site=_site, at_once=2)
 
 
@@ -156,7 +155,7 @@ class _Round:
             raise
 
     def _hold(self) -> None:
-        """Pauses the standby again and again, so that commits are in the log but not yet visible."""
+        """Pauses the standby again and again. Commits that wait for it are then in the log, but not yet visible."""
         rng = random.Random(self._rng.random())
         while not self._over.wait(rng.random() * 0.5):
             with self._standby.paused():
@@ -164,7 +163,7 @@ class _Round:
                 self._over.wait(rng.random())
 
     def _alter(self) -> None:
-        """Rewrites one table and truncates one, at random moments."""
+        """Rewrites a table and truncates a table, each at a random moment."""
         rng = random.Random(self._rng.random())
         chosen = [self._rewrite, self._truncate]
         rng.shuffle(chosen)
@@ -180,7 +179,9 @@ class _Round:
         self._figures["rewrites"] += 1
 
     def _truncate(self, connection: psycopg.Connection) -> None:
-        """Truncates a table. The stamp has a version that is higher than all versions that the truncate removes."""
+        """Truncates a table. The stamp of this transaction names a version that is higher than the versions of all rows
+        that the table had.
+        """
         table = sql.Identifier(random.Random(self._rng.random()).choice(list(TABLES)))
         with connection.transaction():
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))

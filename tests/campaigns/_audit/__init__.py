@@ -1,5 +1,5 @@
 """Judges a changelog without any code of the product.
 
-Triggers record every change, PostgreSQL's plugin `test_decoding` gives the order of the commits, and
-docs/reference/types.md defines how values are written.
+Triggers record every change of the tables. PostgreSQL's plugin `test_decoding` says in which order the transactions
+were committed, and docs/reference/types.md says which JSON the changelog must have for each value.
 """

@@ -1,6 +1,4 @@
-"""Makes faults while writers change the tables, and judges the resulting changelog. Each sink has a subclass of
-`Block`.
-"""
+"""Makes faults while writers change the tables, and then judges the changelog."""
 
 import re
 import time
@@ -29,7 +27,10 @@ _GIVEN_UP = re.compile(r'(?m)^.*(?:no answer for|has been silent for).*"connecti
 
 
 class Block(Faults):
-    """One database, its changelog and the writers of its tables. A subclass adds the faults of its sink to `faults`."""
+    """One database, its changelog, and the threads that write to its tables.
+
+    Each kind of sink has a subclass. The subclass adds the faults of its sink to those that `faults` returns.
+    """
 
     def __init__(
         self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -62,7 +63,7 @@ class Block(Faults):
         return self._judge(loaded_s)
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """Chooses a fault for each round. Uses the whole list in random order, before it begins the list again."""
+        """Chooses a fault for each round. Takes all of `faults()` in random order, then all again in another order."""
         choices: list[Callable[[], None]] = []
         while len(choices) < rounds:
             faults = self.faults()
@@ -70,7 +71,7 @@ class Block(Faults):
         return choices[:rounds]
 
     def _catch_up(self) -> None:
-        """Waits, without faults, until all writes are published and all repairs are done. Then rebuilds a table."""
+        """Waits until all writes are published and all repairs are done. Then runs `rebuild` for one table."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for table in MIGRATED:
                 touch(connection, table, 0)
@@ -93,7 +94,7 @@ class Block(Faults):
         counts = self._load.counts
         verdict.check()
         assert not verdict.as_text or self.done["types altered"], (
-            "a composite is text, although nobody altered its type"
+            "a row has a composite as text, although no fault altered a type"
         )
         return {
             "faults": dict(sorted(self.done.items())),
@@ -115,11 +116,14 @@ class Block(Faults):
 
 
 def _check_gaps(gaps: Sequence[Gap], gap_limits: Sequence[GapLimits]) -> list[Gap]:
-    """Checks that the changelog has exactly the gaps that were made, and that no gap is wider than its limits."""
+    """Checks that the changelog has exactly the gaps that were made, and that no gap is wider than its limits.
+
+    Returns the gaps, completed with what only the campaign knows: exact positions, and what was emptied or restored.
+    """
     assert len(gaps) == len(gap_limits), f"{len(gap_limits)} gaps were made, but the changelog has these: {gaps}"
     checked = []
     for gap, most in zip(gaps, gap_limits, strict=True):
-        start = gap.start or most.through % BRANCH  # a gap has no start if the checkpoint was lost, too
+        start = gap.start or most.through % BRANCH  # a gap does not name its start if the checkpoint was lost, too
         assert start == most.through % BRANCH, f"{gap} does not begin where the changelog ended: {most}"
         assert gap.end <= most.end % BRANCH, f"{gap} ends after the position from which the service continued: {most}"
         end = most.end // BRANCH * BRANCH + gap.end

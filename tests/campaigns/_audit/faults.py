@@ -23,7 +23,7 @@ REACHED_S = 10.0
 
 
 class Faults(Outages):
-    """A site with a list of faults to choose from."""
+    """A service and its tables, with the faults that can be made there."""
 
     def __init__(
         self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Faults(Outages):
         self._later = [name for name, entity in ENTITIES.items() if entity.later]
 
     def faults(self) -> list[Callable[[], None]]:
-        """Returns the faults that a block makes in random order. Frequent faults are in the list several times."""
+        """Returns all faults. Those that should occur more often are in the list several times."""
         return [
             *[self.kill] * 2,
             *[self._crash] * 2,
@@ -52,8 +52,8 @@ class Faults(Outages):
         self.service.start()
 
     def _crash(self) -> None:
-        """Lets the service crash at a fail point (a named line of its code), or kills it if it does not reach that line
-        soon.
+        """Lets the service crash at a fail point: a line of its code that has a name. Kills the service if it does not
+        reach that line soon.
         """
         point = self.rng.choice((*LOOP_FAIL_POINTS, *READING_FAIL_POINTS, *self.sink.fail_points))
         self.service.kill()
@@ -78,7 +78,9 @@ class Faults(Outages):
         self.repair(name, how, *keys)
 
     def repair(self, name: str, how: str, *keys: str) -> None:
-        """Repairs a table or some keys. The changelog is correct, so this only publishes rows again."""
+        """Runs a command that repairs a table or some keys. The changelog needs no repair, so this only publishes rows
+        again.
+        """
         self.done[how] += 1
         command, *options = how.split()
         self.command(command, name, "--no-wait", *options, *keys)
@@ -98,7 +100,9 @@ class Faults(Outages):
                 self.let_run(self.rng.random())
 
     def _edit_publication(self) -> None:
-        """Removes a table, or some of its rows, from the publication for a while. The service must notice that."""
+        """Removes a table, or some of its rows, from the publication for a while. The service must notice that changes
+        were hidden from it.
+        """
         name = self.rng.choice(self.names)
         self.done["publication edited"] += 1
         notices = self._notice_count(name)
@@ -122,7 +126,9 @@ class Faults(Outages):
             assert time.monotonic() < deadline, f"the service did not notice that changes of {name} were hidden"
 
     def _wait_while_hidden(self) -> None:
-        """Waits while changes are hidden. A service that notices this may stop, with an error about the publication."""
+        """Lets some time pass in which changes are hidden. If the service stops meanwhile, its error must name the
+        publication.
+        """
         until = time.monotonic() + self.rng.uniform(*HIDDEN_S)
         while time.monotonic() < until:
             self._check_end()

@@ -1,6 +1,6 @@
-"""Reads the history of the tables.
+"""Reads which transactions changed the tables, and what each of them changed.
 
-Triggers record each change as a row of the audit, which is a table in the same database (see `tables.py`). The plugin
+Triggers record each change as a row of the *audit*, a table in the same database (see `tables.py`). PostgreSQL's plugin
 `test_decoding` tells in which order the transactions were committed.
 """
 
@@ -30,18 +30,18 @@ FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
 
 
 BRANCH = 1 << 64
-"""After a restore, the server uses some positions of its log again. To keep positions unique, the campaign adds this
-number to each later position, once for each restore.
+"""When a database has been restored to an earlier state, its server uses some positions of its log a second time. To
+tell them apart, the campaign adds this number to every position after a restore: twice after two restores, and so on.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of one key, in the terms of the changelog.
+    """One change of one key, as the changelog must show it.
 
-    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`. An `alter` says that the row has other
-    columns from then on; it has no message. A row that moves to another key or partition has a `delete` and a `create`;
-    `other` is the key of the other half of this move.
+    `op` is `create`, `update`, `delete`, `truncate` or `alter`. A `truncate` concerns all keys. An `alter` says that
+    the row has other columns from then on; the changelog has no message for it. A row that moves to another key or
+    partition has two events, a `delete` and a `create`. In each of them, `other` is the key of the other one.
     """
 
     entity: str
@@ -55,7 +55,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A committed transaction: where its first change is in the log, where its commit record ends, and its time.
+    """A committed transaction. `first` is the position of its first change in the server's log, `end` is where its
+    commit record ends, and `committed` is the time of the commit.
 
     If `restored` is a position, this object describes a restore instead: the database went back to its state at that
     position.
@@ -71,7 +72,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A restore to the position `at`, and all transactions that the log had before the restore."""
+    """A restore to the position `at`. `transactions` are all that the log had when the database was restored."""
 
     at: int
     transactions: Sequence[Transaction]
@@ -90,12 +91,14 @@ class Recorded:
 
 
 def place(lsn: int, restores: Sequence[int]) -> int:
-    """Returns a unique number for `lsn`. After each restore in `restores`, the server used some positions again."""
+    """Returns a unique number for the position `lsn` after these restores (see `BRANCH`)."""
     return sum(at < lsn for at in restores) * BRANCH + lsn
 
 
 def with_lost(transactions: Sequence[Transaction], restores: Sequence[Restored]) -> list[Transaction]:
-    """All transactions at unique positions: those that the database has now, and those that restores undid."""
+    """Returns the transactions that the database has now, and those that restores undid, in the order in which they
+    were committed. All of them get unique positions.
+    """
     ends = [restored.at for restored in restores]
     result = [_at_unique_positions(transaction, ends) for transaction in transactions]
     for number, restored in enumerate(restores):
@@ -123,7 +126,7 @@ def history(dsn: str) -> list[Transaction]:
             for xid, group in itertools.groupby(rows, lambda row: int(row[0]))
         }
         times: dict[int, str] = dict(connection.execute(_TIMES).fetchall())
-        # The commits are read last, so that `commits` has every transaction of `recorded`, even while others commit.
+        # The commits are read last. So they include every transaction in `recorded`, even if others commit meanwhile.
         commits = _commits(connection.execute(_COMMITS, [SLOT]).fetchall())
     missing = recorded.keys() - {xid for xid, _, _ in commits}
     assert not missing, f"test_decoding does not know of the transactions {sorted(missing)[:5]}"
@@ -161,7 +164,10 @@ def events(recorded: Sequence[Recorded]) -> Iterator[Event]:
 
 
 def _as_update(row: Recorded, following: Recorded) -> Recorded | None:
-    """Returns an update if a delete in a partitioned table is directly followed by an insert of the same key."""
+    """Returns both rows as one update, if `row` deletes from a partitioned table and `following` inserts the same key.
+
+    PostgreSQL logs an update as these two changes if it moves a row to another partition of its table.
+    """
     if (row.op, following.op) != ("DELETE", "INSERT") or row.entity != following.entity:
         return None
     entity = entity_of(row.entity)
@@ -197,7 +203,7 @@ def _events(row: Recorded) -> Iterator[Event]:
 
 
 def placed(entity: Entity, row: State) -> int:
-    """The partition that the row belongs to."""
+    """The number of the changelog's partition to which the row belongs."""
     return partition(key_text(row, entity.placed_by), entity.partitions)
 
 

@@ -1,8 +1,9 @@
-"""Compares a changelog with the audit, transaction by transaction, and its last states with the tables.
+"""Compares a changelog with the audit, transaction by transaction. Then compares the last state of each key with the
+tables.
 
-A row with the op `read` must have the state that its key had at the row's position. This is the state after all
-transactions that were committed before this position. So the judge also covers changes that were made before a table
-was added: the service never received them from the stream.
+The service publishes a row with the op `read` when it reads a table. Such a row must have the state that its key had
+after all transactions that were committed before the row's position. In this way, the judge also checks changes that
+were made before a table was added: the service sees them only when it reads the table.
 """
 
 import bisect
@@ -19,7 +20,7 @@ from tests.campaigns._audit.values import State, same
 
 _EXAMPLES_MAX = 12
 _LONG_MIN = 1_000
-"""Shorter values are stored in their row, so the log always has them."""
+"""PostgreSQL stores shorter values in the row itself, so the log has them with every change of the row."""
 
 _T = TypeVar("_T")
 Tables = Mapping[str, Mapping[str, State]]
@@ -31,8 +32,9 @@ class Since:
 
     The changelog has no change of a transaction that ends at `nothing` or before. It has all changes of a transaction
     that begins after `published` and ends after `streaming`. Of any other transaction, it has all changes, only the
-    last ones, or none. It may lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in
-    that span are deleted from the changelog later.
+    last ones, or none. During each span in `hidden`, the table was not published as a whole. The changelog may lack any
+    change of a transaction that overlaps such a span. If a key was deleted in the span, the service publishes the
+    delete later.
     """
 
     nothing: int
@@ -43,11 +45,11 @@ class Since:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result: counts of rows and of each kind of fault. `faults` describes examples.
+    """The result: how many rows were judged, and how many faults of each kind were found. `faults` has examples.
 
-    `unknown` counts values that are missing because they were unavailable in each message of their row. `in_gaps`
-    counts transactions that the changelog may lack. `as_text` counts rows that have a composite as text, because its
-    attributes were not known.
+    `unknown` counts values that no message of their row contained. `in_gaps` counts transactions that the changelog may
+    lack because of a gap. `as_text` counts rows that have a composite as text, because the service did not know the
+    attributes of its type.
     """
 
     rows: int = 0
@@ -66,13 +68,13 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def note(self, kind: str, fault: str, subject: object) -> None:
-        """Counts a fault. The first faults are kept as examples."""
+        """Counts a fault of this kind. Keeps the first faults as examples."""
         setattr(self, kind, getattr(self, kind) + 1)
         if len(self.faults) < _EXAMPLES_MAX:
             self.faults.append(f"{kind}: {fault}: {str(subject)[:900]}")
 
     def check(self) -> None:
-        """Raises AssertionError if there is a fault."""
+        """Raises AssertionError if any fault was counted."""
         names = ("lost", "repeated", "reordered", "wrong", "stale", "folded_wrong")
         figures = {name: getattr(self, name) for name in names}
         if any(figures.values()):
@@ -86,7 +88,7 @@ def judge(
     tables: Tables,
     gaps: Sequence[Gap] = (),
 ) -> Verdict:
-    """The verdict on a changelog. The rows of each partition must come in the order in which a consumer reads them."""
+    """Judges a changelog. The caller gives the rows of each partition in the order in which a consumer reads them."""
     verdict = Verdict()
     judged = _Judge(verdict, transactions, since, gaps)
     ordered = _ordered(rows, verdict)
@@ -101,7 +103,7 @@ def judge(
 
 
 def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
-    """The rows in the order of their positions, which must grow within each partition."""
+    """Returns the rows, sorted by position. Notes a fault where positions do not grow within a partition."""
     last: dict[tuple[str, int], str] = {}
     collected = []
     for row in rows:
@@ -140,7 +142,9 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The rows of the tables after the transactions so far, and copies of the rows at the positions to restore."""
+    """The rows of the tables after the transactions so far. It also keeps a copy of the rows at each position in
+    `copied`, because a later restore takes the database back there.
+    """
 
     def __init__(self, copied: Iterable[int]) -> None:
         self.rows: dict[str, dict[str, State]] = defaultdict(dict)
@@ -167,7 +171,7 @@ class _Truth:
 
 
 class _Fold:
-    """A consumer's states: the last state of each key. Unavailable values are taken from the previous state."""
+    """What a consumer knows: the last state of each key. If a message lacks a value, the previous value is kept."""
 
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
@@ -186,8 +190,8 @@ class _Fold:
             states[row.key] = {**unavailable, **row.current}
 
     def compare(self, name: str, table: Mapping[str, State]) -> None:
-        """Checks that the states are the rows of the table. If a column was added later, a state may lack it as long as
-        its value is null.
+        """Checks that the states are the rows of the table. A state may lack a column that was added later, as long as
+        the value of this column is null.
         """
         states, long = self._rows[name], () if entity_of(name).full else entity_of(name).long
         for key in states.keys() ^ table.keys():
@@ -199,7 +203,7 @@ class _Fold:
                     self._verdict.unknown += 1
                 elif states[key].get(column) != value:
                     values = (states[key].get(column), value)
-                    self._verdict.note("folded_wrong", f"{name} {key}: {column}, folded and in the table", values)
+                    self._verdict.note("folded_wrong", f"{name} {key}: {column} in the changelog and the table", values)
 
 
 class _Judge:
@@ -243,11 +247,13 @@ class _Judge:
             self._compare(transaction, changes)
 
     def _place(self, row: Row) -> int:
-        """The unique position in the server's log at which the row's commit record begins."""
+        """Where the commit record of the row begins in the server's log, as a unique number (see `BRANCH`)."""
         return bisect.bisect_right(self._restores, row.position) * BRANCH + row.commit
 
     def _check_alone(self, row: Row) -> None:
-        """Checks a row outside transactions. A row with the op `read` must have its key's state at this point."""
+        """Checks a row that belongs to no transaction. If its op is `read`, it must have the present state of its
+        key.
+        """
         self.fold.add(row)
         if row.op == "delete" and self._may_be_deleted(row):
             return
@@ -264,9 +270,9 @@ class _Judge:
             self._verdict.note("stale", f"the table had {str(state)[:300]} at this position", row)
 
     def _may_be_deleted(self, row: Row) -> bool:
-        """Whether the service may publish a delete of this key that is not in the server's log.
+        """Whether the service may publish this delete, although the server's log has no such change.
 
-        The table must lack the key, and the log may lack the change that deleted it.
+        The table must lack the key, and the change that deleted it must have been hidden from the service, or lost.
         """
         hidden = any(start < self._place(row) for start, _ in self._since[row.entity].hidden)
         after_gap = any(gap.position < row.position for gap in self._gaps)
@@ -280,7 +286,7 @@ class _Judge:
             self._verdict.note("wrong", f"belongs in partition {placed(entity, state)}", row)
 
     def _compare(self, transaction: Transaction, rows: Sequence[Row]) -> None:
-        """Compares the events of a transaction with its rows, key by key."""
+        """Compares the events of a transaction with the rows that the changelog has for it, key by key."""
         for row in rows:
             if row.committed != transaction.committed:
                 self._verdict.note("wrong", f"committed at {transaction.committed}", row)
@@ -295,7 +301,7 @@ class _Judge:
         self._streaming.update(entity for entity, _ in actual)
 
     def _expected_events(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
-        """The events that the changelog must have. If it may lack some, returns only those that match `rows`."""
+        """Returns the events that the changelog must have. If it may lack some, these are the ones that it has."""
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []
@@ -330,11 +336,11 @@ class _Judge:
 _Key = tuple[str, str]
 _Events = list[tuple[int, Event]]
 _Rows = list[tuple[int, Row]]
-"""Each event or row is paired with the number of earlier TRUNCATEs of its table in the same transaction."""
+"""The number before each event or row says how many TRUNCATEs of its table come before it in its transaction."""
 
 
 def _matching_events(events: _Events, rows: _Rows) -> _Events:
-    """Returns the events that match the rows, in the rows' order. One half of a move, or a TRUNCATE, may be hidden."""
+    """Returns the events that match the rows, in the order of the rows. Of a move, the rows may have only one half."""
     remaining = iter(events)
     shown: _Events = []
     for emptied, row in rows:
@@ -352,7 +358,7 @@ def _by_key(placed: Iterable[tuple[_Key, _T]]) -> dict[_Key, list[_T]]:
 
 
 def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iterator[tuple[_Key, tuple[int, Event]]]:
-    """The events that must have messages, by key. A TRUNCATE has one message for each partition."""
+    """Yields each message that a transaction must have: its entity and key, and the event."""
     emptied: Counter[str] = Counter()
     for event in transaction.events:
         if event.entity in entities and event.op != "alter":
@@ -362,7 +368,7 @@ def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iter
 
 
 def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Key, tuple[int, Row]]]:
-    """The rows, by key. All rows of one TRUNCATE have the same position."""
+    """Yields each row after its entity and key. Rows with the same position belong to the same TRUNCATE."""
     emptied: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         before = len(emptied[row.entity] - {row.position})
@@ -384,14 +390,14 @@ def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]
     (emptied, event), (emptied_before, row) = numbered_event, numbered_row
     entity = entity_of(row.entity)
     if emptied != emptied_before:
-        return f"it comes after {emptied_before} TRUNCATEs of its transaction instead of {emptied}"
+        return f"the row comes after {emptied_before} TRUNCATEs of its transaction, instead of after {emptied}"
     if row.op != event.op or row.stamp != event.stamp or row.other != event.other:
         return f"{(row.op, row.stamp, row.other)} instead of {(event.op, event.stamp, event.other)}"
     return _current(entity, event, row) or _original(entity, event, row)
 
 
 def _current(entity: Entity, event: Event, row: Row) -> str:
-    """Compares the current states. Without FULL, a long value that an update did not change may be unavailable."""
+    """Compares the current states. Without REPLICA IDENTITY FULL, the row may lack a long value that did not change."""
     if event.new is None:
         return "" if row.current is None and not row.unavailable else "the current state is not null"
     unavailable = set(row.unavailable)
@@ -404,7 +410,9 @@ def _current(entity: Entity, event: Event, row: Row) -> str:
 
 
 def _original(entity: Entity, event: Event, row: Row) -> str:
-    """Compares the originals: with FULL, the old row; with DEFAULT, only the key of a deleted or moved row."""
+    """Compares the originals. With REPLICA IDENTITY FULL, the original is the old row. With DEFAULT, it is the key of
+    the old row, and only deletes have it.
+    """
     expected = event.old
     if event.old is not None and not entity.full:
         expected = {name: event.old[name] for name in entity.key} if event.op == "delete" else None

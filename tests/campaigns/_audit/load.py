@@ -28,7 +28,7 @@ CONFLICTS = (
     psycopg.errors.UndefinedColumn,
     psycopg.errors.DatatypeMismatch,
 )
-"""Errors that occur when other writers write to the same rows or alter the table. The transaction is rolled back."""
+"""Errors that occur if another thread writes to the same rows, or alters the table. The transaction is rolled back."""
 
 _STATEMENTS = """
 INSERT INTO customer (id, name, balance, tags, ratio)
@@ -133,7 +133,9 @@ class Counts:
 
 
 class Load:
-    """Runs writers and a migrator, each in a thread, until `stop`. They survive lost connections and conflicts."""
+    """Runs threads until `stop`: several that write rows, and one that changes columns. The threads survive lost
+    connections and conflicts.
+    """
 
     def __init__(self, dsn: str, seed: int, small: Sequence[str] = ()) -> None:
         logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns if a rollback cannot reach the server
@@ -154,7 +156,7 @@ class Load:
             thread.start()
 
     def finish(self) -> None:
-        """Ends the threads, and commits transactions that stayed prepared because the server crashed."""
+        """Ends the threads. Then commits the transactions that are still prepared because the server crashed."""
         self.stop()
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             for (name,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall():
@@ -184,7 +186,7 @@ class Load:
 
 
 class _Writer:
-    """Writes transactions of random actions. Some are prepared, and committed or rolled back a little later."""
+    """Writes transactions of random actions. Prepares some of them, and commits or rolls them back a little later."""
 
     def __init__(self, seed: str, number: int, counts: Counts, stopping: threading.Event, small: Sequence[str]) -> None:
         self._rng, self._number, self._counts, self._stopping = random.Random(seed), number, counts, stopping
@@ -222,7 +224,9 @@ class _Writer:
             self._counts.committed += 1
 
     def _decide(self, connection: psycopg.Connection) -> None:
-        """Commits or rolls back this writer's prepared transaction, which may be from before a crash of the server."""
+        """Commits or rolls back the transaction that this writer has prepared, if there is one. The writer may have
+        prepared it before the server crashed.
+        """
         for name, *_ in connection.execute(
             "SELECT gid FROM pg_prepared_xacts WHERE gid = %s", [f"writer {self._number}"]
         ).fetchall():
@@ -231,7 +235,7 @@ class _Writer:
     def _step(self, cursor: Cursor) -> None:
         """Does one random action, sometimes after a stamp.
 
-        Sometimes the action is in a savepoint, which may be rolled back together with a stamp in it.
+        Some actions are in a savepoint, with or without a stamp of their own. Half of the savepoints are rolled back.
         """
         rng = self._rng
         if rng.random() < 0.3:
@@ -265,7 +269,7 @@ class _Writer:
         cursor.execute(rng.choice(ACTIONS), {**values, "long": self._long()})
 
     def _emit_stamp(self, cursor: Cursor) -> None:
-        """Writes a stamp, which the audit's rows repeat."""
+        """Writes a stamp, and lets the triggers note it in the audit."""
         self._stamps += 1
         stamp = f"w{self._number}-{self._stamps}"
         message = f'{{"apiVersion": "v2", "serviceName": "load", "identifier": "{stamp}"}}'
@@ -322,7 +326,7 @@ class _Writer:
 
 
 def added(connection: psycopg.Connection, table: str) -> list[tuple[str, str]]:
-    """The name and type of each column that the migrator added."""
+    """Returns the name and type of each column that the migrator has added to a table."""
     return connection.execute(
         "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute"
         " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attname LIKE 'x%%'",
@@ -331,7 +335,7 @@ def added(connection: psycopg.Connection, table: str) -> list[tuple[str, str]]:
 
 
 class _Migrator:
-    """Adds, drops and renames columns and changes their types, in transactions that also write rows."""
+    """Adds, drops and renames columns, and changes their types. The same transactions also write rows."""
 
     def __init__(self, seed: str, counts: Counts, stopping: threading.Event) -> None:
         self._rng, self._counts, self._stopping = random.Random(seed), counts, stopping
@@ -356,7 +360,10 @@ class _Migrator:
                 self._counts.altered += 1
 
     def _statement(self, connection: psycopg.Connection, table: str) -> str:
-        """A random migration. No column gets a name that a dropped column had: the log could not tell the two apart."""
+        """Returns a random change of a table's columns.
+
+        A new column never gets the name of a dropped one, because the log could not tell the two apart.
+        """
         columns, alter = added(connection, table), f"ALTER TABLE {table}"
         if len(columns) < 2 or (len(columns) < 5 and self._rng.random() < 0.4):
             type_name = self._rng.choice(("int", "int", "numeric", "text"))
@@ -374,7 +381,8 @@ class _Migrator:
 def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
     """Adds a label to the enum of `customer`, and renames or replaces an attribute of the composite in `place`.
 
-    `place` is locked meanwhile, so that the audit has the attribute names that were valid when a row was written.
+    `place` is locked meanwhile. Otherwise, the audit could record a row with other attribute names than those that were
+    valid when the row was written.
     """
     label, fresh = (f"a{rng.randrange(1 << 40)}" for _ in range(2))
     connection.execute(f"ALTER TYPE tier ADD VALUE '{label}'".encode())

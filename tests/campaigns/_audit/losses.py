@@ -1,4 +1,6 @@
-"""Makes faults that lose changes for good. After each fault, runs the command that the service's last error names."""
+"""Makes faults after which the service can never read some changes. The service stops after each of these faults. The
+campaign then runs the command that the error of the service names.
+"""
 
 import re
 import shutil
@@ -23,7 +25,7 @@ from tests.proxy import Proxy
 
 HIDDEN_S = (0.2, 3.0)
 REFUSED, SHOWN = 3, 1
-"""Exit codes: of a service that cannot continue, and of a command that only shows what it would do."""
+"""Exit codes: that of a service that cannot continue, and that of a command that only shows what it would do."""
 
 _WAY = re.compile(r"`changelog (run [^`]+)`")
 _END = re.compile(r"(?m)^Latest checkpoint location: +(\w+)/(\w+)$")
@@ -31,11 +33,11 @@ _END = re.compile(r"(?m)^Latest checkpoint location: +(\w+)/(\w+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapLimits:
-    """The widest gap that is allowed.
+    """The widest gap that a fault may leave in the changelog.
 
-    The changelog ended at `through`, where the gap begins, and its last row has the position `last`. After the fault,
-    the server's log ended at `end`, and the gap must end there or before. `emptied` and `restored` mean the same as in
-    a `Gap`.
+    Before the fault, the changelog ended at `through`, and its last row had the position `last`. The gap begins there.
+    It must end at `end` or before: the server's log ended there when the service was running again. `emptied` and
+    `restored` mean the same as in `rows.Gap`.
     """
 
     through: int
@@ -46,7 +48,7 @@ class GapLimits:
 
 
 class Losses(Site):
-    """A site whose slot, publication or database can be lost."""
+    """A service whose slot, publication or database can be lost."""
 
     def __init__(
         self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -81,7 +83,9 @@ class Losses(Site):
         self.go_over_gap()
 
     def _restore(self) -> None:
-        """Restores the database to an earlier point on the same timeline. Published changes are lost."""
+        """Restores the database to an earlier state on the same timeline. The database then lacks changes that the
+        service has already published.
+        """
         self.done["database restored"] += 1
         copy, at = self._copy_server()
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -93,7 +97,7 @@ class Losses(Site):
             self.end_service()
         self.link.stop()
         self.until_gone()
-        # The service has no session any more, so this history has every transaction that it may have published.
+        # The service has no session any more, so it cannot have published a transaction that this history lacks.
         restored = Restored(at=at, transactions=history(self.dsn))
         self.server.stop("immediate")
         shutil.rmtree(self.server.data_dir)
@@ -105,7 +109,7 @@ class Losses(Site):
         self.go_over_gap(restored=restored)
 
     def _copy_server(self) -> tuple[Path, int]:
-        """Copies the files of the stopped server, and returns the copy and the end of its log."""
+        """Stops the server, copies its files, and starts it again. Returns the copy, and where its log ends."""
         self.server.stop()
         output = self.server.run("pg_controldata", str(self.server.data_dir))
         assert "shut down\n" in output, f"the server did not shut down properly: {output}"
@@ -123,10 +127,10 @@ class Losses(Site):
         emptied: Collection[str] = (),
         restored: Restored | None = None,
     ) -> None:
-        """Waits until the service stops, and runs the command that the last line of its log names. That command may
-        crash first.
+        """Waits until the service stops, and runs the command that the last line of its log names. Sometimes makes this
+        command crash, and runs it again.
 
-        `before` is the changelog's last checkpoint. The caller gives it if the checkpoint can no longer be read.
+        `before` is the last checkpoint of the changelog. The caller gives it if the checkpoint can no longer be read.
         """
         code, last = self.service.ended(CATCH_UP_S), self.last_line()
         ways = _WAY.findall(last)
@@ -142,7 +146,7 @@ class Losses(Site):
         with self.without_migrations():
             self._run_over_gap(self._arguments_to_continue(ways[-1].split()), point, stored.epoch)
         emptied_entities: frozenset[str] | None = frozenset(emptied)
-        # After a crash at this point, the new slot begins after the changelog's end, as if rows were lost.
+        # After a crash at this point, the new slot begins after the end of the changelog, as if rows had been lost.
         if point == "gap:slot-made" and before is None:
             emptied_entities = None if restored is not None else frozenset(self.names)
         self.gap_limits.append(
@@ -156,9 +160,8 @@ class Losses(Site):
         )
 
     def _arguments_to_continue(self, arguments: Sequence[str]) -> Sequence[str]:
-        """Runs a command that only shows the gap, and returns the arguments of the next command.
-
-        The output names this next command, which continues after the gap.
+        """Runs a command that only shows the gap. Its output names the command that continues after the gap. Returns
+        the arguments of that second command.
         """
         self.until_gone()
         output = self.command(*arguments, code=SHOWN)
@@ -167,7 +170,7 @@ class Losses(Site):
         return way.split()
 
     def _run_over_gap(self, arguments: Sequence[str], point: str | None, epoch: int) -> None:
-        """Runs the service over the gap, after a crash at `point` if one is given."""
+        """Lets the service continue after the gap. If `point` is given, lets the service crash there first."""
         self.until_gone()
         if point is not None:
             self.service.start(point, *arguments)
@@ -180,8 +183,8 @@ class Losses(Site):
     def without_migrations(self) -> Iterator[None]:
         """Locks all tables, so that none is altered or truncated while PostgreSQL creates a slot.
 
-        When PostgreSQL begins to create a slot, it does not track commits yet. If a table were altered or truncated
-        then, PostgreSQL would decode it with the old columns, or would not find its file.
+        When PostgreSQL begins to create a slot, it does not track commits yet. If a table were altered or truncated in
+        this moment, PostgreSQL would decode its changes with the old columns, or would not find its file.
         """
         tables = sql.SQL(", ").join(map(table_of, self.names))
         # These locks do not delay the slot, because its creation waits only for transactions that write.

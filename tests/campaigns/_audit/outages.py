@@ -1,4 +1,4 @@
-"""Makes temporary faults: connections that hang or are lost, standbys that are away, and clocks that are wrong."""
+"""Makes faults that pass: connections hang or are lost, standbys are away, and clocks are wrong."""
 
 import contextlib
 import os
@@ -24,12 +24,10 @@ JUMPS_S = (-5 * 86_400, -10_800, -70, 0, 70, 10_800, 5 * 86_400)
 
 
 class Outages(Losses):
-    """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
+    """A service whose server, links and clocks can fail for a while. The service must recover by itself each time."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns temporary faults, which `Faults.faults` adds to its list. The fault that takes minutes is only in
-        some lists, at random.
-        """
+        """Returns the faults of this module. The one that takes minutes is in only some of the lists, at random."""
         return [
             *[self._fail_link] * 2,
             *[self._end_server] * 2,
@@ -42,7 +40,7 @@ class Outages(Losses):
         ]
 
     def links(self) -> dict[str, Proxy]:
-        """The links that can fail, by name."""
+        """The links (proxies between the service and what it connects to) that can fail, by name."""
         return {"link to the server": self.link}
 
     def _fail_link(self) -> None:
@@ -69,12 +67,12 @@ class Outages(Losses):
         self._pause_backend("backend stopped", self.rng.uniform(*PARTED_S))
 
     def _hang_backend(self) -> None:
-        """Stops a backend for longer than the service waits. The service must replace the connection."""
+        """Stops a backend for longer than the service waits for an answer. The service must open a new connection."""
         self._pause_backend("backend hung", self.rng.uniform(*HUNG_S))
         self.advance()
 
     def _hang_for_minutes(self) -> None:
-        """Lets all connections of a link hang for minutes, or only one connection, which the service must replace."""
+        """Lets one connection hang for minutes, or all connections of a link. The service must open new ones."""
         seconds = self.rng.uniform(*MINUTES_S)
         if self.rng.random() < 0.5:
             self._pause_backend("backend hung for minutes", seconds)
@@ -87,7 +85,9 @@ class Outages(Losses):
         self.advance()
 
     def _pause_backend(self, name: str, seconds: float) -> None:
-        """Stops the backend of one of the service's sessions for a while. The kernel still acknowledges packets."""
+        """Stops the server's process for one session of the service for a while. The kernel still acknowledges the
+        packets of this session.
+        """
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             pids = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'changelog'"
@@ -100,14 +100,18 @@ class Outages(Losses):
             self.let_run(seconds)
 
     def _hold_commits(self) -> None:
-        """Makes commits wait for a synchronous standby that does not run. They are in the log, but not yet visible."""
+        """Makes commits wait for a synchronous standby that does not run. Meanwhile, these transactions are in the log,
+        but not visible.
+        """
         self.done["commits held"] += 1
         self._set("synchronous_standby_names", STANDBY)
         self.let_run(self.rng.uniform(*HIDDEN_S))
         self._set("synchronous_standby_names", "")
 
     def _lack_standby(self) -> None:
-        """Lets the stream wait for a standby that is away. Then the standby comes back, or is no longer required."""
+        """Makes the replication stream wait for a standby that is away. Then starts the standby, or tells the server to
+        wait for it no longer.
+        """
         self.done["standby away"] += 1
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [STANDBY])
@@ -133,7 +137,7 @@ class Outages(Losses):
 
     @contextmanager
     def _standby(self) -> Iterator[None]:
-        """Runs `pg_receivewal` as the standby, because a standby only has to receive the log here."""
+        """Runs `pg_receivewal` as the standby. This suffices, because here a standby only has to receive the log."""
         received = self.folder / "received"
         received.mkdir(exist_ok=True)
         command = [str(self.server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous"]
@@ -153,10 +157,11 @@ class Outages(Losses):
             connection.execute("SELECT pg_reload_conf()")
 
     def _turn_clock(self) -> None:
-        """Sets the service's clock wrong while the service runs, or the database's clock while the database is down.
+        """Makes the service's clock wrong while the service runs, or the database's clock while the database is down.
 
-        The clock stays wrong afterwards. The database's clock is never set ahead of the machine's, because libfaketime
-        sometimes returns the machine's time in signal handlers: PostgreSQL's timers would wait for the difference.
+        The clock stays wrong afterwards. The database's clock is never ahead of the machine's clock. If it were,
+        PostgreSQL's timers could wait for the whole difference, because libfaketime sometimes returns the machine's
+        time in signal handlers.
         """
         name = self.rng.choice(self.clocks)
         jumps_s = [seconds for seconds in JUMPS_S if name == "service" or seconds <= 0]
@@ -172,7 +177,7 @@ class Outages(Losses):
 
 @contextmanager
 def _stopped_process(pid: int) -> Iterator[None]:
-    """Stops a process with SIGSTOP until the `with` block ends. The process may also end by itself."""
+    """Stops a process with SIGSTOP until the `with` block ends. Does nothing if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Reads the rows of a changelog from Parquet files, and makes rows from messages, without any code of the product."""
+"""Makes rows from the Parquet files of a changelog, or from its messages. It uses no code of the product."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ _COLUMNS = ["entity", "partition", "key", "op", "position", "transaction", "prov
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One message. If it is one half of a move, `other` is the key of the other half."""
+    """One row of a changelog. If it is one half of a move to another key or partition, `other` is the key of the other
+    half.
+    """
 
     entity: str
     partition: int
@@ -43,10 +45,11 @@ class Row:
 class Gap:
     """A gap: the changelog may lack transactions whose commit records end after `start` and at or before `end`.
 
-    `last` is the position of the last row before the gap, and `position` is that of the gap itself. If rows of the
-    changelog may be lost as well, consumers are told that the entities in `emptied` are empty. If `emptied` is None,
-    either all entities or none are emptied. If the database was `restored` in the gap, positions in the server's log
-    occur again after the gap.
+    `last` is the position of the last row before the gap, and `position` is that of the gap itself. If the changelog
+    may have lost rows, too, it has a truncate of each entity in `emptied`, so that consumers forget their rows. If
+    `emptied` is None, the judge does not know whether all entities have such a truncate, or none. `restored` says
+    whether the gap comes from a restore of the database. In this case, positions in the server's log occur again after
+    the gap.
     """
 
     last: str
@@ -59,7 +62,7 @@ class Gap:
 
 
 def of_files(path: Path) -> Iterator[Row]:
-    """The rows of a file log, in its order."""
+    """The rows of a file log (a changelog in Parquet files), in the order of the log."""
     for file in _files(path):
         for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS, columns=_COLUMNS):
             for row in batch.to_pylist():
@@ -69,7 +72,7 @@ def of_files(path: Path) -> Iterator[Row]:
 
 
 def gaps_of_files(path: Path) -> list[Gap]:
-    """The gaps that a file log reports, in its order."""
+    """The gaps that a file log reports, in the order of the log."""
     tables = (pq.read_table(file, columns=["current"], filters=[("entity", "==", "gaps")]) for file in _files(path))
     return [gap_of(parsed(text)) for table in tables for text in table.column("current").to_pylist()]
 
@@ -79,7 +82,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def gap_of(state: Mapping[str, Any]) -> Gap:
-    """The gap that a row of the entity `gaps` reports. If no checkpoint was left, `last` is empty and `start` is 0."""
+    """The gap that a row of the entity `gaps` reports. If the checkpoint was lost, `last` is empty and `start` is 0."""
     before, after = state["before"], state["after"]
     start = _place(before["through"]) if before["through"] else 0
     end, entities = _place(after["through"]), tuple(state["entities"])
@@ -92,7 +95,9 @@ def _place(lsn: str) -> int:
 
 
 def row_of(fields: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:
-    """Makes a row from its envelope and from fields outside the envelope (columns of a file, headers of a message)."""
+    """Makes a row from its envelope, and from the fields that are outside the envelope: in other columns of a file, or
+    in the headers of a message.
+    """
     provenance = envelope["provenance"]
     source = provenance["source"]
     assert (source["op"], source["position"], source["transaction"]) == (

@@ -1,4 +1,4 @@
-"""Runs the service on one database, and offers the steps that make up the faults, such as `let_run`."""
+"""Runs the service on one database. Its methods, such as `let_run`, are the steps of which the faults are made."""
 
 import json
 import random
@@ -61,7 +61,7 @@ listen = "127.0.0.1:0"
 
 
 class Sink(Protocol):
-    """The sink of the changelog: how it is configured and read."""
+    """The sink of the changelog: how to configure it, and how to read what it has stored."""
 
     @property
     def section(self) -> str:
@@ -84,8 +84,8 @@ class Sink(Protocol):
 class Site:
     """A service, its link to the server, and the tables that it publishes.
 
-    `names` has the entities of these tables, also those in `small`. `clocks` has the names of the clocks that faults
-    may set wrong.
+    `names` has the entities of these tables. `small` names further small tables to publish; `names` has them, too.
+    `clocks` has the names of the clocks that faults may set wrong.
     """
 
     def __init__(
@@ -113,16 +113,18 @@ class Site:
             self.service.environment.update(faked)
 
     def close(self) -> None:
-        """Stops the service, and keeps the server's log."""
+        """Stops the service, and copies the server's log to `folder`."""
         self.service.kill()
-        shutil.copy(self.server.log, self.folder / "server.log")  # it stays with the other files of a failed block
+        shutil.copy(self.server.log, self.folder / "server.log")  # a failed campaign may keep `folder`
 
     def let_run(self, seconds: float) -> None:
         """Lets the service run for this time. It must not end by itself."""
-        assert not self.service.wait(seconds), f"the service ended, but nobody killed it: {self.service.said()[-2000:]}"
+        assert not self.service.wait(seconds), f"the service ended by itself: {self.service.said()[-2000:]}"
 
     def advance(self, service: Service | None = None) -> None:
-        """Waits until the service, or another instance of it, has stored more than it had at the time of the call."""
+        """Waits until the changelog has a newer checkpoint than at the time of the call. `service` is the process that
+        stores it, if it is another one than `self.service`.
+        """
         before = self.sink.stored()
         (service or self.service).until_stored(self.sink.stored, lambda stored: stored != before, CATCH_UP_S)
 
@@ -153,7 +155,7 @@ class Site:
         self.service.start()
 
     def publish(self, edit: str, name: str) -> None:
-        """Edits one table in the publication, by ALTER PUBLICATION."""
+        """Runs ALTER PUBLICATION with the clause `edit`, for one table."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             names = {"table": table_of(name), "key": sql.Identifier(entity_of(name).key[0])}
             statement = sql.SQL(f"ALTER PUBLICATION {{publication}} {edit}")
@@ -179,8 +181,8 @@ class Site:
         return int(row[0])
 
     def here(self) -> int:
-        """The end of the server's log as a unique number. After a restore, the server uses positions of its log again,
-        so `log_end` may return the same number twice.
+        """Where the server's log ends, as a unique number (see `BRANCH`). `log_end` may return the same number twice,
+        because a server uses positions of its log again after a restore.
         """
         return place(self.log_end(), [restored.at for restored in self.restored])
 
@@ -192,7 +194,7 @@ class Site:
         return process.stdout
 
     def turn(self, name: str, seconds: int) -> None:
-        """Makes a clock wrong by this number of seconds. The database uses its new time after its next start."""
+        """Makes a clock wrong by this number of seconds. The database uses the new time only after its next start."""
         if name == "service":
             self._clock.write_text(f"{seconds:+d}", "utf-8")
         else:
@@ -203,8 +205,8 @@ class Site:
 
 
 def _hostile_database(server: PostgresServer) -> str:
-    """Returns the connection string of a new role in a new database. The names of both contain code, which runs if a
-    program uses the names without quotes.
+    """Creates a role and a database for it. Returns the connection string. The names of both contain code that would
+    run if a program used the names without quotes.
     """
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         role, database = sql.Identifier(HOSTILE_ROLE), sql.Identifier(HOSTILE_DATABASE)

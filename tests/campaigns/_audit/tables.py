@@ -1,4 +1,6 @@
-"""Creates the tables of the audit campaigns and the triggers that record each change, and configures the entities."""
+"""Creates the tables of the audit campaigns, and the triggers that record each change. Also writes the configuration of
+the entities.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +18,11 @@ SLOT = "audit"
 class Entity:
     """The key, the partitions and the replica identity of an entity.
 
-    `full` means REPLICA IDENTITY FULL instead of DEFAULT. `long` names the columns that are stored outside their row,
-    and `composites` those whose type is altered. A table is published from the start, unless it is added `later`. A
-    table with `wide` rows is added only if the sink accepts such rows. `table` is the schema and name of the table, if
-    it is not public or not named like the entity.
+    `table` is the schema and the name of the table, if they are not `public` and the name of the entity. `full` means
+    REPLICA IDENTITY FULL instead of DEFAULT. `long` names the columns that PostgreSQL stores outside their row, and
+    `composites` those whose type the faults alter. A table is published from the start, unless `later` or `wide` is
+    set. With `later`, a fault adds the table while the service runs. A table with `wide` rows is added only if the sink
+    accepts such rows.
     """
 
     key: tuple[str, ...]
@@ -35,15 +38,15 @@ class Entity:
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        """The columns that choose the partition."""
+        """The columns whose values decide to which partition of the changelog a row belongs."""
         return self.partition_by or self.key
 
 
 HOSTILE = "hostile"
 HOSTILE_TABLE = ('sch"ema.\n--', 'ta"ble \u202e.\n;DROP TABLE "seat";--')
 HOSTILE_COLUMNS = ('k"ey\n', "select", "a.b %s {} \u00fc\x1b]0;", "'; DROP TABLE seat; --", 'current"')
-"""The names in HOSTILE_TABLE and HOSTILE_COLUMNS contain code. It runs if a program prints the names, or puts them into
-a statement, without quotes.
+"""The names in HOSTILE_TABLE and HOSTILE_COLUMNS contain code. This code would run if a program printed the names
+without escapes, or put them into a statement without quotes.
 """
 
 ENTITIES: Mapping[str, Entity] = {
@@ -64,7 +67,7 @@ CROWDED = Entity(key=("id",))
 """The entity of each of the many small tables that a site may have."""
 
 MIGRATED = ("ledger", "document")
-"""The tables whose columns change while they are written to."""
+"""The tables to which columns are added, and whose columns are altered, while other threads write rows to them."""
 
 _AUDIT = f"""
 CREATE SCHEMA audit;
@@ -172,9 +175,10 @@ def table_of(name: str) -> sql.Identifier:
 
 
 def prepare(dsn: str, rows: int, small: Sequence[str] = ()) -> None:
-    """Creates the tables with their triggers, the slot that sees every commit, and then the rows.
+    """Creates the tables with their triggers, then the slot of `test_decoding`, and then the rows. So the slot has the
+    commit of every row.
 
-    Each table gets `rows` rows. The tables in `small` get two rows.
+    Each table gets `rows` rows, except for those in `small`, which get two.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         database = sql.Identifier(connection.info.dbname)
@@ -206,7 +210,7 @@ def _hostile_table() -> sql.Composed:
 
 
 def _record(connection: psycopg.Connection, names: Iterable[str]) -> None:
-    """Creates the triggers of the tables, and sets their replica identities."""
+    """Creates the triggers that record changes of these tables. Also sets how the tables store and log their values."""
     for name in names:
         entity, table = entity_of(name), table_of(name)
         apart = () if entity.wide else entity.long  # wide values are stored outside their row in any case
@@ -222,7 +226,9 @@ def _record(connection: psycopg.Connection, names: Iterable[str]) -> None:
 
 
 def restate(table: str) -> str:
-    """Returns a statement that records every row of a table, for a transaction that has changed the table's columns."""
+    """Returns a statement that records every row of a table as an `ALTER`. A transaction that alters the columns of the
+    table runs this statement.
+    """
     return (
         "INSERT INTO audit.change (op, entity, types, new)"
         f" SELECT 'ALTER', '{table}', audit.types('{table}'::regclass), to_jsonb(t) FROM {table} AS t"

@@ -1,4 +1,4 @@
-"""Reads the rows of a changelog from a broker, with a plain consumer of committed messages."""
+"""Reads the rows of a changelog from a broker, with an ordinary consumer that sees only committed messages."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 def of_topics(servers: str, prefix: str, entities: Sequence[str]) -> Iterator[Row]:
-    """The rows of all partitions. The rows of a partition come in the order of its offsets."""
+    """The rows of all partitions. Those of the same partition come in the order of their offsets."""
     topics = {f"{prefix}.{name}": name for name in entities}
     due: dict[Part, bytes] = {}
     parts = [(topic, number) for topic, name in topics.items() for number in range(entity_of(name).partitions)]
@@ -56,9 +56,9 @@ def gaps_of_topics(servers: str, prefix: str) -> list[Gap]:
 
 
 def messages(servers: str, parts: Sequence[Part], isolation: str = "read_committed") -> Iterator[tuple[Part, Message]]:
-    """The messages that these partitions have now. The messages of a partition come in the order of its offsets.
+    """The messages that these partitions have now. Those of the same partition come in the order of their offsets.
 
-    Raises AssertionError if a transaction is still open in one of them.
+    Raises AssertionError if a transaction is still open in one of the partitions.
     """
     consumer = Consumer({**_SETTINGS, "bootstrap.servers": servers, "isolation.level": isolation})
     unfinished = set(parts)

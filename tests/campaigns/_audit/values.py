@@ -1,9 +1,9 @@
 """Converts recorded values to the JSON that the changelog must have for them.
 
 The campaigns' triggers record rows with `to_jsonb`, which writes some types in another form than the changelog. The
-conversion was written from docs/reference/types.md alone. A number is kept as its text (`Number`), so that nothing is
-rounded. A very long text is replaced by its beginning and its SHA-256, in recorded rows as well as in those of the
-changelog. Otherwise, the rows would not fit into memory.
+code that converts them was written from docs/reference/types.md alone. A number is kept as its text (`Number`), so that
+it is never rounded. A very long text is replaced by its beginning and its SHA-256, because the rows would not fit into
+memory otherwise. This is done with recorded rows as well as with rows of the changelog.
 """
 
 import base64
@@ -27,7 +27,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(\+00:00)?")
 
 
 class Number(str):
-    """A number of JSON. It equals only other `Number`s of the same value."""
+    """A number in JSON. It equals other `Number`s that have the same value, and nothing else."""
 
     __slots__ = ()
 
@@ -61,15 +61,14 @@ def _short(text: str) -> str:
 
 
 def documented(row: State, types: Mapping[str, str]) -> State:
-    """Converts a row from the form of `to_jsonb` to the form of docs/reference/types.md."""
+    """Converts a row from what `to_jsonb` returns to what docs/reference/types.md says."""
     return {name: _value(value, types[name]) for name, value in row.items()}
 
 
 def printed(composite: str) -> list[str]:
-    """Parses the text that the database prints for a composite, such as `(7,"a b",)`.
+    """Parses the text that the database prints for a composite, such as `(7,"a b",)`. Returns its values as texts.
 
-    Returns its values as text, sorted, because `to_jsonb` does not keep the order of the attributes. Both null and ''
-    become an empty string.
+    The values are sorted, because `to_jsonb` does not keep the order of the attributes. Null becomes an empty string.
     """
     parts = _PRINTED.findall(composite[1:-1])
     return sorted(re.sub(r'""|\\\\', lambda pair: pair[0][0], quoted) or bare for quoted, bare in parts)
@@ -131,9 +130,9 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def key_text(row: State, columns: Sequence[str]) -> str:
-    """The key of a row as text. Its columns hold integers or strings.
+    """The key of a row as the changelog writes it. `columns` are the columns of the key; they hold integers or strings.
 
-    For a key of one column, this is the value as text. For several columns, it is a compact JSON array of such values.
+    If there is one column, the key is its value as text. Otherwise, it is a compact JSON array of such texts.
     """
     texts = [str(row[column]) for column in columns]
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))

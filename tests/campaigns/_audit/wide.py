@@ -1,4 +1,4 @@
-"""Writes a few wide rows, and keeps changing them. One of them is larger than what the service reads at once."""
+"""Writes a few wide rows, and keeps changing them. One of these rows is larger than what the service reads at once."""
 
 import random
 import threading
@@ -10,7 +10,7 @@ from tests.campaigns._audit.load import CONFLICTS
 TABLE = "wide"
 MIB = 1 << 20
 SIZES = {1: 10 * MIB, 2: 10 * MIB, 3: 10 * MIB, 4: 10 * MIB, 5: 10 * MIB, 6: 40 * MIB}
-"""The size of each row in bytes, by key. The rows compress well, so all of them are in one page."""
+"""The size of each row in bytes, by key. PostgreSQL compresses these rows so well that one page holds all of them."""
 PAUSE_S = 0.2
 
 _BODY = "repeat(md5(%(text)s::text), %(size)s / 32)"
@@ -20,13 +20,13 @@ _CHANGES = (
     [f"UPDATE wide SET body = {_BODY} WHERE id = %(key)s"],
     ["DELETE FROM wide WHERE id = %(key)s", _INSERT],
 )
-"""The statements that change a row. Most of them do not write the long value to the log. If all did, the service would
-have no time for other rows.
+"""The lists of statements from which each change is drawn. Most of them do not write the long value to the log. If all
+did, the service would have no time for other rows.
 """
 
 
 class WideRows:
-    """Fills the table, and changes its rows until the `with` block ends. It tries again while the server is away."""
+    """Fills the table, and changes its rows until the `with` block ends. While the server is away, it tries again."""
 
     def __init__(self, dsn: str, seed: int) -> None:
         self._dsn, self._rng = dsn, random.Random(seed)

@@ -1,1 +1,3 @@
-"""Holds the parts of the campaign `debezium_judge`, which `debezium_kills` and `debezium_connect` also run."""
+"""Holds the parts of the campaign `debezium_judge`. The campaigns `debezium_kills` and `debezium_connect` use the same
+parts.
+"""

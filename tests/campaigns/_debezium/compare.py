@@ -1,4 +1,4 @@
-"""Compares what two services published from one database: each row, its place in the order, and its transaction."""
+"""Compares what two services published from one database: the rows, their order, and their transactions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ _COLUMNS = ("entity", "key", "op", "position", "transaction", "provenance", "cur
 _states = msgspec.json.Decoder(dict[str, Raw])
 SHOWN = 12
 STATEMENT_MAX = timedelta(minutes=5)
-"""The longest time between a statement and its commit."""
+"""The longest time that may pass between a statement and the commit of its transaction."""
 ABSENT = ("unavailable", "unavailableOriginal", "jsonNull", "jsonNullOriginal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A published row. `commit` is the part of its position that is the same in its whole transaction."""
+    """A published row. `commit` is the part of its position that all rows of a transaction have in common."""
 
     entity: str
     key: str
@@ -66,7 +66,9 @@ def _state(text: str | None) -> Mapping[str, bytes] | None:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a comparison. `listed` counts known differences (`_debezium.listed`), `faults` all others."""
+    """The result of a comparison. `listed` counts differences that are known and have a rule in `listed.py`; `faults`
+    counts all others.
+    """
 
     changes: int = 0
     reads: int = 0
@@ -83,14 +85,16 @@ class Verdict:
             self.examples.append(f"{kind}: {str(example)[:600]}")
 
     def check(self) -> None:
-        """Raises AssertionError if there is a fault."""
+        """Raises AssertionError if any fault was counted."""
         assert not self.faults, "\n".join([str(dict(self.faults)), *self.examples])
 
 
 class Comparison:
-    """Compares the rows of our own source with those from Debezium. `described` has the types of columns; faults are
-    grouped by them. With `is_later`, our time of a change may be later than Debezium's. With `in_parts`, Debezium's
-    events came through one topic for each table, so that only the rows of one table are in order.
+    """Compares the rows that our own source published with those that came from Debezium.
+
+    `described` has the type of each column by entity and column; faults are counted by type. With `is_later`, the time
+    that our source publishes for a change may be later than Debezium's. With `in_parts`, each table's events came
+    through a topic of their own, so only the rows of the same table are in order.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class Comparison:
         self._updated: set[str] = set()
 
     def compare(self, ours: Sequence[Row], theirs: Sequence[Row]) -> Verdict:
-        """Compares all rows. Rows that were read from tables may come in any order."""
+        """Compares all rows. The order matters only for changes, not for rows that were read from tables."""
         self._reads(*([row for row in side if row.op == "read"] for side in (ours, theirs)))
         changes = [[row for row in side if row.op != "read"] for side in (ours, theirs)]
         if self._in_parts:
@@ -121,7 +125,7 @@ class Comparison:
         by_key, others = ({(row.entity, row.key): row for row in side} for side in (ours, theirs))
         for name in by_key.keys() | others.keys():
             if name not in by_key or name not in others:
-                self.verdict.fault("only one reader has a row with the op read", (name, name in by_key))
+                self.verdict.fault("only one service has a row with the op read", (name, name in by_key))
                 continue
             self.verdict.reads += 1
             self._row(by_key[name], others[name])
@@ -147,13 +151,13 @@ class Comparison:
             self.verdict.listed["a further part of a transaction"] += further
         if len(ours) != len(theirs):
             more = (ours if len(ours) > len(theirs) else theirs)[min(len(ours), len(theirs))]
-            self.verdict.fault("one reader has more changes", (len(ours), len(theirs), more))
+            self.verdict.fault("one service has more changes", (len(ours), len(theirs), more))
 
     def _is_unsure(self, own: Row, other: Row) -> bool:
-        """Returns whether Debezium's delete has only the key because the table had no update before.
+        """Returns whether the delete from Debezium has only the key because its table has had no update yet.
 
-        PostgreSQL's events do not say whether old rows are complete. The service learns that from the first update of
-        the table, so it publishes only the key of rows that were deleted before.
+        Debezium's events from PostgreSQL do not say whether old rows are complete. The service learns this from the
+        first update of a table. Until then, it publishes only the key of a deleted row.
         """
         if other.op == "update":
             self._updated.add(other.entity)
@@ -179,9 +183,9 @@ class Comparison:
             self._state(own, side, getattr(own, side), getattr(other, side))
 
     def _time(self, own: Row, other: Row) -> None:
-        """Compares the times of a change. MySQL's log has two of them.
+        """Compares the times that were published for a change.
 
-        Debezium publishes the time of the statement, and we publish the time of the commit.
+        MySQL's log has two times. Debezium publishes the time of the statement, and we publish the time of the commit.
         """
         ours, theirs = (datetime.fromisoformat(row.committed_at) for row in (own, other))
         if self._is_later and timedelta(0) < ours - theirs < STATEMENT_MAX:
@@ -192,7 +196,10 @@ class Comparison:
     def _state(self, row: Row, side: str, ours: Mapping[str, bytes] | None, theirs: Mapping[str, bytes] | None) -> None:
         if ours is None or theirs is None:
             if ours is not theirs:
-                self.verdict.fault(f"only one has {side} of {row.op}", (row.entity, row.key, ours, theirs))
+                self.verdict.fault(
+                    f"only one service has the {side} of a row with the op {row.op}",
+                    (row.entity, row.key, ours, theirs),
+                )
             return
         if [*ours] != [*theirs]:
             self.verdict.fault(f"different columns in {side} of {row.op}", (row.entity, row.key, [*ours], [*theirs]))

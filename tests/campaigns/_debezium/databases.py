@@ -1,4 +1,6 @@
-"""Describes PostgreSQL, MySQL and MariaDB: how to write to each, and how our own source and Debezium read it."""
+"""Describes PostgreSQL, MySQL and MariaDB: how to write to each of them, and how to configure our own source and
+Debezium to read from it.
+"""
 
 import contextlib
 import json
@@ -21,7 +23,7 @@ from tests.servers import SETTINGS, fresh_database
 from tests.servers.mysql import fresh_mysql_database, mysql_server, version_of
 
 DONE = "done"
-"""A row that is inserted into this table is the last change of a round."""
+"""The name of the table into which each round inserts a row as its last change."""
 
 HEAD = """
 name = "{name}"
@@ -54,8 +56,9 @@ HISTORY = {"schema.history.internal": "io.debezium.storage.file.history.FileSche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A new database. `executes` has a function for each session, which executes SQL. `source` is the configuration of
-    our own source. `connector` and `properties` are for Debezium.
+    """A new database, and how to reach it. `home` is the schema of its tables in PostgreSQL; elsewhere, it is the
+    database itself. Each function in `executes` executes SQL in a session of its own. `source` configures our own
+    source; `connector` and `properties` configure Debezium.
     """
 
     name: str
@@ -66,25 +69,27 @@ class Opened:
     properties: Mapping[str, str]
 
     def own(self, path: Path, keys: Mapping[str, Sequence[str]]) -> str:
-        """Returns the configuration of the service with our own source. `keys` has the key of each table."""
+        """Returns the configuration of the service with our own source. `keys` has the key columns of each table."""
         source = "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.source.items())
         return self._config(source, path, keys)
 
     def debezium(self, path: Path, keys: Mapping[str, Sequence[str]], jars: Path) -> str:
-        """Returns the configuration of the service that runs Debezium, from the jars in a folder."""
+        """Returns the configuration of the service that itself runs Debezium, from the jars in the folder `jars`."""
         properties = {**self.properties, "skipped.operations": "none", "poll.interval.ms": "20"}
         source = f'kind = "debezium"\nconnector = "{self.connector}"\njars = "{jars}"\nheap_mib = {HEAP_MIB}\n'
         listed = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
         return self._config(f"{source}[source.properties]\n{listed}", path, keys)
 
     def topics(self, path: Path, keys: Mapping[str, Sequence[str]], bootstrap_servers: str) -> str:
-        """Returns the configuration of the service that reads the topics of Debezium in Kafka Connect."""
+        """Returns the configuration of the service that reads topics, to which Debezium in Kafka Connect writes."""
         topics = f'bootstrap_servers = "{bootstrap_servers}"\ninclude = ["{self.name}.*"]\n'
         source = f'kind = "debezium"\nconnector = "{self.connector}"\n[source.topics]\n{topics}'
         return self._config(source, path, keys)
 
     def in_connect(self, tables: Iterable[str], folder: Path) -> Mapping[str, str]:
-        """Returns the connector's properties for Kafka Connect. The schema history is stored in `folder`."""
+        """Returns the properties with which Debezium's connector runs in Kafka Connect. It stores its schema history in
+        `folder`.
+        """
         return {
             **self.properties,
             "connector.class": CLASSES[self.connector],
@@ -106,7 +111,9 @@ class Opened:
 
 
 class Database(Protocol):
-    """One of the three servers. `key_kinds` has types of key columns; for `begin` and `scans`, see `Dialect`."""
+    """One of the three servers. `key_kinds` lists the types that key columns can have. `begin` and `scans` are
+    explained in `workload.Dialect`.
+    """
 
     begin: str
     scans: bool
@@ -118,7 +125,7 @@ class Database(Protocol):
 
     @property
     def jars(self) -> str:
-        """The name of Debezium's connector."""
+        """The name by which tests find the jars of Debezium's connector for this server."""
 
     def kinds(self) -> Sequence[Kind]:
         """Returns the types that columns can have."""
@@ -127,7 +134,7 @@ class Database(Protocol):
         """Creates a new database, which lasts as long as the block."""
 
     def last(self, tables: Sequence[str]) -> Iterator[str]:
-        """Yields the SQL that Debezium needs after the tables exist."""
+        """Yields the SQL that must run for Debezium once these tables exist."""
 
     def cut(self) -> None:
         """Ends the sessions that read the server's log."""
@@ -136,11 +143,11 @@ class Database(Protocol):
         """Yields the SQL that creates a table."""
 
     def alteration(self, random: Random, table: Table) -> Alteration:
-        """Returns a random change of the table's definition."""
+        """Returns a random change of a table's columns."""
 
 
 class Postgres:
-    """PostgreSQL."""
+    """A server of PostgreSQL."""
 
     name, begin, scans, jars = "postgres", "BEGIN", False, "postgres"
     key_kinds = postgres_types.KEYS
@@ -210,7 +217,7 @@ def _postgres(session: psycopg.Connection) -> Execute:
 
 
 class Mysql:
-    """MySQL or MariaDB."""
+    """A server of MySQL or MariaDB."""
 
     begin, scans = "BEGIN", True
     key_kinds = mysql_types.KEYS
@@ -304,7 +311,7 @@ MYSQL_WIDER = {
     "VARBINARY(5)": "VARBINARY(300)",
     "TEXT CHARACTER SET utf8mb4": "LONGTEXT CHARACTER SET utf8mb4",
 }
-"""For some types, a type that holds all their values."""
+"""For some types, another type that can hold all of their values."""
 
 
 def _create(table: Table, more: str) -> str:
@@ -349,7 +356,7 @@ def random_tables(random: Random, database: Database, columns: int) -> list[Tabl
     tables = []
     for number in range(3):
         chosen = [kinds[place % len(kinds)] for place in range(number * columns, (number + 1) * columns)]
-        # The key of the first table is always an integer, the first of the types.
+        # The key of the first table always has the first type, an integer.
         keys = database.key_kinds[:1] if number == 0 else random.sample(database.key_kinds, random.randrange(1, 3))
         tables.append(
             Table(

@@ -1,4 +1,6 @@
-"""Disturbs the service that runs Debezium: kills Java or the service, or ends its connections to the database."""
+"""Disturbs the service that runs Debezium. Kills the service or its Java process, or ends Debezium's sessions in the
+database.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -9,18 +11,20 @@ from tests.campaigns._service import FAIL_POINTS, Service
 from tests.integration.debezium.site import java_of, kill
 
 PAUSE_S_MAX = 8.0
-"""The longest wait before a fault. Java starts in less time, so faults come before, while and after Debezium reads."""
+"""The longest time before a fault. Java needs less time to start, so faults come before Debezium reads, while it reads,
+and after it has read.
+"""
 
 
 class Faults:
-    """Makes the service fail. `cut` ends the sessions that read the database's log. `counts` says what was done."""
+    """Makes the service fail. `cut` ends the sessions that read the database's log. `counts` has the faults by kind."""
 
     def __init__(self, random: Random, service: Service, cut: Callable[[], None]) -> None:
         self._random, self._service, self._cut = random, service, cut
         self.counts = Counter[str]()
 
     def make(self) -> None:
-        """Makes one fault, after a while. If the service ended, starts it again; else it must recover by itself."""
+        """Makes one fault, after a while. If the service ends meanwhile, starts it again and makes no other fault."""
         crashed = self._service.wait(self._random.random() * PAUSE_S_MAX)
         if crashed:
             self.counts["crash"] += 1
@@ -46,6 +50,6 @@ class Faults:
         self.counts[choice] += 1
 
     def end(self) -> None:
-        """Lets the service run without faults from now on."""
+        """Starts the service again, without a fail point at which it would crash."""
         self._service.kill()
         self._service.start()

@@ -1,7 +1,7 @@
-"""Has a rule for each known difference between the values that our own source publishes and those of Debezium.
+"""Has a rule for each known difference between the values that our own source publishes and those from Debezium.
 
-A rule is a function of our value and Debezium's value, both as `parsed` returns them. It returns whether the two differ
-in exactly the way that the rule's docstring describes. `docs/reference/debezium-events.md` says why they differ.
+A rule is a function. It gets our value and Debezium's value, both as `parsed` returns them, and returns whether they
+differ in exactly the way that its docstring describes. `docs/reference/debezium-events.md` says why they differ.
 """
 
 import json
@@ -17,11 +17,11 @@ _INTEGER = re.compile(r"-?\d+")
 
 Rule = Callable[[Any, Any], bool]
 Rules = Mapping[str, Rule]
-"""Rules by the name of the difference."""
+"""The rules for the values of one column, by the name of the difference."""
 
 
 class Number(str):
-    """A number of JSON. It equals only other numbers of the same value; -0 is not 0."""
+    """A number in JSON. It equals other `Number`s that have the same value, and nothing else; -0 does not equal 0."""
 
     __slots__ = ()
 
@@ -40,7 +40,9 @@ class Number(str):
 
 
 def parsed(text: bytes | str) -> Any:
-    """Parses JSON. Numbers keep their digits, and objects the order of their members, also of repeated ones."""
+    """Parses JSON. Keeps all digits of numbers. Keeps all members of objects in their order, even if two members have
+    the same name.
+    """
     return json.loads(text, parse_int=Number, parse_float=Number, object_pairs_hook=_Members)
 
 
@@ -65,12 +67,12 @@ def one_bit(ours: Any, theirs: Any) -> bool:
 
 
 def leading_zeros(ours: Any, theirs: Any) -> bool:
-    """Debezium's bit strings have no length, so they lose the zeros at the beginning."""
+    """Debezium does not know the length of a bit string, so it drops the zeros at the beginning."""
     return bool((ours.lstrip("0") or "0") == theirs)
 
 
 def padded_to(length: int) -> Rule:
-    """Returns the rule for `bit varying`: Debezium pads each value to the most bits that the column holds."""
+    """Returns the rule for `bit varying(length)`. Debezium adds zeros at the beginning, up to this length."""
     return lambda ours, theirs: bool(ours.zfill(length) == theirs)
 
 
@@ -80,7 +82,9 @@ def without_scale(ours: Any, theirs: Any) -> bool:
 
 
 def in_the_gap(ours: Any, theirs: Any) -> bool:
-    """In 1582, the Gregorian calendar skipped ten days. Debezium reads these dates as dates of the Julian calendar."""
+    """When the Gregorian calendar began in 1582, ten dates were skipped. Debezium takes these as dates of the older
+    Julian calendar, and converts them.
+    """
     if isinstance(ours, list):
         pairs = zip(ours, theirs, strict=True)
         return len(ours) == len(theirs) and all(own == other or in_the_gap(own, other) for own, other in pairs)
@@ -90,12 +94,12 @@ def in_the_gap(ours: Any, theirs: Any) -> bool:
 
 
 def same_members(ours: Any, theirs: Any) -> bool:
-    """A map has no order. Debezium's order is that of a hash table."""
+    """The members of an hstore have no order. Debezium publishes them in the order of a hash table."""
     return members(ours) == members(theirs)
 
 
 def in_utc(ours: Any, theirs: Any) -> bool:
-    """We publish a time with its zone, as the server prints it; Debezium converts the time to UTC."""
+    """We publish a time with time zone as the server prints it. Debezium converts the time to UTC."""
     match = re.fullmatch(r"(\d\d):(\d\d):(\d\d)(\.\d+)?([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?", ours)
     if match is None:
         return False
@@ -118,7 +122,7 @@ def range_text(ours: Any, theirs: Any) -> bool:
 
 
 def _bound(side: str | None) -> str:
-    """Returns a bound as the server prints it, from its JSON."""
+    """Converts a bound from the JSON that we publish to the text that the server prints."""
     if side is None:
         return ""
     match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.(\d{6})(Z?)", side)
@@ -130,7 +134,7 @@ def _bound(side: str | None) -> str:
 
 
 def fraction_digits(ours: Any, theirs: Any) -> bool:
-    """We publish as many digits of a time's fraction as its column has. Debezium leaves out the zeros at the end."""
+    """We publish a time with as many decimals as its column has. Debezium leaves out the zeros at the end."""
     return "." in ours and bool(ours.rstrip("0").rstrip(".") == theirs)
 
 
@@ -154,7 +158,7 @@ def year_0(ours: Any, theirs: Any) -> bool:
 
 
 def year_1(ours: Any, theirs: Any) -> bool:
-    """For dates in the year 0 that Debezium reads from a table, it publishes the same date in the year 1."""
+    """If Debezium reads a date in the year 0 from a table, it publishes the same date in the year 1."""
     match = re.fullmatch(r"0000-(\d\d-\d\d)(?: (\d\d:\d\d:\d\d)(?:\.(\d+))?)?", ours)
     if match is None:
         return False
@@ -163,12 +167,14 @@ def year_1(ours: Any, theirs: Any) -> bool:
 
 
 def escaped(ours: Any, theirs: Any) -> bool:
-    """Debezium keeps the backslashes in the labels of a table's definition, and adds some before commas."""
+    """Debezium publishes the labels of an ENUM or SET as they are escaped in the definition of the table: with a
+    backslash before each backslash and each comma.
+    """
     return bool(re.sub(r"[\\,]", r"\\\g<0>", ours) == theirs)
 
 
 def as_double(ours: Any, theirs: Any) -> bool:
-    """Debezium publishes a float whose definition has a precision as a double."""
+    """If the definition of a float has a precision, such as FLOAT(7,2), Debezium publishes the float as a double."""
     return bool(float(np.float32(str(ours))) == float(theirs))
 
 
@@ -179,26 +185,27 @@ def shifted_uuid(ours: Any, theirs: Any) -> bool:
 
 
 def six_digits(ours: Any, theirs: Any) -> bool:
-    """The protocol that Debezium uses to read tables prints floats with six digits."""
+    """Debezium reads tables by a protocol in which the server prints floats with six digits."""
     exact = np.float32(str(ours))
     return bool(np.float32(f"{float(exact):.6g}") == np.float32(str(theirs)))
 
 
 def two_decimals(ours: Any, theirs: Any) -> bool:
-    """The protocol that Debezium uses to read tables prints a `DOUBLE(10,2)` with two decimals."""
+    """Debezium reads tables by a protocol in which the server prints a `DOUBLE(10,2)` with two decimals."""
     return float(f"{float(str(ours)):.2f}") == float(str(theirs))
 
 
 def as_text(ours: Any, theirs: Any) -> bool:
-    """MariaDB's JSON is a text column, and Debezium publishes it as such."""
+    """In MariaDB, a JSON column is a text column. Debezium publishes its values as strings."""
     return isinstance(theirs, str) and bool(parsed(theirs) == ours)
 
 
 def no_character(ours: Any, theirs: Any) -> bool:
-    """We publish `?` for each half of a surrogate pair in a column that has no pairs, as the server does.
+    """The character set `ucs2` has no surrogate pairs, so each half of a pair is an invalid character there.
 
-    Debezium publishes U+FFFD in place of a half and the character after it, and one character in place of two halves.
-    It also publishes U+FFFD for bytes of latin1 that Java does not know.
+    We publish `?` for each half, as the server does. Debezium publishes the character that both halves stand for
+    together. For a single half and the character after it, Debezium publishes U+FFFD. It also publishes U+FFFD for
+    bytes of latin1 that Java does not know.
     """
     pattern = "".join(
         r"(\?.?|[\x80-\x9f])" if of == "\ufffd" else rf"({of}|\?\?)" if of > "\uffff" else re.escape(of)
@@ -208,7 +215,9 @@ def no_character(ours: Any, theirs: Any) -> bool:
 
 
 def same_json(ours: Any, theirs: Any) -> bool:
-    """MySQL stores JSON as binary. Debezium and we print its spaces and its doubles differently."""
+    """MySQL stores JSON in a binary form. When it is converted to text, Debezium and we write different spaces and
+    different digits of doubles.
+    """
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(same_json, ours, theirs))
     if isinstance(ours, _Members) and isinstance(theirs, _Members):

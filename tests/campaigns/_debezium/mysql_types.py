@@ -16,18 +16,18 @@ NOT_CARRIED: Mapping[Flavour, str] = {
     "mariadb": r"DOUBLE ZEROFILL|INET|COMPRESSED|CHAR\(0\)|BINARY\(0\)|YEAR\(2\)|ENUM.*(binary|cp932)",
     "mysql": r"YEAR|CHAR\(0\)|BINARY\(0\)|(DOUBLE|DECIMAL).*ZEROFILL|ENUM.*(binary|cp932)",
 }
-"""Types that Debezium cannot handle, as regular expressions.
+"""Regular expressions for types that Debezium cannot handle.
 
-Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails with an ENUM
-or SET whose labels are in the character set `binary`. Its driver for reading tables fails with negative numbers that
-have leading zeros. YEAR fails in a table with eight columns of numbers: MySQL's log has a list of bits that says which
-of these columns are unsigned. MySQL 8.0 leaves columns of type YEAR out of the list, but Debezium expects them, and
-reads beyond the list's end.
+Its parser of table definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails at an ENUM
+or SET whose labels are in the character set `binary`. The driver with which it reads tables fails at negative numbers
+that have leading zeros. It also fails at a table with a YEAR and eight columns of numbers. MySQL's log has a list of
+bits that says which columns of numbers are unsigned. MySQL 8.0 has no bit for a YEAR in this list, but Debezium expects
+one, and reads beyond the end of the list.
 """
 
 
 def kinds(flavour: Flavour, version: tuple[int, int]) -> Sequence[Kind]:
-    """Returns the types that the server has and Debezium can publish."""
+    """Returns the types that this server has, except for those that Debezium cannot publish."""
     return [
         Kind(
             definition=of.definition,
@@ -41,7 +41,7 @@ def kinds(flavour: Flavour, version: tuple[int, int]) -> Sequence[Kind]:
 
 
 def _years(random: Random) -> str:
-    """Draws a year, but not 0, because Debezium's snapshot of MariaDB fails at a year 0."""
+    """Draws a year. It is never 0, because Debezium fails when it reads a year 0 from a table of MariaDB."""
     return str(random.randrange(1901, 2156))
 
 
@@ -85,7 +85,7 @@ KEYS: Sequence[tuple[str, Callable[[int], str]]] = (
     ("DATE", lambda number: f"DATE_ADD('1970-01-02', INTERVAL {number} DAY)"),
     ("DECIMAL(12,2)", lambda number: f"{number}.50"),
 )
-"""Types of key columns, each with a function that returns the SQL of key number N."""
+"""Types of key columns. Each has a function that returns the SQL literal of key number N."""
 
 
 def small(random: Random) -> str:

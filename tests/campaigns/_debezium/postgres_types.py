@@ -18,7 +18,7 @@ Draw = Callable[[Random], str]
 
 
 def quoted(text: str) -> str:
-    """Returns the literal of a text."""
+    """Returns the SQL literal of a text."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -185,7 +185,7 @@ def array(draw: Draw, type_: str) -> Draw:
 
 
 def bounded(draw: Callable[[Random], str], type_: str) -> Draw:
-    """Returns a function that draws a range; some ranges are empty, and some have no bounds."""
+    """Returns a function that draws a range. Some of the ranges are empty, and some lack a bound."""
 
     def draw_range(random: Random) -> str:
         ends = f"least(a, b), greatest(a, b), '{random.choice(['[)', '(]', '[]', '()'])}'"
@@ -310,4 +310,4 @@ KEYS: Sequence[tuple[str, Callable[[int], str]]] = (
     ("date", lambda number: f"(date '1970-01-01' + {number})"),
     ("numeric(12,2)", lambda number: f"{number}.50"),
 )
-"""Types of key columns, each with a function that returns the literal of key number N."""
+"""Types of key columns. Each has a function that returns the SQL literal of key number N."""

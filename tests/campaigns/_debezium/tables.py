@@ -1,4 +1,4 @@
-"""Describes the tables of a round: their columns with types, and the keys that their rows can have."""
+"""Describes the tables of a round: their columns, the types of the columns, and the keys of the rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from tests.campaigns._debezium.listed import Rule, Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A type of columns: its SQL, and a function that draws the SQL of a random value.
+    """A type that a column can have. `definition` is the type in SQL. `draw` returns a random value as SQL.
 
-    `listed` are the known differences between Debezium's values and ours. `listed_reads` are further differences,
-    which occur only in values that were read from tables.
+    `listed` has the rules for known differences between Debezium's values and ours (see `listed.py`). `listed_reads`
+    has further rules, for values that were read from tables.
     """
 
     definition: str
@@ -23,7 +23,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumn:
-    """A column of a key: its type, and a function that returns the SQL of value number N."""
+    """A key column. `definition` is its type in SQL. `literal` returns the value with number N as SQL."""
 
     name: str
     definition: str
@@ -32,11 +32,10 @@ class KeyColumn:
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """A table. `columns` are the columns outside the key, by name; a change of the table's definition changes this
-    mapping.
+    """A table. `columns` are the present columns outside the key, by name.
 
-    `rules` has the known differences of each column that the table ever had. `read_rules` has those of rows that were
-    read from the table.
+    `rules` has, for each column that the table ever had, the rules for known differences in its values. `read_rules`
+    has the rules for values that were read from the table.
     """
 
     name: str
@@ -52,33 +51,33 @@ class Table:
             self.read_rules[name] = {**kind.listed, **kind.listed_reads}
 
     def note(self, column: str, rules: Rules) -> None:
-        """Adds the known differences of a column."""
+        """Adds rules for the values of a column."""
         self.rules.setdefault(column, {}).update(rules)
 
     def new_column(self) -> str:
-        """Returns a name that no column had."""
+        """Returns a name that no column of the table has ever had."""
         self.added += 1
         return f"n{self.added}"
 
     def key_values(self, number: int) -> list[str]:
-        """Returns the SQL of the values of the key with this number."""
+        """Returns the value of each key column as SQL, for the key with this number."""
         return [column.literal(number) for column in self.key]
 
     def where(self, number: int) -> str:
-        """Returns the condition of the row with this key."""
+        """Returns the SQL condition that selects the row with this key."""
         pairs = zip(self.key, self.key_values(number), strict=True)
         return " AND ".join(f"{column.name} = {value}" for column, value in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A change of a table's definition: its SQL, and the columns after it."""
+    """A change of a table's definition. `columns` are the columns outside the key after this change."""
 
     sql: str
     columns: Mapping[str, Kind]
 
 
 def drawn(random: Random, columns: Mapping[str, Kind], null: float = 0.15) -> Iterator[str]:
-    """Yields the SQL of a value for each column; some are null."""
+    """Yields a random value for each column, as SQL. A value is null with the probability `null`."""
     for kind in columns.values():
         yield "NULL" if random.random() < null else kind.draw(random)

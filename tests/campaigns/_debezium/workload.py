@@ -14,13 +14,13 @@ from tests.campaigns._debezium.tables import Alteration, Table, drawn
 
 SESSIONS = 3
 ROWS_MAX = 40
-"""The most rows of one statement."""
+"""One statement changes fewer rows than this."""
 
 Execute = Callable[[str], None]
 
 
 class Dialect(Protocol):
-    """What differs between the databases. `begin` is the statement that begins a transaction.
+    """What differs from database to database. `begin` is the statement that begins a transaction.
 
     If `scans` is true, a statement that changes several rows may wait for locks of rows that it does not change.
     """
@@ -29,12 +29,12 @@ class Dialect(Protocol):
     scans: bool
 
     def alteration(self, random: Random, table: Table) -> Alteration:
-        """Returns a random change of the table's definition."""
+        """Returns a random change of a table's definition."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """A session. `rows` has, by table, the numbers of the rows that the session now sees and may change."""
+    """A session. Its rows have numbers. `rows` has the numbers of the rows that exist for it now, by table."""
 
     number: int
     execute: Execute
@@ -45,8 +45,8 @@ class _Session:
 
 
 class Workload:
-    """Writes to tables. `counts` says what was done. `changes` is the number of changed rows, including those of
-    transactions that were rolled back.
+    """Writes to tables. `counts` counts what was done, by kind. `changes` is the number of changed rows. It includes
+    rows that transactions changed before they were rolled back.
     """
 
     def __init__(self, random: Random, dialect: Dialect, tables: Sequence[Table], executes: Sequence[Execute]) -> None:
@@ -68,7 +68,7 @@ class Workload:
         self.changes = 0
 
     def run(self, changes: int, alterations: int) -> None:
-        """Makes `changes` further changes of rows, and between them `alterations` changes of definitions."""
+        """Changes about `changes` rows. Between these changes, alters or truncates a table `alterations` times."""
         every, before, altered = changes // (alterations + 1), self.changes, 0
         while self.changes < before + changes:
             if self.changes >= before + every * (altered + 1):
@@ -133,7 +133,7 @@ class Workload:
             self._delete(session, table, self._random.sample(rows, min(many, len(rows) // 2)))
 
     def _number(self, session: _Session, table: Table | None = None) -> int:
-        """Returns a number that no row has. Often, it is used again: for example, a deleted row had it before."""
+        """Returns a number that no row has. It is often the number of a row that was deleted before."""
         if table is not None and self._next > 10 and self._random.random() < 0.5:
             number = self._random.randrange(self._next) * SESSIONS + session.number
             if number not in session.rows[table.name]:

@@ -1,4 +1,4 @@
-"""Has the parts of the campaigns with MySQL and MariaDB.
+"""Holds the parts of the campaigns with MySQL and MariaDB.
 
-The modules that judge a changelog use no code of the product except the reader of the file log.
+Its modules that judge a changelog use the product's code only to read the files of the changelog.
 """

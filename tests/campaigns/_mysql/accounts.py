@@ -11,12 +11,12 @@ from changelog.connectors.servers.mysql import MysqlServer
 
 WRITERS = 4
 PAUSE_S = 0.01
-"""The longest pause of a writer after a transaction. Without pauses, a service falls behind on two cores."""
+"""The longest pause of a writer after a transaction. On two cores, a service falls behind if writers do not pause."""
 
 BLOCK = 40
-"""Each writer has a block of this many keys. The server locks not only rows, but also the gaps between them. The first
-row of a block is never changed or deleted, so it separates the gaps of this block from those of the block before it.
-Therefore, no two writers lock the same gap.
+"""Each writer has a block of this many keys. The first row of a block is never changed or deleted. Its purpose is to
+keep writers from waiting for each other: the server locks not only rows, but also the gaps between existing rows. This
+row ends the last gap of the block before it, so no two writers lock the same gap.
 """
 
 TABLE = (
@@ -27,7 +27,7 @@ TABLE = (
 
 
 class Writer(threading.Thread):
-    """Changes random rows of one block. `xa` is the share of XA transactions."""
+    """Changes random rows of one block. `xa` is the share of its transactions that are XA transactions."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Writer(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Makes transactions until the writer is told to stop."""
+        """Makes transactions until `over` is set."""
         try:
             with self._server.connect(self._database) as session, session.cursor() as cursor:
                 while not self._over.wait(self._rng.random() * PAUSE_S):
@@ -79,7 +79,7 @@ class Writer(threading.Thread):
 
 @contextmanager
 def writing(server: MysqlServer, database: str, seed: int, *, xa: float) -> Iterator[list[Writer]]:
-    """Runs the writers until the `with` block ends. Raises the first error of a writer."""
+    """Runs the writers until the `with` block ends. If a writer failed, raises its error then."""
     over = threading.Event()
     writers = [
         Writer(server, database, number, random.Random(seed + number), xa=xa, over=over) for number in range(WRITERS)

@@ -1,4 +1,6 @@
-"""Runs a thread that requests reads of the tables, and changes their definitions, while other threads write rows."""
+"""Runs a thread that disturbs the service while other threads write rows. For example, it alters tables, or asks the
+service to read them.
+"""
 
 import json
 import random
@@ -47,13 +49,13 @@ class Disturber:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread. Raises its error, if there is one."""
+        """Ends the thread. If the thread failed, raises its error."""
         self.end()
         if self._failure is not None:
             raise self._failure
 
     def end(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, and ignores its error."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -94,9 +96,10 @@ class Disturber:
             cursor.execute("FLUSH BINARY LOGS")
 
     def _hold(self, cursor: Cursor, _: Table) -> None:
-        """For a while, delays each commit after it is logged and delivered, and before it becomes visible.
+        """Delays all commits for a while: the server delivers a transaction to the service, but keeps it invisible.
 
-        Each commit waits for a replica's acknowledgement. There is no such replica, so the commit waits for HOLD_MS.
+        For this, each commit waits until a replica acknowledges it. Because there is no such replica, the server gives
+        up after HOLD_MS.
         """
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")
@@ -105,7 +108,9 @@ class Disturber:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
 
     def _truncate(self, cursor: Cursor, table: Table) -> None:
-        """First commits or rolls back the prepared XA transactions, because they would keep the table locked."""
+        """Truncates the table. Before, commits or rolls back all prepared XA transactions, because they could have
+        locked the table.
+        """
         gates = self._servers.gates
         with gates.transactions.closed(), gates.fragile.passing():
             decide_all(cursor, self._servers.xa)
@@ -113,7 +118,7 @@ class Disturber:
             cursor.execute(f"TRUNCATE {table.name}")
 
     def _add_column(self, cursor: Cursor, table: Table) -> None:
-        """Adds a column with a default: this changes all rows of the table, and the log has none of these changes."""
+        """Adds a column with a default. This changes all rows of the table, but the log has none of these changes."""
         if self._columns == NEW_COLUMNS_MAX:
             return
         self._columns += 1
@@ -121,7 +126,7 @@ class Disturber:
             cursor.execute(f"ALTER TABLE {table.name} ADD COLUMN new_{self._columns} INT NOT NULL DEFAULT 3")
 
     def _swap(self, cursor: Cursor, table: Table) -> None:
-        """Copies the table, and gives the copy the table's name, as tools that alter large tables do."""
+        """Replaces the table by a copy, as tools that alter large tables do."""
         gates, name = self._servers.gates, table.name
         with gates.transactions.closed(), gates.fragile.passing():
             decide_all(cursor, self._servers.xa)

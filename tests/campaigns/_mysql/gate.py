@@ -1,4 +1,4 @@
-"""Defines a gate, which many threads can pass at the same time, until one thread closes it to run alone."""
+"""Defines a lock that works like a gate: many threads can be inside at once, until a thread closes it to run alone."""
 
 import contextlib
 import threading
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 
 class Gate:
-    """Counts the threads inside. A thread that closes the gate waits until the threads inside have left. No other
-    thread enters while the gate is closed or being closed.
+    """Lets many threads in at once. A thread that closes the gate waits until all threads have left. Until it opens the
+    gate again, no other thread can enter.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Gate:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Waits until the gate is open. Nobody can close it while the block runs."""
+        """Waits until the gate is open, and runs the block inside. No thread can run alone until the block ends."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
             self._inside += 1
@@ -30,7 +30,7 @@ class Gate:
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
-        """Closes the gate, runs the block alone, and opens the gate."""
+        """Closes the gate, waits until all threads have left, runs the block, and opens the gate."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
             self._closed = True
@@ -46,12 +46,13 @@ class Gate:
 class Gates:
     """The two gates of a campaign.
 
-    All transactions pass `transactions`. DDL and the steps of XA transactions pass `fragile`. This gate is closed while
-    the server is killed. Otherwise, the tables and the log of old server versions could disagree after a kill in such a
-    statement. A thread that needs both gates takes `transactions` first.
+    All transactions run inside `transactions`. DDL and the steps of XA transactions run inside `fragile`, and the
+    server is killed only while `fragile` is closed. If an old version of the server were killed during such a
+    statement, its tables and its log could disagree afterwards. A thread that needs both gates takes `transactions`
+    first.
 
-    A thread holds the lock `deciding` while it commits or rolls back prepared XA transactions. If two sessions ended
-    the same transaction, MySQL could log both a commit and a rollback.
+    A thread holds the lock `deciding` while it commits or rolls back prepared XA transactions. Without this lock, two
+    sessions could end the same transaction, and MySQL could log both a commit and a rollback of it.
     """
 
     def __init__(self) -> None:

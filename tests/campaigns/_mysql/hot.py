@@ -1,7 +1,7 @@
-"""Updates a hot table with many threads, and judges the rows that a source reads from it.
+"""Updates a *hot* table, to which many threads write at once, and judges the rows that a source publishes of it.
 
-The number in each row says how often the row was updated. Another thread delays commits now and then. A delayed commit
-is in the log already, and the source gets it from there, but queries do not see it yet.
+Each row has a `version`, which counts its updates. Another thread delays commits now and then. A delayed commit is
+already in the log, where the source finds it, but queries do not see it yet.
 """
 
 import random
@@ -25,13 +25,15 @@ WORDS = 100_000
 """MySQL takes a few tenths of a second of CPU time to add a text of this many words to a full-text index."""
 
 COMMIT = 25
-"""The length of a position's epoch and commit."""
+"""How many characters at the start of a position's text hold its epoch and its commit."""
 
 UPDATE = "UPDATE hot SET version = version + 1 WHERE id BETWEEN %s AND %s"
 
 
 def create(server: MysqlServer, database: str) -> None:
-    """Creates the hot table with the row for marks, and the table whose full-text index delays commits."""
+    """Creates the hot table, with a row for the marks (see `marks.py`). Also creates the table `prose`: its full-text
+    index delays commits.
+    """
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE hot (id INT PRIMARY KEY, version BIGINT NOT NULL)")
         cursor.executemany("INSERT INTO hot VALUES (%s, 0)", [(number,) for number in (MARK, *range(ROWS))])
@@ -40,7 +42,10 @@ def create(server: MysqlServer, database: str) -> None:
 
 @contextmanager
 def updated(server: MysqlServer, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
-    """While the block runs, updates the table, delays commits, and reads the table into `chunks` (see `marks.py`)."""
+    """While the block runs, updates the table, delays commits, and reads the table by marks.
+
+    What is read is added to `chunks`, see `marks.py`.
+    """
     over = threading.Event()
     threads = [
         threading.Thread(target=_update, args=(server, database, random.Random(f"{seed}-{number}"), over))
@@ -70,7 +75,7 @@ def _update(server: MysqlServer, database: str, rng: random.Random, over: thread
 
 
 def _hold_unacknowledged(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
-    """Lets each commit wait for a replica's acknowledgement. There is no replica, so the commit waits for HOLD_MS."""
+    """Sometimes lets commits wait until a replica acknowledges them. There is no replica, so they wait for HOLD_MS."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")
@@ -83,7 +88,8 @@ def _hold_unacknowledged(server: MysqlServer, database: str, rng: random.Random,
 def _hold_by_words(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
     """Updates rows in transactions that also add to a full-text index.
 
-    MySQL adds the words when the commit is in the log, and only then makes it visible.
+    When MySQL commits such a transaction, it first writes the commit to the log. Then it adds the words to the index,
+    and only then makes the transaction visible.
     """
     text = " ".join(f"word{number}" for number in range(WORDS))
     with server.connect(database) as connection, connection.cursor() as cursor:
@@ -105,12 +111,13 @@ class _State(msgspec.Struct):
 
 @dataclass(slots=True)
 class HotJudge:
-    """Judges the rows that a source returns, in their order. The source is opened only once.
+    """Judges the rows that a source returns, in the order in which it returns them. The source is opened only once.
 
-    - An update must have the next number of its row. `lost` counts the updates that have another number.
-    - A row that was read from the table must have the number of the last update that was published before it. `stale`
-      counts the rows that have another number.
-    - `wrong` counts the rows whose last published state is not that of the table.
+    - Each update of a row must have a version that is one higher than the row's version before. `lost` counts the
+      updates that have another version.
+    - If a row was read from the table, it must have the version of the row's last update that the source returned
+      before. `stale` counts the rows that have another version.
+    - `wrong` counts the rows whose last returned state is not that of the table.
     - `marks` judges the chunks that `MarkedReader` read at the same time.
     """
 

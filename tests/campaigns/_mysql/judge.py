@@ -1,9 +1,9 @@
-"""Judges a changelog by the numbers that the database gave to the changes of each key.
+"""Judges a changelog by its versions: triggers in the database number the changes of each key.
 
-In the changelog, the changes of each key must have consecutive numbers. A row that was read from its table must have
-the number of the last change that was published before it. So the changes that the read shows are published before the
-row, and all later changes after it. At the end, the changelog must have the last number of each key, and its last
-states must equal the tables.
+In the changelog, the changes of each key must have consecutive versions. A row that was read from its table must have
+the version of the last change that was published before it: then exactly those changes that the row includes were
+published before it. At the end, the changelog must have the last version of each key, and the last states must equal
+the rows of the tables.
 """
 
 import json
@@ -24,24 +24,24 @@ _EXAMPLES_MAX = 10
 
 Row = dict[str, Any]
 Name = tuple[str, str]
-"""The name of a key: its entity, and its values with commas between them."""
+"""The name of a key: its entity, and a text that has the key's values with commas between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The number of each key when the service started. No key had been deleted by then, so each of them has a row."""
+    """The version of each key when the service started. All of these keys had rows: none had been deleted by then."""
 
     versions: Mapping[Name, int]
 
     @classmethod
     def of(cls, cursor: Cursor) -> "Start":
-        """Reads the numbers."""
+        """Reads the present versions."""
         return cls(versions=counters(cursor))
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts of rows, and of each kind of fault. `faults` has examples."""
+    """How many rows were judged, and how many faults of each kind were found. `faults` has examples."""
 
     changes: int = 0
     reads: int = 0
@@ -55,13 +55,13 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def note(self, kind: str, row: object) -> None:
-        """Counts a fault, and adds an example unless there are enough."""
+        """Counts a fault, and adds it as an example, unless there are enough examples."""
         setattr(self, kind, getattr(self, kind) + 1)
         if len(self.faults) < _EXAMPLES_MAX:
             self.faults.append(f"{kind}: {str(row)[:700]}")
 
     def check(self) -> None:
-        """Raises AssertionError if there is a fault."""
+        """Raises AssertionError if any fault was noted."""
         if self.faults:
             figures = {kind: getattr(self, kind) for kind in ("lost", "repeated", "reordered", "stale", "wrong")}
             raise AssertionError("\n".join([str(figures), *self.faults]))
@@ -70,8 +70,8 @@ class Verdict:
 class Reader:
     """Reads the changelog as a consumer does.
 
-    `states` maps keys to published rows, or to None after a delete. `transactions` maps the numbers of the published
-    transactions to their commits.
+    `states` has the last published row of each key, or None after a delete. `versions` has the last version of each
+    key. `transactions` maps each published transaction's number (in the column `txn`) to the commit in its positions.
     """
 
     def __init__(self, start: Start, verdict: Verdict) -> None:
@@ -86,7 +86,7 @@ class Reader:
     def add(
         self, entity: str, partition: int, op: str, position: str, current: Row | None, original: Row | None
     ) -> None:
-        """Reads the next row."""
+        """Judges the next row of the changelog, and applies it."""
         text = f"{entity} {op} {position} {current} {original}"
         self._check_place(entity, partition, position, text)
         if op == TRUNCATE:
@@ -97,7 +97,7 @@ class Reader:
         name = name_of(_BY_NAME[entity], row)
         faults = self._faults(name, op, row, original)
         for kind in faults:
-            self._verdict.note(kind, f"{text}; after number {self.versions.get(name, 0)}, {self.states.get(name)}")
+            self._verdict.note(kind, f"{text}; after version {self.versions.get(name, 0)}, {self.states.get(name)}")
         self._apply(name, op, row)
         if op in ("create", "update"):
             self._check_transaction(row["txn"], position, text)
@@ -145,16 +145,17 @@ class Reader:
             self._alive.add(name)
 
     def _check_transaction(self, txn: int, position: str, text: str) -> None:
-        """All rows of a transaction must have the same commit in their positions."""
+        """Notes a fault if another row of the same transaction had another commit in its position."""
         commit = self.transactions.setdefault(txn, position[:25])
         if commit != position[:25]:
             self._verdict.note("wrong", f"{text}; other rows of its transaction are at {commit}")
 
 
 def judge(cursor: DictCursor, log: Path, start: Start, rolled_back: Set[int]) -> Verdict:
-    """Compares a file log with the database. Nothing may write to either. Raises AssertionError if there is a fault.
+    """Compares a file log with the database. Raises AssertionError if it finds a fault. Nothing may write to the log or
+    to the database meanwhile.
 
-    `rolled_back` has the numbers of XA transactions that were rolled back. No row may have one of them in `txn`.
+    `rolled_back` has the numbers of XA transactions that were rolled back. No row may have such a number in `txn`.
     """
     verdict = Verdict()
     reader = Reader(start, verdict)
@@ -198,7 +199,7 @@ def name_of(table: Table, row: Row) -> Name:
 
 
 def counters(cursor: Cursor) -> dict[Name, int]:
-    """Returns the numbers of all keys."""
+    """Returns the versions of all keys. The triggers keep them in the table `counter`."""
     cursor.execute("SELECT entity, name, version FROM counter")
     rows: Iterable[Any] = cursor.fetchall()
     values = (row.values() if isinstance(row, dict) else row for row in rows)

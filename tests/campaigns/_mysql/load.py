@@ -1,4 +1,4 @@
-"""Runs threads that write transactions of all kinds to the tables. Each thread makes its own random choices."""
+"""Runs threads that write transactions of all kinds. Each thread has a random generator of its own."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ Write = Callable[[Cursor, random.Random, Table], object]
 
 
 class Load:
-    """Writers that run from `start` to `stop`. `counts` has the number of transactions of each kind."""
+    """Threads that write from `start` to `stop`. `counts` has the number of transactions of each kind."""
 
     def __init__(self, servers: Servers, seed: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -41,7 +41,9 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the writers, and then all XA transactions that are still prepared. Raises the error of a writer."""
+        """Ends the writers. If a writer failed, raises its error. Otherwise, commits or rolls back the XA transactions
+        that are still prepared.
+        """
         self.end()
         if self._failures:
             raise self._failures[0]
@@ -49,7 +51,7 @@ class Load:
             decide_all(cursor, self._servers.xa)
 
     def end(self) -> None:
-        """Ends the writers."""
+        """Ends the writers, and ignores their errors."""
         self._over.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -68,10 +70,10 @@ class Load:
             raise
 
     def _write(self, cursor: Cursor, rng: random.Random) -> None:
-        """Makes transactions until the load ends, or until it has prepared an XA transaction.
+        """Makes transactions until the load ends, or until this session has prepared an XA transaction.
 
-        After that, the caller must end this session: only then can other sessions commit the XA transaction or roll it
-        back.
+        Then the caller must end this session: only after its end can other sessions commit the XA transaction, or roll
+        it back.
         """
         cursor.execute(ISOLATION)
         while not self._over.wait(rng.random() * PAUSE_S):
@@ -103,7 +105,7 @@ class Load:
         self.counts[outcome.lower()] += 1
 
     def hold(self, rng: random.Random, transactions: int) -> None:
-        """Prepares some XA transactions, each in a session of its own, and leaves it to the writers to end them."""
+        """Prepares XA transactions, each in a session of its own. The writers commit them or roll them back later."""
         for _ in range(transactions):
             with (
                 contextlib.suppress(pymysql.Error),  # another transaction has locked the row
@@ -117,8 +119,8 @@ class Load:
                 self._leave_prepared(cursor, name, txn)
 
     def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
-        """Makes an XA transaction, and sometimes commits it in one phase. Otherwise, prepares it. Then this session
-        commits it or rolls it back, or another session does so later.
+        """Makes an XA transaction. Sometimes commits it in one phase; otherwise, prepares it. A prepared transaction is
+        sometimes ended by this session, but mostly by another session later.
         """
         name, xa = _new_name(rng), self._servers.xa
         with self._servers.gates.fragile.passing():
@@ -135,10 +137,10 @@ class Load:
                 xa.decide(name, outcome)
 
     def _change_in_xa(self, cursor: Cursor, rng: random.Random, name: str) -> int:
-        """Makes the changes of an XA transaction, and returns the number that its rows have in `txn`.
+        """Makes the changes of an XA transaction. Returns the number that the rows get in the column `txn`.
 
-        If there is a replica, the transaction always has rows: MySQL can log the end of an XA transaction without rows,
-        and replicas fail on that.
+        If there is a replica, the transaction always changes a row. If it changed none, MySQL could log only the end of
+        the transaction, and replicas fail at such an end.
         """
         txn = begin(cursor, f"XA START '{name}'", rng)
         self._servers.xa.begin()
@@ -159,7 +161,7 @@ def _new_name(rng: random.Random) -> str:
 
 
 def begin(cursor: Cursor, statement: str, rng: random.Random) -> int:
-    """Begins a transaction, whose rows get a random number in `txn`. Returns the number."""
+    """Begins a transaction. Draws a random number, which its rows get in the column `txn`, and returns this number."""
     txn = rng.getrandbits(50)
     cursor.execute(f"SET @txn = {txn}")
     cursor.execute(statement)
@@ -203,7 +205,7 @@ def _move(cursor: Cursor, rng: random.Random, table: Table) -> None:
 
 
 WRITES: dict[Write, int] = {_insert: 30, _update: 35, _update_range: 12, _delete: 15, _move: 8}
-"""The kinds of writes, with how often each is made."""
+"""The kinds of writes, with their relative frequencies."""
 
 
 def _savepoint(cursor: Cursor, rng: random.Random) -> None:

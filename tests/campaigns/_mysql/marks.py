@@ -1,9 +1,10 @@
-"""Reads a hot table by marks, as DBLog and Debezium's incremental snapshots do, and counts how often that goes wrong.
+"""Reads a table by marks, as DBLog and Debezium's incremental snapshots do. Counts how often this gives old rows.
 
-A mark is a change of a row that only the reader changes. A chunk is read between two marks, and its rows are placed at
-the second mark in the log. Rows that changed between the marks are left out. The method assumes that the other rows are
-up to date at the second mark. So it assumes that every commit before the first mark in the log was visible when the
-chunk was read. MySQL with `binlog_order_commits = OFF` does not promise that.
+A mark is a change of a row that nobody but the reader changes, so that the reader finds this change in the log. The
+reader makes a mark, reads a chunk of rows, and makes a second mark. Rows that changed between the two marks in the log
+are left out. All other rows of the chunk are published as the states at the second mark. This is correct only if the
+chunk shows every commit that is before the first mark in the log. MySQL with `binlog_order_commits = OFF` does not
+promise that.
 """
 
 import threading
@@ -22,8 +23,7 @@ Versions = Mapping[int, int]
 class MarkedReader(threading.Thread):
     """Reads the whole table again and again, until `over` is set.
 
-    Adds the rows of each read to `chunks`. The key in `chunks` is the version that the row of marks has after the
-    second mark.
+    Adds what it has read to `chunks`, each time under the version that the row of the marks gets by the second mark.
     """
 
     def __init__(self, server: MysqlServer, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:
@@ -31,7 +31,7 @@ class MarkedReader(threading.Thread):
         self._server, self._database, self._chunks, self._over = server, database, chunks, over
 
     def run(self) -> None:
-        """Changes the mark, reads the rows, and changes the mark again."""
+        """Makes a mark, reads the rows, and makes the second mark, again and again."""
         number = 0
         with self._server.connect(self._database) as connection, connection.cursor() as cursor:
             while not self._over.is_set():
@@ -47,11 +47,12 @@ _CHANGE_MARK = f"UPDATE hot SET version = version + 1 WHERE id = {MARK}"
 
 @dataclass(slots=True)
 class MarksJudge:
-    """Compares chunks that were read by marks with the log. `judged` is the number of chunks that were compared.
+    """Compares chunks that were read by marks with the log. `judged` counts the chunks that were compared.
 
-    `wrong` is the number of chunks that have an old version of a row. In the log, the row's last change is before the
-    chunk's first mark, so the chunk should have the newer version.
-    `chunks` has the chunks whose second mark is not yet delivered; see `MarkedReader`.
+    `wrong` counts those of them that have an old version of a row, although the row's last change is before the first
+    mark in the log.
+
+    `chunks` has the chunks whose second mark has not come yet (see `MarkedReader`).
     """
 
     chunks: dict[int, Versions] = field(default_factory=dict)
@@ -64,8 +65,8 @@ class MarksJudge:
     def add(self, number: int, version: int, commit: str) -> None:
         """Judges the next change of the log.
 
-        `number` and `version` are the key and the version of the row. `commit` is the part of the
-        change's position that has the epoch and the commit.
+        `number` is the key of the row, and `version` its version after the change. `commit` is the first part of the
+        change's position: its epoch and its commit.
         """
         if number != MARK:
             self._versions[number], self._commits[number] = version, commit

@@ -1,4 +1,4 @@
-"""Runs the server that the service reads, a replica that can take its place, and a proxy between service and server."""
+"""Runs a server for the service to read, a proxy between the two, and a replica that can take the server's place."""
 
 import contextlib
 import random
@@ -23,7 +23,9 @@ DURABLE: Mapping[str, str] = {
     "lock_wait_timeout": "2",
     "max_binlog_size": "1048576",
 }
-"""With these settings, a killed server keeps all commits, and its log has no commit that its tables lack."""
+"""With these durability settings, a server that is killed keeps all commits, and its log has no commit that its tables
+lack. With the other settings, waits for locks are shorter than by default, and the files of the log are smaller.
+"""
 
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
 _WAIT: Mapping[Flavour, str] = {"mariadb": "MASTER_GTID_WAIT", "mysql": "WAIT_FOR_EXECUTED_GTID_SET"}
@@ -32,7 +34,7 @@ _ANSWER_S = 30.0
 
 
 class Servers:
-    """A server, its replica if it has one, and the proxy in front of it. `database` has the tables."""
+    """A server, the proxy in front of it, and its replica, if it has one. `database` is the one that has the tables."""
 
     def __init__(self, primary: MysqlServer, replica: MysqlServer | None, proxy: Proxy, database: str) -> None:
         self.primary, self.database, self.proxy, self.gates = primary, database, proxy, Gates()
@@ -52,7 +54,7 @@ class Servers:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Cursor]:
-        """Opens a session, and yields its cursor. Waits for a server that is being killed."""
+        """Opens a session, and yields its cursor. If the server was killed, waits until it answers again."""
         deadline = time.monotonic() + _ANSWER_S
         while True:
             try:
@@ -65,16 +67,16 @@ class Servers:
             yield cursor
 
     def gtids(self) -> set[str]:
-        """Returns the GTIDs of the server's log, as `split_gtids` splits them."""
+        """Returns the GTIDs of all transactions in the server's log, as `split_gtids` splits them."""
         with self.session() as cursor:
             return split_gtids(_gtids(cursor, self.primary.flavour))
 
     def crash(self) -> None:
         """Kills the server and starts it again.
 
-        A commit just before the kill makes the earlier steps of XA transactions durable. Without this commit, old
-        versions of MySQL could lose the steps: after the start, a transaction that had been committed or rolled back
-        would be prepared again.
+        Just before the kill, another transaction is committed, because this makes the earlier steps of XA transactions
+        durable. Otherwise, old versions of MySQL could lose these steps: an XA transaction that had been committed or
+        rolled back would be prepared again after the start.
         """
         with self.gates.fragile.closed():
             with self.session() as cursor:
@@ -87,8 +89,8 @@ class Servers:
         """Waits until the replica has all transactions. Then the replica and the server exchange their roles.
 
         A replica of MariaDB also has the prepared XA transactions, so they can be committed or rolled back there later.
-        A replica of MySQL 8.0.15 loses them when its threads stop. So on MySQL, they are all committed or rolled back
-        first.
+        A replica of MySQL 8.0.15 loses them when it stops following its server. Therefore, they are all committed or
+        rolled back before a MySQL server is replaced.
         """
         assert self._replica is not None
         old, new = self.primary, self._replica
@@ -112,7 +114,7 @@ class Servers:
 
 
 def split_gtids(text: str) -> set[str]:
-    """Returns the parts of a set of GTIDs between its commas."""
+    """Splits the text of a set of GTIDs at its commas."""
     return {part.strip() for part in text.split(",")}
 
 
@@ -124,10 +126,10 @@ def _gtids(cursor: Cursor, flavour: Flavour) -> str:
 
 @contextlib.contextmanager
 def running_servers(version: str, database: str, rng: random.Random) -> Iterator[Servers]:
-    """Runs a server of a version (`tests.servers.mysql`) with an empty database, and a proxy in front of it.
+    """Runs a server with an empty database, and a proxy in front of the server. `tests.servers.mysql` has the versions.
 
-    In most cases, it also runs a replica of the server. Half of the MySQL servers are configured so that they may make
-    commits visible in another order than the log's.
+    In most cases, the server also gets a replica. Half of the MySQL servers are configured so that commits may become
+    visible in another order than that of the log.
     """
     settings = dict(DURABLE)
     if version.startswith("mysql"):

@@ -1,9 +1,10 @@
 """Creates the tables that the campaigns write to, with triggers that number the changes of each key.
 
-The table `counter` has a number for each key. When a row is inserted, updated or deleted, a trigger adds one to the
-number of its key. A change of the key counts as a delete of the old key and an insert of the new one. Each row holds
-its number in `version`, and the transaction that wrote the row in `txn`. If a transaction is rolled back, so are its
-numbers. So the changes of a key have the numbers 1, 2, 3 …, in the order of the commits, whatever crashes.
+The table `counter` has a version for each key. When a row is inserted, updated or deleted, a trigger adds one to the
+version of its key. If a row gets another key, this counts as a delete of the old key and an insert of the new one. Each
+row has its version in the column `version`, and the number of the transaction that wrote it in `txn`. If a transaction
+is rolled back, its new versions are rolled back, too. So the committed changes of a key have the versions 1, 2, 3 …, in
+the order of the commits, whatever crashes.
 """
 
 import random
@@ -16,7 +17,7 @@ Key = tuple[int | str, ...]
 """The values of a row's key columns."""
 
 UNIVERSE = 4_000
-"""The approximate number of different keys that rows of each table can have."""
+"""About how many different keys each table can have."""
 
 COUNTER = (
     "CREATE TABLE counter (entity VARCHAR(20) NOT NULL, name VARCHAR(40) NOT NULL, version BIGINT NOT NULL,"
@@ -32,7 +33,7 @@ COLUMNS = "version BIGINT, txn BIGINT, amount INT, note VARCHAR(60) CHARACTER SE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table: its name, which is also that of the entity, and its key columns with their types."""
+    """A table. Its entity has the same `name`. `key` maps the key columns to their types."""
 
     name: str
     key: Mapping[str, str]
@@ -45,7 +46,7 @@ class Table:
 
     @property
     def condition(self) -> str:
-        """The condition that selects a row by its key, with a placeholder for each key column."""
+        """The SQL condition that selects a row by its key. It has a placeholder for the value of each key column."""
         return " AND ".join(f"{name} = %s" for name in self.key)
 
     def some_key(self, rng: random.Random) -> Key:
@@ -108,7 +109,7 @@ def prepare(cursor: Cursor, rng: random.Random, rows: int) -> None:
 
 
 def entities(database: str) -> str:
-    """Returns the section `entities` of the configuration."""
+    """Returns the part of the configuration that describes the entities."""
     sections = (
         f'[entities.{table.name}]\ntable = "{database}.{table.name}"\n'
         f'partitions = {table.partitions}\non_truncate = "publish"\n'

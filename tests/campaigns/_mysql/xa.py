@@ -9,16 +9,17 @@ import pymysql
 from pymysql.cursors import Cursor
 
 _ABSENT = (1397, 1399, 1401, 1402)
-"""Codes of errors: another session still has the transaction, or the transaction no longer exists."""
+"""Codes of the errors that occur if another session still has the transaction, or if it no longer exists."""
 
 
 class XaRecord:
-    """What happened to the XA transactions of a run. Threads add to it.
+    """What happened to the XA transactions of a run. Several threads may use this object.
 
-    `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. Its entry `over_restart` counts the
-    transactions that were prepared before a restart, and committed or rolled back after it. A restart is a new start of
-    the service or of the server, or a replica that takes the server's place. The attribute `rolled_back` is the set of
-    the numbers (column `txn`) of the transactions that were rolled back.
+    `counts` says how many transactions were `begun`, `prepared`, `committed` and `rolled_back`. Its entry
+    `over_restart` counts those that were prepared before a restart, and committed or rolled back after this restart. It
+    counts as a restart if the service or the server is started again, or if the replica takes the server's place.
+
+    The attribute `rolled_back` has the numbers (column `txn`) of the prepared transactions that were rolled back.
     """
 
     def __init__(self) -> None:
@@ -29,12 +30,12 @@ class XaRecord:
         self._prepared: dict[str, tuple[int, int]] = {}
 
     def restart(self) -> None:
-        """Notes that the service or the server has started again."""
+        """Notes a restart."""
         with self._lock:
             self._restarts += 1
 
     def begin(self) -> None:
-        """Notes the first statement of a transaction."""
+        """Notes that a transaction has begun."""
         with self._lock:
             self.counts["begun"] += 1
 
@@ -50,7 +51,7 @@ class XaRecord:
             self.counts["committed"] += 1
 
     def decide(self, name: str, outcome: str) -> None:
-        """Notes the outcome of a prepared transaction: COMMIT or ROLLBACK."""
+        """Notes that a prepared transaction was committed or rolled back. `outcome` is COMMIT or ROLLBACK."""
         with self._lock:
             txn, restarts = self._prepared.pop(name)
             self.counts["committed" if outcome == "COMMIT" else "rolled_back"] += 1
@@ -60,7 +61,7 @@ class XaRecord:
 
 
 def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float) -> bool:
-    """Commits or rolls back a share of the prepared XA transactions. Returns True if no transaction was prepared."""
+    """Commits or rolls back this share of the prepared XA transactions. Returns whether the server had none of them."""
     cursor.execute("XA RECOVER")
     names = [row[3].decode() if isinstance(row[3], bytes) else row[3] for row in cursor.fetchall()]
     for name in names:
@@ -77,7 +78,9 @@ def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float
 
 
 def decide_all(cursor: Cursor, record: XaRecord) -> None:
-    """Commits or rolls back all prepared XA transactions. Waits for those that still belong to a session."""
+    """Commits or rolls back all prepared XA transactions. If one still belongs to another session, waits until that
+    session ends.
+    """
     rng = random.Random(0)
     while not decide(cursor, rng, record, share=1.0):
         time.sleep(0.05)

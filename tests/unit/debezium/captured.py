@@ -1,6 +1,6 @@
-"""Reads the messages of Debezium that `tests/servers/debezium_events.py` captured.
+"""Reads the messages that `tests/servers/debezium_events.py` captured from Debezium.
 
-Also reads what the service publishes for the same rows if it reads the database without Debezium.
+Also reads what the service publishes for the same rows if it reads the database itself.
 """
 
 import json
@@ -49,7 +49,9 @@ def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[st
 
 
 def published(name: str) -> dict[str, dict[str, str | None]]:
-    """Returns what the service publishes for the table `types` without Debezium: the JSON of each column, by row id."""
+    """Returns what the service publishes for the table `types` if it reads the database itself. For the id of each row,
+    this is the JSON of each column.
+    """
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows
 

@@ -1,4 +1,4 @@
-"""Makes messages as Debezium's connectors write them, in JSON with schemas."""
+"""Makes messages like those that Debezium's connectors write, in JSON with schemas."""
 
 import base64
 import json
@@ -29,9 +29,9 @@ def event(
     topic: str | None = None,
     order: int | None = None,
 ) -> SourceRecord:
-    """Returns the event of a row. `at` is its time, in milliseconds after STARTED_MS.
+    """Returns the event for a change of a row. `at` is the time of the event, in milliseconds after STARTED_MS.
 
-    `order` is its number in the transaction, if Debezium counts the events of transactions.
+    `order` is the number of the event in its transaction, if Debezium counts the events of transactions.
     """
     row = _struct([{**_column(name, type_), "optional": name not in key} for name, type_ in columns.items()])
     holder = after or before or {}
@@ -65,8 +65,8 @@ def event(
 
 
 def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> SourceRecord:
-    """Returns the event that begins a transaction. With `counts`, returns the event that ends it, which says how many
-    events each table had.
+    """Returns the event that begins a transaction. If `counts` is given, returns the event that ends the transaction;
+    this event says how many events each table had.
     """
     ends = counts is not None
     payload = {
@@ -93,7 +93,7 @@ def tombstone(table: tuple[str, str], key: Row) -> SourceRecord:
 
 
 def key_header(name: str, key: Row) -> tuple[str, bytes]:
-    """Returns the header that links Debezium's two events of a row whose key changed."""
+    """Returns a header. When the key of a row changes, Debezium writes two events, and this header links them."""
     text = {"schema": _struct([_column(column, COLUMNS[column]) for column in key]), "payload": key}
     return f"__debezium.{name}", json.dumps(text).encode()
 
@@ -101,7 +101,7 @@ def key_header(name: str, key: Row) -> tuple[str, bytes]:
 def stamp(
     content: bytes, *, transaction: int, at: int, prefix: str = "provenance", order: int | None = None
 ) -> SourceRecord:
-    """Returns the event of a logical message, which is an application's stamp on its transaction."""
+    """Returns the event for a logical message with which an application has stamped its transaction."""
     payload = {
         "op": "m",
         "ts_ms": STARTED_MS + at,
@@ -114,7 +114,7 @@ def stamp(
 
 
 def truncate(table: tuple[str, str], *, transaction: int = 7, at: int = 0) -> SourceRecord:
-    """Returns the event of a truncate."""
+    """Returns the event for a TRUNCATE."""
     source = _source(table, transaction, at, "postgresql", "false")
     payload = {"before": None, "after": None, "source": source, "op": "t", "ts_ms": STARTED_MS + at}
     value = {"schema": _struct([_column("op", "string")]), "payload": payload}

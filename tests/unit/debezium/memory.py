@@ -1,4 +1,6 @@
-"""Topics in memory as the input of the Debezium source, and a service that publishes them to a file log."""
+"""Simulates topics in memory, from which the Debezium source reads. Also runs a service that publishes these topics to
+a file log.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,9 +48,9 @@ def entity(name: str, **settings: Any) -> Entity:
 
 
 class Topics:
-    """Implements `ConfiguredInput`. `parts` has the messages of each part, which is a partition of a topic.
+    """Implements `ConfiguredInput` with topics in memory. `parts` has the messages of each partition of a topic.
 
-    A reader receives the messages in random batches, or all `at_once`.
+    A reader gets the messages in random batches. If `at_once` is true, it gets all messages in one batch.
     """
 
     name = "memory"
@@ -100,7 +102,7 @@ class Topics:
 
 
 class TopicsReader:
-    """Opened topics in memory; see `Input`."""
+    """Implements `Input`: reads topics in memory."""
 
     def __init__(self, topics: Topics, progress: Progress, ahead: Sequence[Sequence[Any]]) -> None:
         self._topics = topics
@@ -158,7 +160,7 @@ class TopicsReader:
 class App:
     """Runs a service that publishes topics, and starts it again after each crash.
 
-    At each start, `open_state` opens the service's state, if it has one.
+    If the service keeps a state (the last state of each row), `open_state` opens it at each start.
     """
 
     def __init__(
@@ -192,8 +194,8 @@ class App:
     def run(self, *, crashes: float = 0.0, killed_if: Callable[[Checkpoint], bool] = lambda _: False) -> None:
         """Publishes everything that the topics have.
 
-        The process crashes with the probability `crashes` at each fail point, and starts again. Once `killed_if` is
-        true for the stored checkpoint, the process is killed for good.
+        At each fail point, the service crashes with the probability `crashes`, and is then started again. If
+        `killed_if` returns true for the stored checkpoint, the service is killed, and this method returns.
         """
         self._crashes, self._killed_if = crashes, killed_if
         self._stop = NoWait()
@@ -236,7 +238,7 @@ class App:
         return self._now
 
     def messages(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Returns the published messages, as `changelog tail --json` prints them."""
+        """Returns the published messages in the form in which `changelog tail --json` prints them."""
         return [
             msgspec.json.decode(message_line(record))
             for rows in read_log(self.path, entity=name)

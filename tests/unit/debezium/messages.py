@@ -1,4 +1,4 @@
-"""Makes Debezium's messages in JSON, with and without a schema."""
+"""Makes messages of Debezium in JSON, with or without a schema."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ def text(value: Any) -> bytes:
 
 
 def scalar(type_: str, name: str | None = None, *, optional: bool = True, **parameters: str) -> Schema:
-    """Returns the schema of a column, as Connect's JsonConverter writes it."""
+    """Returns the schema of a column as the JsonConverter of Kafka Connect writes it."""
     schema: Schema = {"type": type_, "optional": optional}
     if name is not None:
         schema |= {"name": name, "version": 1}

@@ -1,7 +1,7 @@
 """Tests the Avro readers that are generated from schemas.
 
-They must return the same values as fastavro, also for damaged messages. The translator must make the same events with
-them as without them (the plain path).
+They must return the same values as fastavro, even for damaged messages. The translator must make the same events with
+these readers as on the plain path, on which fastavro reads the messages.
 """
 
 import io
@@ -69,7 +69,7 @@ def map_(typed: Typed) -> Typed:
 
 @st.composite
 def columns(draw: st.DrawFn) -> list[Typed]:
-    """Draws the types of one to ten columns."""
+    """Draws one to ten types of columns, each with a strategy for its values."""
     return [draw(column()) for _ in range(draw(st.integers(1, 10)))]
 
 
@@ -154,12 +154,12 @@ def by_fastavro(schema: Any, content: bytes) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are equal and of the same types. NaN equals itself, and 0 is not -0."""
+    """Returns whether two values are exactly the same: also their types and the signs of zeros. NaN equals NaN."""
     return repr(one) == repr(other)
 
 
 def compare(read: Callable[[bytes, int], Any], schema: Any, content: bytes) -> None:
-    """Checks that the reader returns what fastavro returns, unless it leaves the message to fastavro."""
+    """Checks that the reader either returns what fastavro returns, or leaves the message to fastavro."""
     try:
         value = read(content, 0)
     except UNUSUAL:
@@ -169,7 +169,7 @@ def compare(read: Callable[[bytes, int], Any], schema: Any, content: bytes) -> N
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), row=columns())
-def test_values_are_those_of_fastavro(data: st.DataObject, row: list[Typed]) -> None:
+def test_generated_readers_return_the_values_of_fastavro(data: st.DataObject, row: list[Typed]) -> None:
     schema = record("Row", {f"c{number}": type_ for number, (type_, _) in enumerate(row)})
     read = values_reader(without_logical_types(schema))
     assert read is not None
@@ -216,7 +216,7 @@ def test_wrong_lengths_and_texts_are_left_to_fastavro(content: bytes) -> None:
         record("Empty", {}),
     ],
 )
-def test_some_schemas_are_left_to_fastavro(schema: Any) -> None:
+def test_messages_with_unusual_schemas_are_left_to_fastavro(schema: Any) -> None:
     assert values_reader(schema) is None
     assert event_reader(schema) is None
 
@@ -228,7 +228,9 @@ def test_types_with_the_same_name_in_different_namespaces_are_left_to_fastavro()
 
 
 def outcome(schema: Any, content: bytes, *, generated: bool) -> list[Event] | str:
-    """Returns the events of a message, or its error. Without generated readers, fastavro and the converters read it."""
+    """Returns the events of a message, or the text of its error. If `generated` is false, the message is translated on
+    the plain path.
+    """
     nothing: Callable[[Any], None] = lambda _: None  # noqa: E731
     readers = {"event_reader": event_reader, "values_reader": values_reader}
     with patch.multiple(avro_messages, **(readers if generated else dict.fromkeys(readers, nothing))):
@@ -241,7 +243,7 @@ def outcome(schema: Any, content: bytes, *, generated: bool) -> list[Event] | st
 
 
 def without_number(event: Event) -> Any:
-    """Returns an event as a tuple, without the number of its table, which is different in each translator."""
+    """Returns an event as a tuple without the number of its table, because each translator has its own numbers."""
     if isinstance(event, Changed):
         names = [column.name for column in event.table.columns]
         return event.table.name, names, event.op, event.before, event.after, event.key, event.facts
@@ -250,7 +252,7 @@ def without_number(event: Event) -> Any:
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), row=columns(), source=SOURCES, op=st.sampled_from("cudrtx"))
-def test_events_are_those_of_the_plain_path(data: st.DataObject, row: list[Typed], source: Any, op: str) -> None:
+def test_events_are_the_same_as_on_the_plain_path(data: st.DataObject, row: list[Typed], source: Any, op: str) -> None:
     schema = envelope(row)
 
     def values() -> dict[str, Any]:
@@ -274,7 +276,7 @@ def test_events_are_those_of_the_plain_path(data: st.DataObject, row: list[Typed
 
 
 def test_zeros_keep_their_signs() -> None:
-    """0.0 and -0.0 are equal, but their texts differ. A reader must not reuse the text of an equal float."""
+    """0.0 equals -0.0, but they have different texts. A reader must not reuse the text of one for the other."""
     row: list[Typed] = [("double", DOUBLES), (["null", "float"], DOUBLES)]
     schema = envelope(row)
     translator = Translator(TranslationSettings(schema_of=lambda _: schema))

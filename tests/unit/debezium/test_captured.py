@@ -1,4 +1,5 @@
-"""Tests events that a real Debezium wrote. They must be published like the same rows that are read without Debezium.
+"""Tests events that a real Debezium wrote. The service must publish the same values for them as if it read the database
+itself.
 
 This file lists all exceptions.
 """
@@ -177,7 +178,7 @@ ONLY: dict[str, dict[str, str]] = {
     "mariadb.other": {**_OTHER, **_JSON},
     "mariadb.iso": {**_ISO, **_JSON},
 }
-"""Further columns with differences, by recording. Other recordings of the same database may not have them."""
+"""For some recordings: further columns with differences. Other recordings of the same database may not have them."""
 
 EQUAL = {
     "postgres.connect": {"c_interval"},
@@ -185,7 +186,7 @@ EQUAL = {
     "mysql.other": {"c_bigint_unsigned"},
     "mariadb.other": {"c_bigint_unsigned"},
 }
-"""Columns that `ALWAYS` lists, but that have no difference in a recording, by recording."""
+"""For some recordings: columns that `ALWAYS` lists, but that have no difference in this recording."""
 
 NAMES = sorted(path.stem for path in captured.FOLDER.glob("*.jsonl"))
 
@@ -195,7 +196,7 @@ def expected(name: str) -> set[str]:
 
 
 def different(name: str) -> set[str]:
-    """Returns the columns of the table `types` of which a value is published differently without Debezium."""
+    """Returns those columns of the table `types` for which a value differs from what is published without Debezium."""
     published = captured.published(name.partition(".")[0])
     columns, rows = set(), 0
     for of in changes(name, "types", "r"):
@@ -230,7 +231,7 @@ def changes(name: str, table: str, ops: str) -> list[Changed]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_are_published_as_our_own_reader_publishes_them(name: str) -> None:
+def test_values_are_published_as_without_debezium(name: str) -> None:
     assert different(name) == expected(name)
 
 
@@ -262,21 +263,21 @@ def test_a_changed_key_is_a_delete_and_a_create(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("postgres")])
-def test_values_that_were_not_sent(name: str) -> None:
+def test_values_that_debezium_does_not_send_are_unknown(name: str) -> None:
     [updated] = changes(name, "wide", "u")
     assert updated.after is not None
     row = {column.name: value for column, value in zip(updated.table.columns, updated.after, strict=True)}
     unknown = {column for column, value in row.items() if value is UNCHANGED}
-    # If Debezium writes bytes in base64, it writes null for bytes that it does not have.
+    # If Debezium is configured to write bytes in base64, it writes null in place of bytes that it does not have.
     lost = {"bin"} if name in ("postgres.iso", "postgres.nano") else set()
     assert unknown == {"body", "bin", "tags", "ints", "ids", "bag", "doc"} - lost
     assert row["n"] == b"2"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith((".schema", ".avro"))])
-def test_transactions(name: str) -> None:
-    """The last event of a transaction says how many events the transaction has. A transaction with a truncate may lack
-    its first event, and lacks the last one.
+def test_the_events_of_each_transaction_are_counted(name: str) -> None:
+    """The event that ends a transaction says how many events the transaction has. For a transaction with a truncate,
+    there is no such event, and the event that begins it may be missing, too.
     """
     event_counts = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
     begin_ids = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]
@@ -292,14 +293,14 @@ def test_transactions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("postgres") and "cloud" not in name])
-def test_logical_messages(name: str) -> None:
+def test_logical_messages_are_decoded(name: str) -> None:
     emitted = [(of.prefix, of.content) for of in events(name) if isinstance(of, Emitted)]
     assert emitted == [("provenance", b'{"apiVersion":"1"}'), ("other", b"\x00\xff")]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".schema")])
 def test_a_schema_may_arrive_separately_from_its_message(name: str) -> None:
-    """If the service runs Debezium itself, Debezium sends each schema only once."""
+    """If the service runs Debezium itself, it gets each schema only once, apart from the messages."""
     translator = Translator(TranslationSettings())
     apart = [translator.translate([_apart(message)]) for message in captured.messages(name)]
     together = [translator.translate([message]) for message in captured.messages(name)]

@@ -1,6 +1,6 @@
-"""Tests damaged messages. Each must be read, or refused with an error that names its topic.
+"""Tests damaged messages. Each of them must be read, or refused with an error that names its topic.
 
-The generated reader must read the same rows as the converters.
+Also tests that the generated reader of rows reads the same values as the converters of single values.
 """
 
 import json
@@ -97,7 +97,7 @@ Damage = list[tuple[float, str, int]]
 
 
 def translate_damaged(translator: Translator, message: SourceRecord, value: Damage, key: Damage | None) -> None:
-    """Translates a damaged copy of a message. If it is refused, the error must name its topic."""
+    """Translates a damaged copy of a message. If the translator refuses the copy, the error must name its topic."""
     assert message.value is not None
     wrong = SourceRecord(
         topic=message.topic,
@@ -107,7 +107,8 @@ def translate_damaged(translator: Translator, message: SourceRecord, value: Dama
     try:
         translator.translate([wrong])
     except ChangelogError as error:
-        # If the damage changes the name of a column or table, the column has no declared type.
+        # If the damage changes the name of a column or a table, the type of the column is not declared. That error is
+        # a PRECONDITION, and names the table.
         assert error.kind in (Kind.MALFORMED, Kind.PRECONDITION)  # noqa: PT017
         assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
 
@@ -115,7 +116,7 @@ def translate_damaged(translator: Translator, message: SourceRecord, value: Dama
 @pytest.mark.parametrize("form", MESSAGES)
 @settings(max_examples=150, deadline=None)
 @given(value=damage, key=st.none() | damage)
-def test_damage_is_malformed(
+def test_a_damaged_message_is_read_or_refused(
     form: str, value: list[tuple[float, str, int]], key: list[tuple[float, str, int]] | None
 ) -> None:
     message = MESSAGES[form]
@@ -130,7 +131,7 @@ AVRO_SCHEMAS = captured.avro_schemas("postgres.avro")
 
 
 def avro_schema(number: int) -> Any:
-    """Returns a schema, or raises the error of a registry that does not have the schema."""
+    """Returns a schema. If there is none with this number, raises the error that a registry would cause."""
     if number not in AVRO_SCHEMAS:
         raise ChangelogError(Kind.PRECONDITION, "the registry has no such schema")
     return AVRO_SCHEMAS[number]
@@ -138,7 +139,7 @@ def avro_schema(number: int) -> Any:
 
 @settings(max_examples=150, deadline=None)
 @given(which=st.integers(0, len(AVRO) - 1), value=damage, key=st.none() | damage)
-def test_damage_in_avro_is_malformed(
+def test_a_damaged_message_in_avro_is_read_or_refused(
     which: int, value: list[tuple[float, str, int]], key: list[tuple[float, str, int]] | None
 ) -> None:
     message = AVRO[which]
@@ -173,7 +174,7 @@ ROWS = reader()
 
 @settings(max_examples=200, deadline=None)
 @given(row=st.fixed_dictionaries({name: TOKENS | st.just(ROW[name]) for name in COLUMNS}), ascii_=st.booleans())
-def test_the_generated_reader_reads_the_same_as_the_converters(row: dict[str, Any], *, ascii_: bool) -> None:
+def test_the_generated_reader_reads_the_values_that_the_converters_read(row: dict[str, Any], *, ascii_: bool) -> None:
     content = json.dumps(row, ensure_ascii=ascii_, separators=(",", ":"))
     if any("\ud800" <= character <= "\udfff" for character in content):
         return
@@ -192,8 +193,8 @@ def test_the_generated_reader_reads_the_same_as_the_converters(row: dict[str, An
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_two_rows_are_read_together_as_each_is_read_alone(data: st.DataObject) -> None:
-    """The reader converts a value only once if both rows have it."""
+def test_the_two_rows_of_an_update_are_read_like_single_rows(data: st.DataObject) -> None:
+    """If both rows have the same value in a column, the reader converts this value only once."""
 
     def row() -> bytes:
         return text({name: data.draw(st.just(ROW[name]) | OTHERS[name]) for name in COLUMNS})
@@ -219,7 +220,7 @@ OTHERS = {
 }
 
 
-def test_a_usual_row() -> None:
+def test_a_usual_row_is_read() -> None:
     assert ROWS.exact.row(text(ROW)) == (
         b"12345678901",
         b"-7",

@@ -1,4 +1,4 @@
-"""Tests the encoding of many rows together. The result must be the same as for rows that are encoded alone."""
+"""Tests how many rows are encoded together. The result must be the same as if each row were encoded alone."""
 
 import zlib
 from collections.abc import Sequence
@@ -156,7 +156,7 @@ def outcome(rows_: Sequence[PublishedRow], spans_: Sequence[Span], *, few: int) 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_rows_in_groups_equal_single_rows(seed: int) -> None:
+def test_rows_that_are_encoded_together_equal_rows_that_are_encoded_alone(seed: int) -> None:
     random = Random(seed)
     chosen = random.sample(ENTITIES, random.randint(1, len(ENTITIES)))
     rows_ = rows(random, 600, [bind(of) for of in chosen])
@@ -174,7 +174,7 @@ def test_rows_in_groups_equal_single_rows(seed: int) -> None:
 
 
 def is_publishable(of: PublishedRow) -> bool:
-    """Returns whether the row can be published, that is, whether its key is known."""
+    """Returns whether the row can be published. It cannot if, for example, its key is not known."""
     transaction = Transaction(xid=1, name="1", epoch=1, commit=1, committed_at=1)
     span = Span(transaction=transaction, stamp=None, ordinal=0, rows=1)
     try:
@@ -184,7 +184,7 @@ def is_publishable(of: PublishedRow) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_stop_is_at_the_same_row(seed: int) -> None:
+def test_rows_that_are_encoded_together_stop_at_the_same_row(seed: int) -> None:
     random = Random(seed)
     stopping = [
         entity("order", ("id",), immutable=True),

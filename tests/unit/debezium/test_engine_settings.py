@@ -1,4 +1,4 @@
-"""Tests the properties that the service passes to Debezium, and who creates the publication in PostgreSQL."""
+"""Tests which properties the service passes to Debezium, and who creates the publication in PostgreSQL."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests the errors for the ways in which the Debezium process can end. Each is one line and says what to do."""
+"""Tests the errors that report how the Debezium process ended. Each error must be one line, and most say what to do."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,12 +61,12 @@ UNLOADED = "java.lang.ClassNotFoundException"
         ),
     ],
 )
-def test_a_failed_engine(causes: list[tuple[str, str]], kind: Kind, text: str) -> None:
+def test_the_error_of_the_engine_is_explained(causes: list[tuple[str, str]], kind: Kind, text: str) -> None:
     error = of_engine(*causes)
     assert (text in str(error), error.kind) == (True, kind), str(error)
 
 
-def test_a_cause_that_debezium_only_logs() -> None:
+def test_a_cause_that_debezium_only_logs_is_part_of_the_error() -> None:
     message = f"{INVALID}Error during validation: io.debezium.DebeziumException: Failed:"
     error = of_engine((WRAPPER, message), logged=["ConnectException: Connection refused"])
     assert error.kind is Kind.CONNECTION
@@ -74,7 +74,7 @@ def test_a_cause_that_debezium_only_logs() -> None:
     assert error.message == f"Debezium: Error during validation: {cause}"
 
 
-def test_sql_server_does_not_always_say_why_the_connection_failed() -> None:
+def test_an_error_of_sql_server_without_a_cause_is_an_error_of_the_connection() -> None:
     driver = 'The TCP/IP connection to the host 127.0.0.1, port 30108 has failed. Error: "null. Verify the properties."'
     error = of_engine((WRAPPER, f"{INVALID}Unable to connect. Check this and other connection properties. {driver}"))
     assert error.kind is Kind.CONNECTION
@@ -90,6 +90,8 @@ def test_sql_server_does_not_always_say_why_the_connection_failed() -> None:
         (1, [], Kind.PRECONDITION, "exit code 1: it printed nothing"),
     ],
 )
-def test_a_process_that_ended_without_a_message(code: int, errors: list[str], kind: Kind, text: str) -> None:
+def test_the_end_of_a_process_without_a_message_is_explained(
+    code: int, errors: list[str], kind: Kind, text: str
+) -> None:
     error = failure(LAUNCH, None, code, errors, [])
     assert (text in str(error), error.kind) == (True, kind), str(error)

@@ -1,6 +1,6 @@
-"""Tests the decoder that reads the output of the Debezium process.
+"""Tests the decoder of what the Debezium process writes to the service.
 
-The output may arrive in any number of pieces, may end in the middle of a frame, and may be malformed.
+These bytes may arrive in any number of pieces, may end in the middle of a frame, and may be malformed.
 """
 
 import json
@@ -37,7 +37,9 @@ def texts(column: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def records(last: int, rows: Sequence[tuple[bytes, bytes, bytes, bytes]], *, topic: int = 1) -> bytes:
-    """Returns a frame of records with these offsets, keys, values and headers."""
+    """Returns a frame with records. Each row has the offset, the key, the value and the headers of a record. `last` is
+    the number of the last record.
+    """
     count = len(rows)
     body = struct.pack("<qII", last, count, 1)
     body += struct.pack(f"<{count}q", *range(count))
@@ -107,7 +109,7 @@ def test_trailing_bytes_are_an_error_that_names_the_byte() -> None:
     assert f"3 bytes of an incomplete frame at byte {len(STREAM)}" in str(error.value)
 
 
-def test_the_last_offset_of_each_partition_is_known_with_sorted_fields() -> None:
+def test_the_last_offset_of_each_partition_is_known() -> None:
     batch = decoded([DEFINITIONS, records(2, ROWS)])[0]
     assert isinstance(batch, RecordBatch)
     partition = b'{"db":"a","server":"b"}'

@@ -1,4 +1,4 @@
-"""Tests how `changelog init` guesses the types of columns from values, if the events have no schemas."""
+"""Tests how `changelog init` guesses the types of columns from their values if the events have no schemas."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def guessed(*messages: SourceRecord) -> dict[str, str]:
     return dict(guesses.types(("public", "item")))
 
 
-def test_types_are_those_of_the_values() -> None:
+def test_types_are_guessed_from_values() -> None:
     row = {"id": 1, "paid": True, "name": "x", "price": 1.5, "big": -7, "tags": ["a"], "doc": {"a": 1}, "no": None}
     assert guessed(plain(row)) == {
         "id": "long",
@@ -37,7 +37,7 @@ def test_types_are_those_of_the_values() -> None:
     }
 
 
-def test_all_messages_count() -> None:
+def test_the_values_of_all_messages_count() -> None:
     first = {"id": 1, "a": None, "b": 1, "c": 1}
     second = {"id": 1, "a": 5, "b": 2.5, "c": "text"}
     assert guessed(plain(first), plain(second), plain(second, first)) == {
@@ -55,7 +55,7 @@ def test_cells_of_cassandra_have_the_types_of_their_values() -> None:
     assert guessed(message) == {"id": "long", "name": "string", "other": "string"}
 
 
-def test_events_with_schemas_and_documents_need_no_guess() -> None:
+def test_no_types_are_guessed_for_documents_or_for_events_with_schemas() -> None:
     assert guessed(event("c", ("public", "item"), None, {"id": 1, "status": "s"})) == {}
     document = plain({}, connector="mongodb", schema=None, db="public", table=None, collection="item")
     payload = json.loads(document.value or b"") | {"after": json.dumps({"_id": 1})}

@@ -1,4 +1,6 @@
-"""Tests where the service looks for Debezium's jars, the errors if jars are missing, and what Maven must fetch."""
+"""Tests where the service looks for Debezium's jars, which errors it raises if jars are missing, and which jars Maven
+must fetch.
+"""
 
 import json
 import stat
@@ -26,7 +28,9 @@ esac; done
 mkdir "$folder"
 for jar in $JARS; do echo "$jar" >"$folder/$jar"; done
 """
-"""A script that replaces Maven: it puts jars into the folder, without a network. Integration tests use Maven itself."""
+"""A script that takes the place of Maven. It puts jars into the folder, and needs no network. The integration tests use
+Maven itself.
+"""
 
 SET = "debezium-embedded-3.6.1.Final.jar debezium-connector-postgres-3.6.1.Final.jar slf4j-jdk14-1.7.36.jar"
 
@@ -66,7 +70,7 @@ def test_a_connector_is_installed_and_found(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("maven")
-def test_what_cannot_be_installed_is_named(
+def test_the_error_says_why_jars_cannot_be_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -83,7 +87,7 @@ def test_what_cannot_be_installed_is_named(
     assert not (tmp_path / "data" / "changelog" / "debezium" / "3.6.1.Final" / "postgres").exists()
 
 
-def test_a_pom_names_one_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pom_names_the_same_version_for_all_jars_of_debezium(capsys: pytest.CaptureFixture[str]) -> None:
     project = ET.fromstring(run("pom", "db2", capsys=capsys)[1])
     place = "{http://maven.apache.org/POM/4.0.0}"
     dependencies = [[tag.text for tag in dependency] for dependency in project.iter(f"{place}dependency")]
@@ -105,7 +109,7 @@ def failed(
     return error.value
 
 
-def test_what_is_missing_to_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_what_is_missing_to_run_debezium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     error = failed(tmp_path, {"connector.class": POSTGRES.java_class})
     folder = tmp_path / "changelog" / "debezium" / "3.6.1.Final" / "postgres"
@@ -132,7 +136,7 @@ def test_what_is_missing_to_run_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         ({"connector.class": "x.Y", "errors.max.retries": 3}, "errors.max.retries is managed by the engine"),
     ],
 )
-def test_properties_that_are_ours_are_refused(tmp_path: Path, properties: Properties, text: str) -> None:
+def test_properties_that_the_service_manages_are_refused(tmp_path: Path, properties: Properties, text: str) -> None:
     error = failed(tmp_path, properties)
     assert (error.kind, text in error.message) == (Kind.USAGE, True)
 
@@ -154,6 +158,6 @@ def test_a_class_path_has_one_logging_binding(tmp_path: Path, monkeypatch: pytes
     names = [Path(jar).name for jar in command[command.index("-cp") + 1].split(":")]
     assert names == ["own.jar", "a.jar", "slf4j-jdk14-1.7.36.jar"]
     assert "-Xmx100m" in command
-    # Without the other binding, the one for log4j stays on the class path. It writes to standard error.
+    # Without the binding for java.util.logging, the one for log4j stays on the class path. It writes to standard error.
     (tmp_path / "slf4j-jdk14-1.7.36.jar").unlink()
     assert "log4j-slf4j-impl-2.24.3.jar" in Launch(properties={}, jars=tmp_path).command("java")[-2]

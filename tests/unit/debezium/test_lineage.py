@@ -1,4 +1,4 @@
-"""Tests how the service notices that topics no longer continue a changelog, and from which offsets it reads them."""
+"""Tests how the service notices that topics do not continue its changelog, and from which offsets it reads topics."""
 
 import zlib
 from base64 import b64encode
@@ -62,7 +62,9 @@ def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2)
         (InputTopics(states={}, begins={}, ends={}), ["topic a is gone"]),
     ],
 )
-def test_what_breaks_the_lineage(present: InputTopics, lines: list[str]) -> None:
+def test_the_ways_in_which_topics_no_longer_continue_the_changelog_are_reported(
+    present: InputTopics, lines: list[str]
+) -> None:
     assert problems(IDENTITY, PROGRESS, present, {"a"}) == lines
     assert problems(IDENTITY, PROGRESS, present, set()) == [], "a topic that is no longer configured may change"
     assert problems(None, None, present, set()) == []
@@ -75,7 +77,7 @@ def test_a_refusal_has_the_first_problem_and_the_number_of_others() -> None:
     refuse([])
 
 
-def test_where_partitions_are_read_from() -> None:
+def test_each_partition_is_read_from_its_stored_offset_or_its_beginning() -> None:
     assert offsets(PROGRESS, topics(begin=2, partitions=3)) == {("a", 0): 5, ("a", 1): 7, ("a", 2): 2}
 
 
@@ -87,7 +89,7 @@ def test_after_a_gap_partitions_that_lost_nothing_continue(present: InputTopics,
     assert offsets_over_gap(IDENTITY, PROGRESS, present) == {("a", 0): first, ("a", 1): second}
 
 
-def test_names_of_partitions() -> None:
+def test_a_partition_is_read_back_from_its_name() -> None:
     assert part_of(part_name(("app.public.x-y_z", 12))) == ("app.public.x-y_z", 12)
 
 
@@ -102,7 +104,7 @@ def test_the_configured_topics_are_read(topic: str, is_read: bool) -> None:
     assert settings.matches(topic) == is_read
 
 
-def test_the_history_of_schemas_is_packed() -> None:
+def test_the_history_of_schemas_is_packed_and_unpacked() -> None:
     records = [b'{"ddl":"CREATE TABLE t"}', b'{"ddl":"ALTER TABLE t"}']
     assert unpacked(packed(records)) == records
     assert (packed([]), unpacked("")) == ("", [])

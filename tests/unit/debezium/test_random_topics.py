@@ -1,6 +1,6 @@
-"""Tests the publish loop with random events in several parts (partitions of topics), and with crashes at every step.
+"""Tests the publish loop with random events in several parts (partitions of topics). The service crashes at any step.
 
-Each event must be published exactly once. The events of a part must stay in order.
+Each event must be published exactly once, and the events of a part must stay in order.
 """
 
 from contextlib import closing
@@ -63,7 +63,7 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, number: int, tmp_pat
 
 @pytest.mark.parametrize("number", range(2))
 def test_an_operator_skips_messages_and_nothing_else_is_lost(seed: int, number: int, tmp_path: Path) -> None:
-    """Some messages are no events. The service stops at each of them, and an operator decides to skip it."""
+    """Some messages are no events. The service stops at each of them, and an operator decides to skip the message."""
     random = Random(seed + number)
     writer = Writer(random)
     for _ in range(6):
@@ -80,7 +80,7 @@ def test_an_operator_skips_messages_and_nothing_else_is_lost(seed: int, number: 
 
 
 def decide(path: Path, decision: str) -> None:
-    """Accepts the stop that is stored, as `changelog accept` does."""
+    """Stores a decision for the present stop, as `changelog accept` does."""
     with closing(FileSink(path)) as sink:
         stored = sink.recover()
         assert stored is not None
@@ -89,7 +89,7 @@ def decide(path: Path, decision: str) -> None:
 
 
 def test_transactions_of_several_parts_stay_together(seed: int, tmp_path: Path) -> None:
-    """Everything has arrived when the service reads, so each transaction is published in one piece."""
+    """All events are there when the service begins to read, so each transaction must be published in one piece."""
     random = Random(seed)
     writer = Writer(random)
     writer.write(100)

@@ -1,6 +1,6 @@
 """Tests what the service does if Debezium aborts a snapshot and repeats it.
 
-Rows that were deleted between the two snapshots must be deleted from the changelog.
+If a row was deleted between the two snapshots, the service must delete it from the changelog.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ def app_of(path: Path, *messages: SourceRecord, snapshots: str = "same", of: Ent
 
 
 def published_after_restart(app: App, *messages: SourceRecord, snapshots: str = "same") -> list[tuple[str, str]]:
-    """Restarts the service with these further events. Returns the operations and keys of the rows that it adds."""
+    """Starts the service again with further events. Returns the op and the key of each row that it publishes then."""
     count = len(ops(app))
     topics = Topics({PART: [*app.topics.parts[PART], *messages]}, Random(1), at_once=True)
     other = App(topics, app.path, app.entities, snapshots=snapshots)
@@ -44,7 +44,7 @@ def ops(app: App) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("same_time", [True, False])
-def test_what_the_second_snapshot_lacks_is_deleted(tmp_path: Path, same_time: bool) -> None:
+def test_rows_that_the_second_snapshot_lacks_are_deleted(tmp_path: Path, same_time: bool) -> None:
     app = app_of(tmp_path, read(1), read(2), read(3))
     app.run()
     at = 0 if same_time else 5
@@ -63,14 +63,14 @@ def test_what_the_second_snapshot_lacks_is_deleted(tmp_path: Path, same_time: bo
 
 
 def test_a_key_that_was_inserted_again_is_not_deleted(tmp_path: Path) -> None:
-    """The last row of the key is newer than the beginning of the second snapshot."""
+    """The changelog has a row of this key that is newer than the beginning of the second snapshot."""
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=9, at=9)
     assert published_after_restart(app, read(1, "last", at=5), created) == [("read", "1"), ("create", "2")]
 
 
-def test_several_aborted_snapshots(tmp_path: Path) -> None:
+def test_rows_are_deleted_after_several_aborted_snapshots(tmp_path: Path) -> None:
     app = app_of(tmp_path, read(1), read(2), read(3))
     app.run()
     assert published_after_restart(app, read(1, at=1), read(2, at=1)) == [("read", "1"), ("read", "2")]
@@ -92,7 +92,7 @@ def test_nothing_is_deleted_if_the_snapshots_may_differ(tmp_path: Path, snapshot
     assert published_after_restart(app, read(1, "last", at=5), snapshots=snapshots) == [("read", "1")]
 
 
-def test_an_aborted_snapshot_that_is_not_repeated(tmp_path: Path) -> None:
+def test_nothing_is_deleted_if_an_aborted_snapshot_is_not_repeated(tmp_path: Path) -> None:
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 3, "status": "s"}, transaction=9, at=9)
@@ -100,7 +100,7 @@ def test_an_aborted_snapshot_that_is_not_repeated(tmp_path: Path) -> None:
     assert "snapshot" not in app.checkpoint.source
 
 
-def test_an_entity_that_keeps_deleted_rows(tmp_path: Path) -> None:
+def test_nothing_is_deleted_from_an_entity_that_keeps_deleted_rows(tmp_path: Path) -> None:
     of = entity("item", immutable=True, on_change_of_immutable="ignore")
     app = app_of(tmp_path, read(1), read(2), of=of)
     app.run()
@@ -108,9 +108,8 @@ def test_an_entity_that_keeps_deleted_rows(tmp_path: Path) -> None:
 
 
 class Connector(Topics):
-    """A connector that begins its snapshot again if it was stopped before the snapshot was complete.
-
-    Debezium's connectors for relational databases do the same.
+    """Simulates a connector. If it was stopped before its snapshot was complete, it begins the snapshot again, as
+    Debezium's connectors for relational databases do.
     """
 
     def __init__(self, first: list[SourceRecord], second: list[SourceRecord], random: Random) -> None:
@@ -124,7 +123,7 @@ class Connector(Topics):
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_crashes_delete_each_key_once(seed: int, number: int, tmp_path: Path) -> None:
+def test_each_missing_row_is_deleted_once_in_spite_of_crashes(seed: int, number: int, tmp_path: Path) -> None:
     random = Random(seed + number)
     rest = sorted(random.sample(range(30), 20))
     second = [read(n, "last" if n == rest[-1] else "true", at=5) for n in rest]

@@ -1,6 +1,6 @@
-"""Tests events without old rows. The service takes the old rows from its store of current rows.
+"""Tests events without old rows. The service takes the old rows from its state, a store of the last state of each row.
 
-Each original must then be the row as the changelog last published it.
+So each original must be the row as it was last published.
 """
 
 import json
@@ -26,9 +26,9 @@ CRASHES = 0.03
 
 
 def without_old_rows(message: SourceRecord) -> SourceRecord:
-    """Returns the message as PostgreSQL's connector writes it without REPLICA IDENTITY FULL.
+    """Returns the message as the connector for PostgreSQL writes it if the table does not have REPLICA IDENTITY FULL.
 
-    The old row of a delete then has only the key. Its other columns are null, whatever their values in the table were.
+    An update then has no old row. The old row of a delete has only the key, and nulls in place of all other values.
     """
     if message.value is None:
         return message
@@ -57,7 +57,7 @@ def check(app: App) -> int:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_postgresql_without_full_old_rows_through_crashes(seed: int, number: int, tmp_path: Path) -> None:
+def test_old_rows_of_postgresql_are_completed_in_spite_of_crashes(seed: int, number: int, tmp_path: Path) -> None:
     random, store = Random(seed + number), MemoryStore()
 
     def open_state() -> BeforeImages:
@@ -82,8 +82,8 @@ def test_postgresql_without_full_old_rows_through_crashes(seed: int, number: int
 def published(
     tmp_path: Path, messages: Sequence[SourceRecord], name: str, **settings: Any
 ) -> list[tuple[str, Any, Any]]:
-    """Publishes these events with a store of current rows. Returns the op, the current row and the original row of each
-    message.
+    """Publishes these events by a service with a state. Returns the op, the current row and the original row of each
+    published message.
     """
     topics = Topics({f"{name}/0": messages}, Random(1), at_once=True)
     store = MemoryStore()
@@ -102,7 +102,7 @@ def published(
 A, B = {"id": 1, "status": "a"}, {"id": 1, "status": "b"}
 
 
-def test_values_that_were_not_sent(tmp_path: Path) -> None:
+def test_a_value_that_debezium_does_not_send_comes_from_the_state(tmp_path: Path) -> None:
     """Debezium writes the placeholder in place of a long value that did not change."""
     long = {"id": 1, "status": "long" * 1000, "note": "x"}
     columns = {"id": "int32", "status": "string", "note": "string"}
@@ -120,7 +120,7 @@ def flat(row: dict[str, Any]) -> SourceRecord:
     return SourceRecord(topic="app.shop.item", key=b'{"id":1}', value=json.dumps(row).encode())
 
 
-def test_flat_rows(tmp_path: Path) -> None:
+def test_the_originals_of_flat_rows_come_from_the_state(tmp_path: Path) -> None:
     deleted = {"id": 1, "status": None, "__op": "d", "__deleted": "true"}
     messages = [flat({**A, "__op": "c"}), flat({**B, "__op": "u"}), flat(deleted)]
     types = {("shop", "item"): {"id": "int", "status": "string"}}
@@ -139,8 +139,8 @@ def mongodb(op: str, document: dict[str, Any] | None) -> SourceRecord:
     return SourceRecord(topic="app.shop.orders", key=b'{"id":"5"}', value=json.dumps(payload).encode())
 
 
-def test_documents_of_mongodb(tmp_path: Path) -> None:
-    """The second update lacks the document, so the document stays as it was after the first update."""
+def test_the_documents_of_mongodb_are_completed(tmp_path: Path) -> None:
+    """The event of the second update lacks the document, so the document stays as it was after the first update."""
     first, second = {"_id": 5, "n": 1}, {"_id": 5, "n": 2}
     messages = [mongodb("c", first), mongodb("u", second), mongodb("u", None), mongodb("d", None)]
     a, b = {"id": 5, "document": first}, {"id": 5, "document": second}
@@ -160,8 +160,8 @@ def cassandra(op: str, **cells: Any) -> SourceRecord:
     return SourceRecord(topic="app.shop.guest", key=b'{"id":1}', value=json.dumps(payload).encode())
 
 
-def test_cells_of_cassandra(tmp_path: Path) -> None:
-    """An event has only the cells that the write has set."""
+def test_the_cells_of_cassandra_are_completed(tmp_path: Path) -> None:
+    """An event has only those cells that were set by the write."""
     types = {("shop", "guest"): {"id": "int", "status": "string", "note": "string"}}
     messages = [
         cassandra("i", id=1, status="a", note="x"),

@@ -1,6 +1,5 @@
-"""Tests the file store of Debezium's engine. After any crash, it must have everything that was committed.
-
-Only one engine at a time can use it.
+"""Tests the store in which Debezium's engine keeps its progress as files. After any crash, the store must have
+everything that was committed. Only one engine at a time may use a store.
 """
 
 import os
@@ -44,7 +43,7 @@ def test_offsets_and_history_come_back_as_the_same_bytes(tmp_path: Path) -> None
     ]
 
 
-def test_what_a_crash_left_after_the_end_of_the_history_is_cut_off(tmp_path: Path) -> None:
+def test_bytes_that_a_crash_left_after_the_history_are_removed(tmp_path: Path) -> None:
     filled(tmp_path).close()
     whole = (tmp_path / "history.jsonl").read_bytes()
     (tmp_path / "history.jsonl").write_bytes(whole + b'{"ddl":"never comm')
@@ -53,7 +52,7 @@ def test_what_a_crash_left_after_the_end_of_the_history_is_cut_off(tmp_path: Pat
     assert (tmp_path / "history.jsonl").read_bytes() == whole
 
 
-def test_a_commit_after_a_crash_replaces_what_the_crash_left(tmp_path: Path) -> None:
+def test_a_commit_after_a_crash_replaces_the_file_that_the_crash_left(tmp_path: Path) -> None:
     filled(tmp_path).close()
     (tmp_path / "offsets.json.new").write_bytes(b"{")
     store = FileStore(tmp_path)
@@ -72,16 +71,16 @@ def test_a_commit_after_a_crash_replaces_what_the_crash_left(tmp_path: Path) -> 
         ("history.jsonl", b"{}\n", "history.jsonl is shorter than"),
     ],
 )
-def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_the_error_names_the_damaged_file(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     filled(tmp_path).close()
     (tmp_path / name).write_bytes(content)
-    for _ in range(2):  # the first failure must have released the lock
+    for _ in range(2):  # the first failure must release the lock
         with pytest.raises(ChangelogError, match=problem) as error:
             stored(tmp_path)
         assert error.value.kind is Kind.MALFORMED
 
 
-def test_one_engine_uses_a_store(tmp_path: Path) -> None:
+def test_only_one_engine_can_use_a_store(tmp_path: Path) -> None:
     store = filled(tmp_path)
     with pytest.raises(ChangelogError, match="is used by") as error:
         stored(tmp_path)
@@ -93,7 +92,7 @@ def test_one_engine_uses_a_store(tmp_path: Path) -> None:
     assert len(stored(tmp_path).history) == 3
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_the_error_names_the_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(ChangelogError) as error:
         stored(tmp_path / "file" / "state")

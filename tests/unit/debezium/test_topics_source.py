@@ -1,4 +1,4 @@
-"""Tests what the publish loop publishes for Debezium's events. The events are in memory; the rows go to a file log."""
+"""Tests what the service publishes for Debezium's events. The events are in memory, and the rows go to a file log."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def app(
 
 
 def published(app: App, name: str | None = "item") -> list[tuple[str, str, Any, Any]]:
-    """Returns the op, key, current and original of each message."""
+    """Returns the op, the key, the current row and the original row of each message."""
     messages = [message for message in app.messages(name) if message["entity"] != "schemas"]
     return [
         (
@@ -53,13 +53,13 @@ def published(app: App, name: str | None = "item") -> list[tuple[str, str, Any, 
 
 
 def commits(app: App) -> list[tuple[str, str]]:
-    """Returns the transaction and the position of each message, without the epoch."""
+    """Returns the transaction and the position of each message. Leaves out the epoch of the position."""
     sources = [message["value"]["provenance"]["source"] for message in app.messages("item")]
     return [(source["transaction"], source["position"][9:].lstrip("0")) for source in sources]
 
 
 def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
-    """The deleted row no longer has the column. The row is complete, so no value is unavailable."""
+    """The old row of the delete no longer has the column. It is complete nevertheless, so no value is unavailable."""
     wide = {"id": "int32", "status": "string", "note": "string"}
     of_item = app(
         tmp_path,
@@ -71,7 +71,7 @@ def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
     assert "unavailableOriginal" not in of_item.messages("item")[1]["value"]["provenance"]["source"]
 
 
-def test_each_kind_of_event(tmp_path: Path) -> None:
+def test_each_kind_of_event_is_published(tmp_path: Path) -> None:
     of_item = app(
         tmp_path,
         event("r", ITEM, None, A, snapshot="last", transaction=None),
@@ -98,8 +98,8 @@ def test_each_kind_of_event(tmp_path: Path) -> None:
 
 
 def test_the_original_is_unknown_if_the_event_has_no_old_row(tmp_path: Path) -> None:
-    """Unless the replica identity is FULL, PostgreSQL logs only the key of a deleted row. Debezium fills the other
-    columns with nulls.
+    """If the replica identity is not FULL, PostgreSQL logs only the key of a deleted row, and Debezium writes nulls for
+    the other columns.
     """
     of_item = app(
         tmp_path,
@@ -126,7 +126,7 @@ def test_other_connectors_log_whole_rows(tmp_path: Path) -> None:
     assert published(of_item) == [("delete", "1", None, A)]
 
 
-def test_an_old_row_with_only_the_columns_of_an_index_is_ignored(tmp_path: Path) -> None:
+def test_an_old_row_that_has_only_the_columns_of_an_index_is_ignored(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("u", ITEM, {"id": 0, "status": "a"}, B))
     of_item.run()
     assert published(of_item) == [("update", "1", B, "unknown")]
@@ -154,7 +154,7 @@ def test_a_row_whose_key_changed_moves(tmp_path: Path) -> None:
     assert commits(of_item)[1:] == [("7", "1/00000002"), ("7", "1/00000003")]
 
 
-def test_both_events_of_a_move_are_joined_even_from_two_partitions(tmp_path: Path) -> None:
+def test_the_two_events_of_a_move_are_joined_even_if_they_are_in_two_partitions(tmp_path: Path) -> None:
     update, deleted, grave, created = moving()
     of_item = app(tmp_path, parts={"item/0": [update, deleted, grave, update], "item/1": [created]})
     of_item.run()
@@ -163,7 +163,9 @@ def test_both_events_of_a_move_are_joined_even_from_two_partitions(tmp_path: Pat
 
 
 @pytest.mark.parametrize("between", [event("c", ITEM, None, {"id": 9, "status": "z"}), None])
-def test_events_of_a_move_that_cannot_be_joined_are_two_changes(tmp_path: Path, between: SourceRecord | None) -> None:
+def test_the_two_events_of_a_move_are_two_changes_if_they_cannot_be_joined(
+    tmp_path: Path, between: SourceRecord | None
+) -> None:
     update, deleted, grave, created = moving(transaction=7 if between else 8)
     of_item = app(tmp_path, update, deleted, grave, *([between] if between else []), created)
     of_item.run()
@@ -189,7 +191,7 @@ def test_consecutive_events_with_the_same_id_are_one_transaction(tmp_path: Path)
     ]
 
 
-def test_the_rows_of_a_snapshot_are_not_one_endless_transaction(
+def test_the_rows_of_a_snapshot_are_divided_into_several_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("changelog.connectors.sources.debezium.assembling.assembler.SNAPSHOT_ROWS", 3)
@@ -220,7 +222,7 @@ def test_a_new_column_is_a_new_version(tmp_path: Path) -> None:
     assert len(of_item.messages("schemas")) == 2
 
 
-def test_an_incompatible_column_stops_until_it_is_accepted(tmp_path: Path) -> None:
+def test_an_incompatible_column_stops_the_service_until_it_is_accepted(tmp_path: Path) -> None:
     of_item = app(
         tmp_path,
         event("c", ITEM, None, A),
@@ -239,7 +241,7 @@ def test_an_incompatible_column_stops_until_it_is_accepted(tmp_path: Path) -> No
 
 
 def edit(of_item: App, **changes: Any) -> None:
-    """Changes members of the stored checkpoint, as commands do."""
+    """Changes fields of the stored checkpoint, as commands do."""
     sink = FileSink(of_item.path)
     stored = sink.recover()
     assert stored is not None
@@ -248,8 +250,10 @@ def edit(of_item: App, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter", "default"])
-def test_a_decision_on_a_stop_applies_to_the_same_event(tmp_path: Path, decision: str) -> None:
-    """After the restart, the events of two parts arrive in another order, but the old order is stored with the stop."""
+def test_a_decision_applies_to_the_event_at_which_the_service_stopped(tmp_path: Path, decision: str) -> None:
+    """After the restart, the events of the two parts would arrive in another order. But the order before the restart is
+    stored with the stop, and must be kept.
+    """
     parts = {
         "item/0": [event("c", ITEM, None, A, transaction=5), truncate(ITEM, transaction=6, at=6)],
         "item/1": [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=6, at=6) for n in (7, 8)],
@@ -284,7 +288,7 @@ def test_a_message_that_is_no_event_can_be_skipped(tmp_path: Path) -> None:
     assert [op for op, *_ in published(of_item)] == ["create", "update"]
 
 
-def test_json_without_a_schema_needs_types(tmp_path: Path) -> None:
+def test_json_without_a_schema_needs_declared_types(tmp_path: Path) -> None:
     [plain] = [event("c", ITEM, None, A)]
     value, key = (json.loads(part or b"")["payload"] for part in (plain.value, plain.key))
     message = msgspec.structs.replace(plain, value=json.dumps(value).encode(), key=json.dumps(key).encode())
@@ -314,7 +318,9 @@ def test_events_of_tables_that_are_not_configured_are_counted(tmp_path: Path) ->
 @pytest.mark.parametrize("prefix", ["provenance", "provenance-session"])
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_a_half_published_transaction_continues_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
-    """The events arrive with pauses, so they are published in several commits. The first stamp applies to all rows."""
+    """The events arrive with pauses, so their transaction is published in several parts. The stamp at its beginning
+    must apply to all of its rows.
+    """
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
     till = stamp(b'{"serviceName":"till"}', transaction=5, at=0, prefix=prefix)
     topics = Topics({"item/0": [till, *rows]}, Random(seed))
@@ -344,7 +350,7 @@ def test_a_part_that_arrives_after_a_restart_has_the_stamp_of_its_transaction(tm
     assert services == ["till", "till", "nobody"]
 
 
-def test_settings_may_not_change_silently(tmp_path: Path) -> None:
+def test_changed_settings_are_refused(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A))
     of_item.run()
     changed = App(of_item.topics, of_item.path, [entity("item", partitions=5)])
@@ -353,7 +359,7 @@ def test_settings_may_not_change_silently(tmp_path: Path) -> None:
     assert caught.value.kind is Kind.SETTINGS
 
 
-def test_a_change_of_the_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
+def test_another_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A))
     of_item.run()
     edit(of_item, source={**of_item.checkpoint.source, "input": "topics"})
@@ -393,7 +399,7 @@ def test_the_errors_for_unsupported_operations_name_them(tmp_path: Path) -> None
     assert database.clock_ahead_s() is None
 
 
-def test_shapes_and_tables_come_from_the_last_events(tmp_path: Path) -> None:
+def test_the_columns_of_tables_are_learned_from_their_last_events(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A), event("u", ITEM, None, B))
     [table] = of_item.database.tables()
     assert (table.schema, table.name, table.primary_key, table.rows_estimate) == ("public", "item", ("id",), 2)
@@ -409,7 +415,7 @@ def findings(of_item: App) -> dict[str, Finding]:
     return {finding.name: finding for finding in of_item.database.check(of_item.entities, None)}
 
 
-def test_findings_name_what_events_lack(tmp_path: Path) -> None:
+def test_check_names_what_events_lack(tmp_path: Path) -> None:
     messages = [event("u", ITEM, None, A), SourceRecord(topic="app.public.item", key=None, value=b"[]")]
     results = findings(app(tmp_path, *messages, entities=[entity("item"), entity("sale")]))
     assert results["item"].message == "`before` is missing in updates, so their `original` is unknown"
@@ -427,7 +433,7 @@ def test_check_says_that_originals_come_from_a_state(tmp_path: Path) -> None:
     )
 
 
-def test_a_connector_that_may_repeat_is_named(tmp_path: Path) -> None:
+def test_check_names_a_connector_that_may_repeat_events(tmp_path: Path) -> None:
     topics = Topics({"item/0": [event("c", ITEM, None, A)]}, Random(1))
     of_item = App(topics, tmp_path / "log", [entity("item")], connector="cassandra")
     assert findings(of_item)["delivery"].message.startswith("Debezium's connector cassandra may repeat events")

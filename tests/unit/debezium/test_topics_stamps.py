@@ -1,4 +1,4 @@
-"""Tests stamps in Debezium's topics. A stamp is a logical message in the database; Debezium writes an event for it."""
+"""Tests stamps in Debezium's topics. In the database, a stamp is a logical message. Debezium writes an event for it."""
 
 from pathlib import Path
 from random import Random

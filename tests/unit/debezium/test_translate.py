@@ -1,4 +1,4 @@
-"""Tests how each kind of message is translated. The events have the forms that the connectors' documentation shows."""
+"""Tests how each kind of message is translated. The messages are like those in the documentation of the connectors."""
 
 from typing import Any
 
@@ -107,7 +107,9 @@ SOURCES: list[tuple[dict[str, Any], tuple[str, str], EventFacts]] = [
 
 
 @pytest.mark.parametrize(("block", "table", "facts"), SOURCES)
-def test_source_blocks(block: dict[str, Any], table: tuple[str, str], facts: EventFacts) -> None:
+def test_the_facts_of_an_event_are_read_from_its_source_block(
+    block: dict[str, Any], table: tuple[str, str], facts: EventFacts
+) -> None:
     message = plain(event("c", None, {"id": 1}, block), {"id": 1}, timestamp_ms=5)
     row = changed(message, types={table: {"id": "int"}})
     assert row.table.name == table
@@ -129,7 +131,7 @@ def test_source_blocks(block: dict[str, Any], table: tuple[str, str], facts: Eve
         (False, ""),
     ],
 )
-def test_snapshot_markers(marker: Any, snapshot: str) -> None:
+def test_events_say_whether_they_belong_to_a_snapshot(marker: Any, snapshot: str) -> None:
     message = plain(event("r", None, {"id": 1}, {**POSTGRES, "snapshot": marker}))
     row = changed(message, types=ORDERS)
     assert (row.op, row.facts.snapshot) == ("r", snapshot)
@@ -143,7 +145,7 @@ def test_old_rows_may_be_missing() -> None:
     assert (deleted.before, deleted.after, deleted.key) == (None, None, (b"1",))
 
 
-def test_a_key_that_is_not_in_the_row() -> None:
+def test_a_key_column_may_be_missing_in_the_row() -> None:
     key = {"id": scalar("int32"), "shard": scalar("string")}
     message = typed({"id": scalar("int32")}, event("c", None, {"id": 1}), (key, {"id": 1, "shard": "a"}))
     row = changed(message)
@@ -165,24 +167,24 @@ def test_headers_mark_the_two_events_of_a_move(*, with_schema: bool) -> None:
     assert (created.moves, created.key, created.other_key) == ("from", (b"2",), (b"1",))
 
 
-def test_a_move_whose_header_is_not_readable() -> None:
+def test_a_move_with_an_unreadable_header_has_no_other_key() -> None:
     message = plain(event("d", {"id": 1}, None), {"id": 1}, headers=[("__debezium.newkey", b"Struct{id=2}")])
     row = changed(message, types=ORDERS)
     assert (row.moves, row.other_key) == ("to", ())
 
 
 @pytest.mark.parametrize("value", [None, b"", b"null", text({"schema": scalar("string"), "payload": None})])
-def test_tombstones(value: bytes | None) -> None:
+def test_tombstones_are_ignored(value: bytes | None) -> None:
     assert translate(SourceRecord(topic="t", key=b'{"id":1}', value=value)) == IgnoredRecord(reason="tombstone")
 
 
-def test_a_truncate() -> None:
+def test_a_truncate_is_translated() -> None:
     truncated = translate(plain(event("t", None, None)))
     assert isinstance(truncated, RowsTruncated)
     assert truncated.name == ("public", "orders")
 
 
-def test_a_logical_message() -> None:
+def test_a_logical_message_is_translated() -> None:
     block = {**POSTGRES, "schema": "", "table": ""}
     payload = {"op": "m", "ts_ms": 1, "source": block, "message": {"prefix": "provenance", "content": "e30="}}
     emitted = translate(plain(payload, {"prefix": "provenance"}))
@@ -194,14 +196,14 @@ def test_a_logical_message() -> None:
     ("id_", "transaction"),
     [("571:53195829", "571"), ("8ee8-1:12", "8ee8-1:12"), ("00000025:00000d08:0025", "00000025:00000d08:0025")],
 )
-def test_the_begin_and_the_end_of_a_transaction(id_: str, transaction: str) -> None:
+def test_the_begin_and_the_end_of_a_transaction_are_translated(id_: str, transaction: str) -> None:
     begin = {"status": "BEGIN", "id": id_, "event_count": None, "data_collections": None, "ts_ms": 1}
     end = {**begin, "status": "END", "event_count": 2}
     assert translate(plain(begin)) == Boundary(transaction=transaction, ends=False, events=None)
     assert translate(plain(end)) == Boundary(transaction=transaction, ends=True, events=2)
 
 
-def test_other_messages() -> None:
+def test_other_messages_are_ignored() -> None:
     assert translate(plain({"ts_ms": 5}, {"serverName": "shop"})) == IgnoredRecord(reason="heartbeat")
     ddl = {"source": POSTGRES, "ts_ms": 1, "databaseName": "shop", "ddl": "CREATE …", "tableChanges": []}
     assert translate(plain(ddl)) == IgnoredRecord(reason="schema change")
@@ -232,7 +234,7 @@ def _cell(name: str, value: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("with_schema", [True, False])
-def test_cassandra(*, with_schema: bool) -> None:
+def test_events_of_cassandra_are_translated(*, with_schema: bool) -> None:
     columns = {
         "id": _cell("id", scalar("int64")),
         "name": _cell("name", scalar("string")),
@@ -255,7 +257,7 @@ MONGODB = source("mongodb", db="shop", collection="orders", rs="rs0", ord=31, ls
 
 
 @pytest.mark.parametrize("with_schema", [True, False])
-def test_mongodb(*, with_schema: bool) -> None:
+def test_events_of_mongodb_are_translated(*, with_schema: bool) -> None:
     document = '{"_id": {"$oid": "58385328e4b001431e4e497a"},"n": {"$numberLong": "5"}}'
     id_ = '{"$oid": "58385328e4b001431e4e497a"}'
 
@@ -281,19 +283,19 @@ def test_mongodb(*, with_schema: bool) -> None:
 ADDED = {"__op": "u", "__db": "app", "__schema": "public", "__table": "orders", "__source_ts_us": 5, "__txId": 9}
 
 
-def test_flat_rows_with_added_fields() -> None:
+def test_the_facts_of_a_flat_row_are_read_from_added_fields() -> None:
     row = changed(plain({"id": 1, "note": "x", **ADDED, "__deleted": "false"}, {"id": 1}), types=ORDERS, unwrapped=True)
     assert (row.op, row.before, row.after, row.key) == ("u", None, (b"1", b'"x"'), (b"1",))
     assert (row.facts.transaction, row.facts.committed_at, row.facts.database) == ("9", 5, "app")
 
 
-def test_flat_rows_with_headers() -> None:
+def test_the_facts_of_a_flat_row_are_read_from_headers() -> None:
     headers = [(name, text(value)) for name, value in {**ADDED, "__op": "r", "__source_snapshot": "last"}.items()]
     row = changed(plain({"id": 1}, {"id": 1}, headers=headers), types=ORDERS, unwrapped=True)
     assert (row.op, row.after, row.facts.snapshot, row.table.name) == ("r", (b"1",), "last", ("public", "orders"))
 
 
-def test_headers_of_the_simple_converter() -> None:
+def test_headers_of_the_simple_converter_are_read() -> None:
     headers = [("__op", b"d"), ("__table", b"orders"), ("__schema", b"public"), ("__source_ts_ms", b"3")]
     row = changed(plain({"id": 1}, {"id": 1}, headers=headers), types=ORDERS, unwrapped=True)
     assert (row.op, row.before, row.facts.committed_at) == ("d", (b"1",), 3000)
@@ -304,12 +306,12 @@ def test_a_flat_row_without_added_fields_belongs_to_the_table_that_its_topic_nam
     assert (row.op, row.table.name, row.facts.committed_at) == ("u", ("public", "orders"), 4000)
 
 
-def test_rewritten_deletes() -> None:
+def test_a_delete_that_was_rewritten_as_a_row_is_a_delete() -> None:
     row = changed(plain({"id": 1, "note": None, "__deleted": "true"}, {"id": 1}), types=ORDERS, unwrapped=True)
     assert (row.op, row.before, row.after, row.key) == ("d", (b"1", None), None, (b"1",))
 
 
-def test_deletes_that_became_nulls() -> None:
+def test_a_null_is_a_delete_if_a_setting_or_a_header_says_so() -> None:
     null = SourceRecord(topic="shop.public.orders", key=b'{"id":1}', value=None)
     null_with_op = SourceRecord(topic="shop.public.orders", key=b'{"id":1}', value=b"null", headers=[("__op", b'"d"')])
     assert translate(null, types=ORDERS, unwrapped=True) == IgnoredRecord(reason="tombstone")
@@ -325,13 +327,13 @@ def test_a_null_belongs_to_the_table_of_the_last_row() -> None:
     assert created.table is deleted.table  # type: ignore[union-attr]
 
 
-def test_messages_that_the_transformation_leaves_as_they_are() -> None:
+def test_messages_that_are_not_rows_are_translated_among_flat_rows() -> None:
     begin = {"status": "BEGIN", "id": "5", "event_count": None, "data_collections": None, "ts_ms": 1}
     assert translate(plain(begin), unwrapped=True) == Boundary(transaction="5", ends=False, events=None)
     assert translate(plain({"ts_ms": 1}), unwrapped=True) == IgnoredRecord(reason="heartbeat")
 
 
-def test_cloud_events() -> None:
+def test_cloud_events_are_translated() -> None:
     attributes = {
         "id": "name:shop;lsn:1;txId:7",
         "source": "/debezium/postgresql/shop",
@@ -375,7 +377,7 @@ def test_cloud_events() -> None:
         "text",
     ],
 )
-def test_other_content_is_malformed(payload: Any) -> None:
+def test_a_message_that_is_no_change_event_is_malformed(payload: Any) -> None:
     with pytest.raises(
         ChangelogError, match=r"a message of topic shop\.public\.orders is not a change event"
     ) as caught:
@@ -383,7 +385,7 @@ def test_other_content_is_malformed(payload: Any) -> None:
     assert caught.value.kind is Kind.MALFORMED
 
 
-def test_the_same_schema_is_the_same_table() -> None:
+def test_messages_with_the_same_schema_share_their_table() -> None:
     translator = Translator(TranslationSettings())
     columns = {"id": scalar("int32")}
     first, second = translator.translate([typed(columns, event("c", None, {"id": number})) for number in (1, 2)])
@@ -392,7 +394,7 @@ def test_the_same_schema_is_the_same_table() -> None:
     assert first.table.number != other.table.number  # type: ignore[union-attr]
 
 
-def test_columns_that_come_and_go_in_messages_without_a_schema() -> None:
+def test_the_columns_of_messages_without_a_schema_may_differ() -> None:
     translator = Translator(TranslationSettings(types=ORDERS))
     rows = [{"id": 1}, {"id": 1, "note": "x"}, {"id": 2}, {"note": "y", "id": 3}]
     events = translator.translate([plain(event("c", None, row)) for row in rows])
@@ -400,7 +402,7 @@ def test_columns_that_come_and_go_in_messages_without_a_schema() -> None:
     assert names == [["id"], ["id", "note"], ["id"], ["note", "id"]]
 
 
-def test_white_space_and_another_order_of_members() -> None:
+def test_white_space_and_the_order_of_members_do_not_matter() -> None:
     message = typed({"id": scalar("int32")}, event("c", None, {"id": 1}))
     assert message.value is not None
     expected = changed(message)
@@ -410,7 +412,7 @@ def test_white_space_and_another_order_of_members() -> None:
     assert (row.after, row.table.columns[0].name) == (expected.after, "id")
 
 
-def test_two_schemas_in_one_topic() -> None:
+def test_a_topic_may_have_messages_with_different_schemas() -> None:
     translator = Translator(TranslationSettings())
     one = typed({"id": scalar("int32")}, event("c", None, {"id": 1}))
     two = typed({"id": scalar("string")}, event("c", None, {"id": "1"}))

@@ -1,4 +1,4 @@
-"""Tests how values of each of Debezium's semantic types are published."""
+"""Tests how values are published. Debezium has *semantic types*, such as a number that counts days; each is tested."""
 
 import base64
 import struct as binary
@@ -150,7 +150,7 @@ VALUES: list[tuple[Schema, Any, str, ColumnType]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "token", "type_"), VALUES)
-def test_semantic_types(schema: Schema, value: Any, token: str, type_: ColumnType) -> None:
+def test_values_of_each_semantic_type_are_published(schema: Schema, value: Any, token: str, type_: ColumnType) -> None:
     row = changed(typed({"c": schema}, event("c", None, {"c": value})))
     assert row.after == (token.encode(),)
     assert row.table.columns[0].codec.column_type == type_
@@ -158,7 +158,7 @@ def test_semantic_types(schema: Schema, value: Any, token: str, type_: ColumnTyp
 
 
 @pytest.mark.parametrize("schema", [schema for schema, *_ in VALUES])
-def test_null_is_null(schema: Schema) -> None:
+def test_null_is_published_as_null_for_each_type(schema: Schema) -> None:
     assert changed(typed({"c": schema}, event("c", None, {"c": None}))).after == (None,)
 
 
@@ -215,7 +215,7 @@ def test_placeholders_are_unavailable(schema: Schema, value: Any) -> None:
     assert row.after == (b"1", UNCHANGED)
 
 
-def test_a_placeholder_of_bytes() -> None:
+def test_a_placeholder_in_hexadecimal_is_unavailable() -> None:
     columns = {"c": scalar("bytes"), "d": array(scalar("int32"))}
     message = typed(columns, event("u", None, {"c": "AP8=", "d": [0, -1]}))
     assert changed(message, placeholder="hex:00ff").after == (UNCHANGED, UNCHANGED)
@@ -250,7 +250,7 @@ DECLARED: list[tuple[str, Any, str, ColumnType]] = [
 
 
 @pytest.mark.parametrize(("declared", "value", "token", "type_"), DECLARED)
-def test_declared_types(declared: str, value: Any, token: str, type_: ColumnType) -> None:
+def test_values_of_declared_types_are_published(declared: str, value: Any, token: str, type_: ColumnType) -> None:
     message = plain(event("c", None, {"id": 1, "c": value}), {"id": 1})
     row = changed(message, types={("public", "orders"): {"id": "int", "c": declared}})
     assert row.after == (b"1", token.encode())
@@ -268,7 +268,7 @@ def test_a_number_needs_a_semantic_type_that_says_what_it_counts(declared: str) 
 @pytest.mark.parametrize(
     "declared", ["", "nothing", "decimal", "decimal(2,3)", "Decimal", "bytes(rot13)", "long(3)", "array(x)", "Json(1)"]
 )
-def test_a_declared_type_that_does_not_exist(declared: str) -> None:
+def test_a_declared_type_that_does_not_exist_is_refused(declared: str) -> None:
     with pytest.raises(ChangelogError, match="there is no type") as caught:
         declared_type(declared, "postgresql")
     assert caught.value.kind is Kind.USAGE
@@ -283,7 +283,7 @@ def test_every_semantic_type_can_be_declared(name: str) -> None:
     )
 
 
-def test_a_column_without_a_type_is_refused_by_name() -> None:
+def test_the_error_names_a_column_without_a_declared_type() -> None:
     with pytest.raises(ChangelogError, match=r"column note of the table public\.orders has no declared type") as caught:
         changed(plain(event("c", None, {"id": 1, "note": "x"})), types={("public", "orders"): {"id": "int"}})
     assert caught.value.kind is Kind.PRECONDITION

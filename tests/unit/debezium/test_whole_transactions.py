@@ -1,6 +1,6 @@
-"""Tests transactions for which Debezium writes their begins and ends to a topic.
+"""Tests transactions if Debezium writes to a topic where each of them begins and ends.
 
-The service must publish each of them as a whole, in the order of the database.
+The service must then publish each transaction as a whole, in the order of the database.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,10 @@ def app_of(writer: Writer, random: Random, path: Path, whole: Whole = WHOLE) -> 
 
 
 def transactions(app: App) -> dict[int, list[tuple[str, str]]]:
-    """Returns the op and the key of each row, by its transaction.
+    """Returns the op and the key of each row, by the number of its transaction.
 
-    Checks that all rows of a transaction have the same commit, and that the transactions are in order.
+    Checks that all rows of a transaction have the same commit, and that the transactions are in the order of their
+    numbers.
     """
     rows: dict[int, list[tuple[str, str]]] = {}
     commits: dict[int, str] = {}
@@ -64,7 +65,7 @@ def test_transactions_are_whole_and_in_order_whatever_arrives_first(seed: int, n
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_crashes_cut_no_transaction(seed: int, number: int, tmp_path: Path) -> None:
+def test_transactions_stay_whole_in_spite_of_crashes(seed: int, number: int, tmp_path: Path) -> None:
     random = Random(seed + number)
     writer = Writer(random, boundaries=True)
     app = app_of(writer, random, tmp_path, Whole(topic=WHOLE.topic, messages="", bytes_max=20_000))
@@ -76,7 +77,7 @@ def test_crashes_cut_no_transaction(seed: int, number: int, tmp_path: Path) -> N
     assert app.passed["crash"] > 0
 
 
-def test_a_stop_within_a_transaction_cuts_nothing(seed: int, tmp_path: Path) -> None:
+def test_a_stop_inside_a_transaction_loses_nothing(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     writer = Writer(random, boundaries=True)
     for _ in range(4):
@@ -113,7 +114,7 @@ ITEM, SALE, ENDS = "app.public.item/0", "app.public.sale/0", "app.transaction/0"
 
 
 class Held:
-    """Calls `WholeTransactions` with events that arrive at times that a test chooses."""
+    """Passes events to `WholeTransactions`. A test chooses when each event arrives."""
 
     def __init__(self, bytes_max: int = 1 << 20, *, messages: bool = False) -> None:
         tables = [("public", name) for name in TABLES]
@@ -140,7 +141,7 @@ def row(table: str, number: int, transaction: int, order: int | None, **more: An
     return event("c", ("public", table), None, after, transaction=transaction, order=order, **more)
 
 
-def test_rows_wait_for_the_end_and_for_each_other() -> None:
+def test_rows_wait_for_the_other_rows_and_for_the_end_of_their_transaction() -> None:
     held = Held()
     held.add(row("item", 1, 5, 2))
     assert held.take() == []
@@ -157,7 +158,7 @@ def test_events_without_a_number_in_a_transaction_do_not_wait() -> None:
     assert len(held.take()) == 3
 
 
-def test_an_incomplete_transaction_is_published_once_no_more_of_it_can_arrive() -> None:
+def test_an_incomplete_transaction_is_published_when_nothing_more_of_it_can_arrive() -> None:
     held = Held()
     held.add(row("item", 1, 5, 1), boundary(5, {"public.item": 1, "public.sale": 1}), now=1.0)
     assert held.take(WAIT_S, [SALE]) == []
@@ -168,7 +169,7 @@ def test_an_incomplete_transaction_is_published_once_no_more_of_it_can_arrive() 
     assert held.whole.incomplete() == [Incomplete(name="5", missing=1)]
 
 
-def test_a_transaction_whose_end_is_lost() -> None:
+def test_a_transaction_whose_end_is_lost_is_published() -> None:
     held = Held()
     held.add(row("item", 1, 5, 1), row("item", 2, 6, 2))
     assert held.take(WAIT_S, [ENDS]) == [], "ENDS may still have the end of the transaction"
@@ -179,8 +180,8 @@ def test_a_transaction_whose_end_is_lost() -> None:
     assert held.whole.incomplete() == [Incomplete(name="5", missing=None), Incomplete(name="7", missing=None)]
 
 
-def test_an_end_without_rows() -> None:
-    """Retention has removed the rows, or Debezium has written the end twice."""
+def test_the_end_of_a_transaction_without_rows_is_passed() -> None:
+    """This happens if the broker has removed the rows, or if Debezium has written the end twice."""
     held = Held()
     held.add(boundary(5, {"public.item": 2}), boundary(5, {"public.item": 2}), boundary(6, {"public.other": 1}))
     assert held.take() == []
@@ -215,7 +216,7 @@ def test_a_stamp_is_awaited_if_its_topic_is_read() -> None:
 SIZE = sum(len(part or b"") for part in (row("item", 1, 5, 1).key, row("item", 1, 5, 1).value))
 
 
-def test_partitions_whose_events_are_not_needed_yet_are_paused() -> None:
+def test_partitions_are_paused_while_their_events_are_not_needed() -> None:
     held = Held(3 * SIZE + 100)
     held.add(row("item", 1, 5, 1), row("item", 2, 6, 1), row("item", 3, 6, 2))
     assert list(held.whole.ahead()) == []
@@ -248,7 +249,7 @@ def test_events_beyond_the_limit_of_memory_do_not_wait(monkeypatch: pytest.Monke
     assert len(held.take(WAIT_S, [SALE])) == 2, "the parts are not read on, so nothing more can come"
 
 
-def test_a_transaction_has_a_largest_size() -> None:
+def test_a_transaction_that_is_too_large_is_refused() -> None:
     held = Held(3 * SIZE + 100)
     with pytest.raises(ChangelogError) as caught:
         held.add(*(row("item", number, 7, number) for number in range(1, 5)))
@@ -258,7 +259,7 @@ def test_a_transaction_has_a_largest_size() -> None:
     assert "held_mib" in caught.value.hint
 
 
-def test_a_cut_transaction_is_logged() -> None:
+def test_a_transaction_with_missing_events_is_logged() -> None:
     parts = {ITEM: [row("item", 1, 5, 1)], ENDS: [boundary(5, {"public.item": 2})]}
     settings = Settings(
         name="app",

@@ -1,4 +1,4 @@
-"""Writes random transactions as Debezium does, and lists the rows that must be published for them."""
+"""Writes events of random transactions as Debezium does, and lists the changes that must be published for them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,14 @@ PARTITIONS = 3
 KEYS = 20
 
 Expected = tuple[str, str, str, Any, Any]
-"""A change: its part (the partition of a topic), its op, its key, and the states after and before it."""
+"""A change: its part (the partition of a topic), its op, its key, the state after it, and the state before it."""
 
 
 class Writer:
-    """Writes random transactions as Debezium does: an event for each row, in the partition of its key.
+    """Writes random transactions as Debezium does. Each changed row has an event in the partition of its key.
 
-    The first transaction is `begun_ms` after STARTED_MS. With `boundaries`, the topic app.transaction has the begins
-    and ends of transactions.
+    The time of the first transaction is about `begun_ms` after STARTED_MS. With `boundaries`, the topic app.transaction
+    has events that say where each transaction begins and ends.
     """
 
     def __init__(self, random: Random, begun_ms: int = 0, *, boundaries: bool = False) -> None:
@@ -34,7 +34,7 @@ class Writer:
         if boundaries:
             self.parts["app.transaction/0"] = []
         self.order: dict[int, list[tuple[str, str]]] = {}
-        """The op and the key of each event, by its transaction, in the order of the database."""
+        """The op and the key of each event, by the number of its transaction, in the order of the database."""
 
     def write(self, transactions: int) -> None:
         for _ in range(transactions):
@@ -84,7 +84,9 @@ class Writer:
 
 
 def changes(messages: Iterable[dict[str, Any]]) -> Iterator[Expected]:
-    """Yields the changes in the messages, in order. Leaves out the originals of deletes, which may be unknown."""
+    """Yields the changes in these messages, in their order. Leaves out the originals of deletes, because they may be
+    unknown.
+    """
     for message in messages:
         if message["entity"] in TABLES:
             source, key = message["value"]["provenance"]["source"], message["key"]

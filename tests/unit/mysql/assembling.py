@@ -1,6 +1,8 @@
-"""Makes assemblers, which make rows of the changelog from events of the binary log.
+"""Makes assemblers for tests with simulated binary logs. An assembler makes rows of the changelog from events of the
+log.
 
-The logs are simulated. When an assembler ends, a service stores a state (`Stored`) from which the next one continues.
+Tests let one assembler follow another. Each block of events gives a new `Stored`, what a service would store after this
+block. The next assembler continues from there.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +49,7 @@ READ = "read"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The parts of a checkpoint that the next assembler needs."""
+    """The part of a checkpoint from which the next assembler continues."""
 
     gtids: Gtids
     resume: Gtids
@@ -59,7 +61,9 @@ class Stored:
 
 
 class Reads:
-    """Table reads with one row each. The row is published once the log is read up to the place of the table read."""
+    """Simulates table reads. Each read has a place in the log and one row. The row is published when the log is read up
+    to this place.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
@@ -106,9 +110,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Catalogue:
-    """The catalogue of a database. It adds nothing, because the log already tells all types.
+    """Simulates the catalogue of a database. It adds nothing to the columns of the log, which already have their types.
 
-    `fails` says whether the next call of `declare` fails.
+    If `fails` returns true, the call of `declare` fails.
     """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
@@ -164,7 +168,7 @@ def assembler(
 
 
 def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
-    """Returns what a service stores after a block."""
+    """Returns what a service stores after a block. `stored` is what it had stored before."""
     rows = [row for rows in assembled.rows for row in rows.column("position").to_pylist()]
     through = stored.through if assembled.through is None else max(stored.through, int(assembled.through, 16))
     partial = assembled.partial if rows or assembled.through is not None else stored.partial
@@ -180,7 +184,7 @@ def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
 
 
 def published(rows: Sequence[pa.RecordBatch]) -> list[Expected]:
-    """Returns the changes as the world describes them. Leaves out the rows of table reads."""
+    """Returns the changes in these rows, as `World.expected` describes them. Leaves out the rows of table reads."""
     return [
         Expected(
             record.envelope.provenance.source.position.commit,
@@ -208,7 +212,9 @@ NEW = Stored(NOTHING, NOTHING)
 
 
 def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
-    """Checks that each change in the server's log was delivered once, in order, and with its transaction."""
+    """Checks that each change in the server's log was delivered once, in the order of the log, and that changes of the
+    same transaction have the same commit.
+    """
     changes = [(change.operation, change.key, change.text) for change in published(rows)]
     assert changes == [(change.operation, change.key, change.text) for change in server.expected]
     positions = [Position.parse(text) for item in rows for text in item.column("position").to_pylist()]
@@ -217,7 +223,7 @@ def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
 
 
 def transactions(changes: Sequence[Expected]) -> list[int]:
-    """Groups changes by their commit. Returns the number of changes in each group, in order."""
+    """Returns how many changes each commit has, in the order of the changes."""
     return [len([*group]) for _, group in groupby(changes, key=lambda change: change.commit)]
 
 
@@ -230,14 +236,16 @@ def read(
     size: int,
     crashes: Callable[[Stored], bool] = lambda _: False,
 ) -> Stored:
-    """Reads the log until a failure, a crash or its end. Adds the rows to `rows`."""
+    """Reads the log until it ends, until the assembler stops, or until `crashes` returns true. Adds the rows to `rows`.
+    Returns what is stored then.
+    """
     packets = list(server.sent(stored.resume))
     while (packets or reader.busy) and reader.stop is None:
         block, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
         assembled = reader.feed(EventBlock.of(block))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # the rows of every prepared transaction must be known
+        assert not reader.state.unlogged  # the assembler must know the rows of every prepared transaction
         if crashes(stored):
             break
     return stored

@@ -1,6 +1,6 @@
 """Encodes events of a binary log as a server would.
 
-It uses the event classes of `changelog.connectors.sources.mysql.decode`, but no code that decodes events.
+It uses the classes of events in `changelog.connectors.sources.mysql.decode`, but not the code there that decodes them.
 """
 
 import struct
@@ -39,12 +39,12 @@ from changelog.connectors.sources.mysql.decode.events.header import Header
 
 
 def sized(event: Event, *, checksum: bool = True) -> Event:
-    """Returns the event with its encoded size in its header."""
+    """Returns the event with the size of its encoding in its header."""
     return replace(event, header=event.header._replace(size=len(encode(event, checksum=checksum))))
 
 
 def encode(event: Event, *, checksum: bool = True) -> bytes:
-    """Returns the event's bytes. The size in its header is not used."""
+    """Returns the encoding of the event. Computes the size in the header, and ignores the one that the event has."""
     return packet(event.header, body(event), checksum=checksum or isinstance(event, FormatDescription))
 
 
@@ -57,12 +57,12 @@ def packet(header: Header, content: bytes, *, checksum: bool = True) -> bytes:
 
 
 def payload(header: Header, events: Sequence[bytes]) -> bytes:
-    """Encodes events without checksums as a compressed transaction."""
+    """Encodes a compressed transaction. `events` are its encoded events without checksums."""
     return payload_of(header, b"".join(events))
 
 
 def payload_of(header: Header, content: bytes) -> bytes:
-    """Encodes any bytes as the content of a compressed transaction."""
+    """Encodes a compressed transaction. `content` is what it compresses; this may be any bytes."""
     compressed = pa.Codec("zstd").compress(content, asbytes=True)
     fields = ((2, number(0)), (3, number(len(content))), (1, number(len(compressed))))
     head = b"".join(bytes([kind, len(value)]) + value for kind, value in fields)
@@ -70,7 +70,7 @@ def payload_of(header: Header, content: bytes) -> bytes:
 
 
 def number(value: int) -> bytes:
-    """Returns a length-encoded integer."""
+    """Encodes a number as a length-encoded integer."""
     if value < 251:
         return bytes([value])
     for first, width in ((0xFC, 2), (0xFD, 3)):
@@ -80,7 +80,7 @@ def number(value: int) -> bytes:
 
 
 def text(content: bytes) -> bytes:
-    """Returns the bytes with their length before them."""
+    """Puts the length of some bytes before them."""
     return number(len(content)) + content
 
 
@@ -144,7 +144,7 @@ def query(event: Query) -> bytes:
 
 
 def compressed(content: bytes) -> bytes:
-    """Returns the content as MariaDB compresses it."""
+    """Compresses bytes as MariaDB does."""
     width = max(1, (len(content).bit_length() + 7) // 8)
     return bytes([0x80 | width]) + len(content).to_bytes(width, "big") + zlib.compress(content)
 
@@ -236,7 +236,7 @@ def mariadb_gtid(event: MariadbGtid) -> bytes:
 PHASES: Mapping[AlterPhase, int] = {AlterPhase.START: 2, AlterPhase.COMMIT: 4, AlterPhase.ROLLBACK: 8}
 
 WITH_EXTRA_DATA = frozenset({30, 31, 32, 39, 169, 170, 171})
-"""The types of row events that have extra data."""
+"""The types of events with rows that also have extra data."""
 
 
 def rows(event: RowsEvent) -> bytes:

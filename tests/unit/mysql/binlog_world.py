@@ -1,4 +1,4 @@
-"""A simulated binary log of MySQL. Tests append transactions to it, and read the events that a server would send."""
+"""Simulates a binary log of MySQL. Tests append transactions to it, and read the events that a server would send."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -59,12 +59,12 @@ ALTERATION = "ALTER TABLE item COMMENT 'goods'"
 _SIZES = [1, 1, 2, 5, 40]
 
 Change = tuple[Operation, int, str]
-"""An operation, the key of the changed row, and a text in the row. Each change has another text."""
+"""An operation, the key of the changed row, and a text in this row. No two changes have the same text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A change as the changelog must have it: the commit of its position, its operation, its key and its text."""
+    """A change that the changelog must have. `commit` is the commit in its position."""
 
     commit: int
     operation: Operation
@@ -74,7 +74,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A transaction in the log: its GTID, the number of its file, and its encoded events."""
+    """A transaction in the log. `file` is the number of its file, and `packets` are its encoded events."""
 
     gtid: str
     file: int
@@ -82,9 +82,9 @@ class Logged:
 
 
 class World:
-    """The log. Its first file has the number `file`. `expected` has the changes that the changelog must have.
+    """A binary log. Its first file has the number `file`. `expected` has the changes that the changelog must have.
 
-    If `alters` is true, some transactions are statements that alter the published table.
+    If `alters` is true, some random transactions are statements that alter the published table.
     """
 
     def __init__(self, random: Random, *, file: int = 1, alters: bool = False) -> None:
@@ -100,7 +100,7 @@ class World:
         return coordinate(self._file, self._offset)
 
     def step(self) -> None:
-        """Appends a random transaction, sometimes in another file."""
+        """Appends a random transaction. Sometimes begins another file before."""
         random = self._random
         if random.random() < 0.1:
             self.rotate()
@@ -130,9 +130,10 @@ class World:
         self._expect(commit, changes)
 
     def prepare(self, count: int, *, one_phase: bool = False, statement: str = "") -> None:
-        """Appends an XA transaction with this number of changes. It is only prepared, unless `one_phase` commits it.
+        """Appends an XA transaction with this number of changes. If `one_phase` is true, it is committed at once;
+        otherwise, it is only prepared.
 
-        `statement` can be a statement before the changes that is not logged as rows.
+        If `statement` is not empty, the transaction begins with this statement, which the log has as text.
         """
         name, changes = self._number, self._changes(count)
         commit = self.end
@@ -155,7 +156,7 @@ class World:
         self._append([self._gtid(), _query(sql)])
 
     def signal(self, *rows: tuple[int, str]) -> None:
-        """Appends a transaction that inserts rows into the table of signals. Each row has a number and a content."""
+        """Appends a transaction that inserts these rows into the table of signals. A row is a number and a content."""
         events = [_rows_event(Operation.INSERT, _row(number, content)) for number, content in rows]
         self._append([self._gtid(), _query("BEGIN"), _table_map(SIGNALS), *events, _xid()])
 
@@ -205,7 +206,7 @@ class World:
         )
 
     def _rows(self, changes: Sequence[Change]) -> Iterator[Event]:
-        """Yields the events of the changes. Between them, yields some events of an unpublished table."""
+        """Yields the events of these changes. Sometimes also yields events that change an unpublished table."""
         for operation, key, text in changes:
             if self._random.random() < 0.1:
                 yield _statement("other")
@@ -217,7 +218,7 @@ class World:
             yield _rows_event(operation, _row(key, text))
 
     def _append(self, events: Sequence[Event]) -> None:
-        """Appends a transaction. Its first event is its GTID."""
+        """Appends a transaction. The first of its events must have its GTID."""
         first = events[0]
         assert isinstance(first, MysqlGtid)
         packets = []
@@ -228,7 +229,9 @@ class World:
 
 
 def is_stamped(text: str) -> bool:
-    """Whether the statement of the change with this text has a stamp in a comment. The stamp's service is `text`."""
+    """Whether the change with this text gets a stamp. The stamp is in a comment in the statement of the change, and its
+    service name is `text`.
+    """
     return text.endswith(("0", "4", "8"))
 
 

@@ -1,7 +1,7 @@
-"""Changes recorded events at random. The decoder must decode a changed event, or refuse it as malformed.
+"""Mutates recorded events at random. The decoder must decode a mutated event, or refuse it as malformed.
 
-Each event is decoded twice: as bytes, with the fast decoders of `frequent_events`, and as a memoryview, without them.
-Both must give the same result.
+Each mutated event is decoded twice. If it is given as `bytes`, the fast decoders of `frequent_events` decode it. If it
+is given as a `memoryview`, the other decoders do. Both must give the same result.
 """
 
 import random
@@ -26,7 +26,7 @@ ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEvent:
-    """A recorded event: its header and content, and the events that the reader needs before it."""
+    """A recorded event. `before` are the encoded events that a reader must have read before this one."""
 
     header: Header
     content: bytes
@@ -34,7 +34,7 @@ class RecordedEvent:
 
 
 def recorded_events() -> Sequence[RecordedEvent]:
-    """Returns all recorded events, with the format description and the last table map before each."""
+    """Returns all recorded events. Before each one, a reader needs the format description and the last table map."""
     events: list[RecordedEvent] = []
     for recording in RECORDINGS:
         form, *rest = captured_events(recording)
@@ -48,9 +48,10 @@ def recorded_events() -> Sequence[RecordedEvent]:
 
 
 def run(rounds: int, seed: int) -> Counter[str]:
-    """Tries to decode `rounds` changed events. Returns how many were decoded and how many were refused.
+    """Tries to decode `rounds` mutated events. Returns how many were decoded, and how many were refused.
 
-    If any other error than ChangelogError (MALFORMED) is raised, raises AssertionError with the bytes of the event.
+    A refusal is a ChangelogError (MALFORMED). If the decoder raises any other error, this function raises
+    AssertionError with the bytes of the event.
     """
     rng = random.Random(seed)
     events = recorded_events()
@@ -70,7 +71,7 @@ def _outcome(before: Sequence[bytes], changed: bytes) -> str:
 
 
 def _read(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event] | str:
-    """Returns the events of a packet, or the message of the refusal."""
+    """Returns the events that a reader decodes from `changed`. If it refuses the bytes, returns the error's message."""
     try:
         return _decode(before, changed)
     except Exception as error:
@@ -80,7 +81,7 @@ def _read(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event] |
 
 
 def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]:
-    """Decodes an event completely, with the columns of a table map, or with rows and the table map before them."""
+    """Decodes an event completely: also the columns of a table map, and the rows of an event with rows."""
     reader = EventReader()
     table_map = None
     events: list[Event] = []
@@ -98,7 +99,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
 
 
 def _changed(original: RecordedEvent, rng: random.Random) -> bytes:
-    """Changes the content of an event, and sometimes its type. The size and the checksum fit the new content."""
+    """Mutates the content of an event, and sometimes changes its type. The size and the checksum fit the result."""
     header = original.header
     if rng.random() < 0.1:
         header = _with_type(header, rng.choice(list(EventType)))
@@ -124,7 +125,7 @@ def _decompressed(content: bytes) -> bytes:
 
 
 def _mutated(content: bytes, rng: random.Random) -> bytes:
-    """Changes, inserts, removes, repeats or exchanges bytes, up to four times."""
+    """Replaces, inserts, removes or repeats bytes at random places, one to four times."""
     changed = bytearray(content)
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(changed) + 1)

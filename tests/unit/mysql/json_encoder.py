@@ -1,5 +1,5 @@
-"""Encodes MySQL's binary JSON, for tests without a server. The encoder was written from the description of the
-format.
+"""Encodes JSON in MySQL's binary format, for tests without a server. The code was written from MySQL's description of
+this format.
 """
 
 import struct
@@ -12,15 +12,13 @@ INTEGERS = [("h", 5), ("H", 6), ("i", 7), ("I", 8), ("q", 9), ("Q", 10)]
 
 
 def encode(document: Json, *, large: bool = False) -> bytes:
-    """Returns the bytes of a document. If `large` is true, all objects and arrays have the layout for large
-    documents.
-    """
+    """Encodes a document. If `large` is true, uses the layout for large objects and arrays everywhere."""
     kind, value = encode_value(document, large=large)
     return bytes([kind]) + value
 
 
 def encode_value(value: Json, *, large: bool) -> tuple[int, bytes]:
-    """Returns the type of a value, and its bytes."""
+    """Returns the number of a value's type, and the bytes of the value."""
     if isinstance(value, dict):
         return int(large), container(list(value), list(value.values()), large=large)
     if isinstance(value, list):
@@ -41,7 +39,7 @@ def fits(value: int, code: str) -> bool:
 
 
 def container(names: Sequence[str], values: Sequence[Json], *, large: bool) -> bytes:
-    """Returns an object, or an array if there are no names."""
+    """Encodes an object with these names and values. If there are no names, encodes an array."""
     width, letter = (4, "I") if large else (2, "H")
     heap_at = 2 * width + len(names) * (width + 2) + len(values) * (width + 1)
     keys, entries, heap = b"", b"", b""
@@ -59,7 +57,7 @@ def container(names: Sequence[str], values: Sequence[Json], *, large: bool) -> b
 
 
 def counted(text: bytes) -> bytes:
-    """Returns bytes with their length before them. Each byte of the length holds 7 bits."""
+    """Puts the length of some bytes before them. Each byte of the length holds 7 bits."""
     length, head = len(text), b""
     while length >= 128:
         head += bytes([length & 127 | 128])
@@ -68,7 +66,7 @@ def counted(text: bytes) -> bytes:
 
 
 def change(operation: int, path: str, value: Json = None) -> bytes:
-    """Returns one change of a partial update. Its path and its value are shorter than 65,536 bytes."""
+    """Encodes one change of a partial update. Its path and its value must be shorter than 65,536 bytes."""
     parts = [bytes([operation]), short(path.encode())]
     return b"".join(parts if operation == 2 else [*parts, short(encode(value))])
 

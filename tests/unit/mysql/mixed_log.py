@@ -1,4 +1,4 @@
-"""Makes a random log of MySQL or MariaDB. Most transactions are small and usual, and some are unusual."""
+"""Makes a random binary log of MySQL or MariaDB. Most of its transactions have the usual form, and some are unusual."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -56,11 +56,12 @@ _TYPES = {
 
 
 class MixedLog:
-    """Yields packets as a server sends them. Sometimes, the first transactions change only an unpublished table.
+    """A random log, as the packets that a server would send. Some logs begin with transactions that change only an
+    unpublished table.
 
     - `offset` is the place of the first transaction in the first file.
-    - `unusual` is the probability of an unusual transaction.
-    - `fatal` is the probability of a transaction at which the changelog stops, or whose bytes are malformed.
+    - `unusual` is the probability that a transaction is unusual.
+    - `fatal` is the probability that a service must stop at a transaction, or that its bytes are malformed.
     """
 
     def __init__(self, random: Random, *, mariadb: bool, offset: int, unusual: float, fatal: float) -> None:
@@ -74,7 +75,7 @@ class MixedLog:
         self._stamps = random.choice([0, 0.8])
 
     def gtid(self, number: int) -> str:
-        """Returns the text of the GTID of a transaction."""
+        """Returns the GTID of the transaction with this number, as text."""
         return f"0-1-{number}" if self._mariadb else f"{SERVER}:{number}"
 
     def packets(self, transactions: int) -> Iterator[bytes]:
@@ -102,7 +103,9 @@ class MixedLog:
             yield packet if had_checksums == self._has_checksums else self._first_packet(packet, had_checksums)
 
     def _first_packet(self, packet: bytes, had_checksums: bool) -> bytes:
-        """Returns the packet. A rotation before a format description gets a checksum only if `had_checksums`."""
+        """Returns one of the two first packets of a file. The format description stays as it is. The rotation comes
+        before it, so the rotation still has a checksum if the file before had checksums.
+        """
         if packet[4] == EventType.FORMAT_DESCRIPTION:
             return packet
         rotate = Rotate(
@@ -120,7 +123,7 @@ class MixedLog:
         yield encode(event, checksum=self._has_checksums)
 
     def _placed(self, events: Sequence[Event]) -> Iterator[bytes]:
-        """Encodes a transaction. Inside a transaction, the events of MariaDB have no offsets."""
+        """Encodes a transaction. In MariaDB, only its first and its last event have offsets."""
         for number, event in enumerate(events):
             self._offset += len(encode(event, checksum=self._has_checksums))
             hidden = self._mariadb and 0 < number < len(events) - 1
@@ -230,8 +233,8 @@ class MixedLog:
         return self._alone("TRUNCATE TABLE item")
 
     def _stamped(self) -> Sequence[Event]:
-        """Returns a transaction that inserts stamps and deletes them again. Usually it has a single stamp before all
-        changes.
+        """Returns a transaction that inserts stamps, and often deletes them again. Most of these transactions insert a
+        single stamp before all other changes.
         """
         random = self._random
         content = random.choice([_STAMP] * 6 + [b"{}", b"none", b""])
@@ -261,7 +264,9 @@ class MixedLog:
         return self._whole([])
 
     def _foreign(self) -> Sequence[Event]:
-        """Returns a transaction with an unusual GTID event, such as that of a transaction from another server."""
+        """Returns a transaction with an unusual GTID event: for example, it came from another server, or numbers are
+        skipped.
+        """
         if self._mariadb:
             self._number += 5
             return self._whole(self._statement())
@@ -302,7 +307,7 @@ class MixedLog:
         return [*self._head(), *self._statement(), _query("ROLLBACK")]
 
     def _lacking(self) -> Sequence[Event]:
-        """Returns a transaction whose rows lack bytes or a column, or whose last event has a wrong size."""
+        """Returns a transaction that is malformed: its rows lack bytes or a column, or its last event is too long."""
         whole = self._rows(self._item, Operation.INSERT, [self._row(self._item)])
         updated = self._rows(self._item, Operation.UPDATE, [])
         broken = [replace(whole, body=whole.body[:-1]), replace(whole, after=b"\1"), replace(updated, body=whole.body)]

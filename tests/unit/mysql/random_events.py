@@ -68,8 +68,8 @@ transaction_numbers = st.integers(1, 2**63 - 2)
 
 @st.composite
 def commit_fields(draw: st.DrawFn, *, complete: bool) -> dict[str, int | None]:
-    """Draws the times of a transaction's commit, and the transaction's size. Older servers leave out some or all of
-    these fields.
+    """Draws the times of a commit, and the size of its transaction. If `complete` is false, some or all of these fields
+    may be None, because older servers leave them out.
     """
     immediate = draw(microseconds if complete else st.none() | microseconds)
     if immediate is None:
@@ -162,7 +162,7 @@ def rows_event(
     after: bytes | None,
     body: bytes,
 ) -> RowsEvent:
-    """Makes an event with rows. The offset of its body follows from the other fields."""
+    """Makes an event with rows. Computes the offset of its body from the other fields."""
     bitmaps = b"".join(bitmap for bitmap in (before, after) if bitmap is not None)
     fixed = 32 if header.type in WITH_EXTRA_DATA else 27
     return RowsEvent(
@@ -211,7 +211,7 @@ closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Heartbeat, header=headers(EventType.HEARTBEAT_V2), file=texts, position=uint64),
     tagged_gtids.filter(lambda gtid: gtid.original_commit_us == gtid.immediate_commit_us),
 )
-"""Events that are not valid any more if bytes are cut off their end or added to it."""
+"""Events that become malformed if bytes are removed from their end, or added there."""
 
 events: st.SearchStrategy[Event] = closed_events | st.one_of(
     st.builds(Rotate, header=headers(EventType.ROTATE), file=texts, position=uint64),

@@ -51,7 +51,7 @@ _Result = TypeVar("_Result")
 
 
 def attempt(decode: Callable[[], _Result]) -> _Result | None:
-    """Returns what `decode` returns, or None if it refuses malformed bytes with an error that says where they are."""
+    """Returns what `decode` returns. If it refuses malformed bytes with an error that names a byte, returns None."""
     try:
         return decode()
     except ChangelogError as error:

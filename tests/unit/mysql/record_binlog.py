@@ -1,7 +1,7 @@
-"""Records events of real servers. The unit tests decode them. Each line of a recording is an event in hexadecimal.
+"""Records events of real servers, which the unit tests decode. Each line of a recording is an event in hexadecimal.
 
-`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording NAME of
-`RECORDINGS`. Without a name, it rewrites all recordings.
+`python -m tests.unit.mysql.record_binlog NAME` writes the recording NAME (see `RECORDINGS`) anew: it runs a server, and
+executes the statements of this recording in an empty database. Without a name, it writes all recordings anew.
 """
 
 import sys
@@ -17,7 +17,7 @@ SENT: Mapping[Flavour, Sequence[str]] = {
     "mariadb": statements("mariadb", (11, 4)),
     "mysql": statements("mysql", (8, 0)),
 }
-"""For each kind of server, statements that cause every kind of event."""
+"""For each kind of server, statements that make the server write every kind of event."""
 
 RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mariadb": ("mariadb", SENT["mariadb"]),
@@ -31,7 +31,7 @@ _FOLDER = Path(__file__).parent
 
 
 def captured_events(recording: str) -> list[bytes]:
-    """Returns the recorded events of a server."""
+    """Returns the events of a recording."""
     return [bytes.fromhex(line) for line in _file(recording).read_text("ascii").splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Draws random tables with rows. Encodes them as the binary log does, independently of the decoder."""
+"""Draws random tables and rows, and encodes them as the binary log does. Uses no code of the decoder for this."""
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from tests.unit.mysql.binlog_encoder import number, text
 from tests.unit.mysql.reading import header
 
 DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-"""How many bytes a group of digits takes, by the number of its decimal digits (0 to 9)."""
+"""DECIMAL_BYTES[N] is the number of bytes that N decimal digits take; N is 0 to 9."""
 
 NUMERIC = {1, 2, 3, 4, 5, 8, 9, 246}
 CHARACTER = {15, 140, 141, 242, 249, 250, 251, 252, 254}
@@ -26,7 +26,9 @@ GEOMETRY, ENUM, SET, YEAR = 255, 247, 248, 13
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A column of a random type. Its values have the fixed `size`, or a length of `prefix` bytes before them."""
+    """A column of a random type. If `prefix` is 0, its values have `size` bytes. Otherwise, `prefix` bytes before each
+    value say how long the value is.
+    """
 
     column: LogColumn
     prefix: int = 0
@@ -97,7 +99,9 @@ kinds = st.one_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A random table. Collations are stored one by one if `listed` is true, otherwise as a default with exceptions."""
+    """A random table. If `listed` is true, its table map has the collation of each column; otherwise, it has a default
+    collation, and the columns that have another one.
+    """
 
     dialect: Dialect
     schema: str
@@ -142,7 +146,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 @st.composite
 def complete_kinds(draw: st.DrawFn, kind: Kind, dialect: Dialect) -> Kind:
-    """Returns the column with a name, a sign, a collation and labels."""
+    """Gives a column a random name. Also draws its other properties, such as a collation, if its type has them."""
     code = kind.column.type
     numeric = code in NUMERIC or (dialect.year_has_sign is True and code == YEAR)
     has_text = code in CHARACTER | {ENUM, SET} and code != TypeCode.VECTOR
@@ -159,7 +163,7 @@ def complete_kinds(draw: st.DrawFn, kind: Kind, dialect: Dialect) -> Kind:
 
 
 def table_body(table: Table) -> bytes:
-    """Returns the bytes of a table map after its flags."""
+    """Encodes the part of a table map that comes after its flags."""
     columns = table.columns
     codes = bytes(TypeCode.STRING if column.type in (ENUM, SET) else column.type for column in columns)
     nullable = bits((column.nullable for column in columns), low_first=True)
@@ -184,7 +188,7 @@ def metadata(column: LogColumn) -> bytes:
 
 
 def bits(flags: Iterable[bool], *, low_first: bool) -> bytes:
-    """Packs flags into bytes."""
+    """Packs flags into bytes. The first flag of a byte is its lowest bit if `low_first` is true, else its highest."""
     content = bytearray()
     for position, flag in enumerate(flags):
         if position % 8 == 0:
@@ -219,7 +223,9 @@ def optional(table: Table) -> Iterator[tuple[int, bytes]]:
 
 
 def collations(columns: Sequence[LogColumn], table: Table, default_field: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the field with the collations of `columns`. If a column has no collation, servers write 63 for it."""
+    """Yields the field that has the collations of `columns`, if there are columns. For a column without a collation,
+    servers write 63.
+    """
     ids = [63 if column.collation is None else column.collation for column in columns]
     if not ids:
         return
@@ -233,7 +239,9 @@ def collations(columns: Sequence[LogColumn], table: Table, default_field: int) -
 
 
 Row = tuple[bytes | UnchangedType | None, ...]
-"""A row: the bytes of each value, None for NULL, and UNCHANGED for a column that the row lacks."""
+"""A row has an item for each column of its table: the bytes of the value, None for NULL, or UNCHANGED if the row lacks
+the column.
+"""
 
 
 def values(kind: Kind) -> st.SearchStrategy[bytes]:
@@ -254,8 +262,8 @@ def rows(table: Table, present: frozenset[int]) -> st.SearchStrategy[Row]:
 
 
 def encode_row(table: Table, row: Row) -> bytes:
-    """Returns the bytes of a row: a bit for each column that the row has (1 if it is null), and then the values that
-    are not null.
+    """Encodes a row: first a bit for each column that the row has, which is 1 if the value is null, and then the values
+    that are not null.
     """
     content = bits((value is None for value in row if value is not UNCHANGED), low_first=True)
     for kind, value in zip(table.kinds, row, strict=True):
@@ -265,7 +273,7 @@ def encode_row(table: Table, row: Row) -> bytes:
 
 
 def table_map(content: bytes, dialect: Dialect = MYSQL_8) -> TableMap:
-    """Returns a table map with these bytes after its flags."""
+    """Returns a table map that has these bytes after its flags."""
     return TableMap(
         header=header(EventType.TABLE_MAP),
         table_id=7,
@@ -278,7 +286,9 @@ def table_map(content: bytes, dialect: Dialect = MYSQL_8) -> TableMap:
 
 
 def table_of(*codes: tuple[TypeCode, bytes]) -> bytes:
-    """Returns a table map of columns with these types and metadata, without optional fields."""
+    """Encodes the part of a table map that comes after its flags. It has columns with these types and metadata, and no
+    optional fields.
+    """
     types = bytes(code for code, _ in codes)
     metadata = b"".join(content for _, content in codes)
     return b"\1d\0\1t\0" + text(types) + text(metadata) + bytes((len(codes) + 7) // 8)

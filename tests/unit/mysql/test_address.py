@@ -1,4 +1,4 @@
-"""Tests how the URL of a MySQL server is parsed. The error for a wrong URL must not show its password."""
+"""Tests how the URL of a MySQL server is parsed. The error for a wrong URL must not show the password."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from changelog.connectors.sources.mysql.session.address import Address, Tls, Tls
 from changelog.envelope.errors import ChangelogError, Kind
 
 
-def test_a_url_names_server_account_and_database() -> None:
+def test_a_url_names_the_server_the_user_and_the_database() -> None:
     address = Address.parse("mysql://us%65r:p%40ss@db.example:3307/shop")
     assert address == Address(host="db.example", port=3307, user="user", password="p@ss", database="shop")
     assert "p@ss" not in repr(address)
@@ -38,7 +38,7 @@ def test_parameters_choose_tls() -> None:
         ("mysql://user:secret@host/shop?timeout=3", "it has the unknown parameter timeout"),
     ],
 )
-def test_a_wrong_url_is_refused_without_its_password(dsn: str, problem: str) -> None:
+def test_the_error_for_a_wrong_url_does_not_show_the_password(dsn: str, problem: str) -> None:
     with pytest.raises(ChangelogError) as caught:
         Address.parse(dsn)
     assert caught.value.kind is Kind.USAGE

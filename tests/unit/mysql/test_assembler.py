@@ -1,7 +1,7 @@
 """Tests the assembler, which makes rows of the changelog from events of the binary log.
 
-It must deliver each committed change once and in order. It must not matter where blocks of the log end, or when the
-assembler starts again.
+It must deliver each committed change once, in the order of the log. This must not depend on where blocks of the log
+end, or on when the assembler starts again.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.unit.mysql.reading import header
 def test_each_committed_change_is_delivered_once_over_restarts(
     round_: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every second round, transactions with more than a few rows are divided into pieces."""
+    """In every second round, all but small transactions are published in several pieces."""
     random = Random(f"{seed} {round_}")
     if round_ % 2:
         monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
@@ -49,7 +49,7 @@ def test_each_committed_change_is_delivered_once_over_restarts(
             assert reader.stop is None, reader.stop
             del packets[:size]
             if not done and random.random() < 0.03:
-                break  # a crash: nothing that this block delivered is stored
+                break  # the service crashes, and stores nothing of what this block delivered
             rows += assembled.rows
             stored = after(stored, assembled, reader)
     assert published(rows) == world.expected
@@ -77,7 +77,7 @@ def test_a_compressed_transaction_is_delivered_in_parts(seed: int, monkeypatch: 
 
 
 def compressed(logged: Logged) -> Logged:
-    """Returns the transaction as a single event after its GTID."""
+    """Returns the transaction in its compressed form: its GTID, and one event that holds all others."""
     gtid, *packets = logged.packets
     end = int.from_bytes(packets[-1][13:17], "little")
     inner = [packet[:9] + (len(packet) - 4).to_bytes(4, "little") + packet[13:-4] for packet in packets]
@@ -111,7 +111,7 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
 
 
 def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
-    """A transaction can have several signals. The signature of a signal includes the number of its row."""
+    """A transaction can have several signals. To check the signature of a signal, the service needs this number."""
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))

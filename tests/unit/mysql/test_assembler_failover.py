@@ -1,6 +1,6 @@
-"""Tests failovers at times when only a part of a transaction is published.
+"""Tests failovers to another server, at times when only a part of a transaction is published.
 
-The assembler must find the rest of the transaction in the log of the other server, and continue exactly there.
+The assembler must find the rest of the transaction in the log of the other server, and continue exactly with this rest.
 """
 
 from dataclasses import replace
@@ -20,7 +20,8 @@ from tests.unit.mysql.binlog_world import ALTERATION, World
 def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All servers have the same transactions, at different places in their logs.
 
-    Questions to the catalogue fail at random. Each failure stops the assembler in the middle of a block.
+    The assembler asks the catalogue for columns. These questions fail at random, which stops the assembler in the
+    middle of a block.
     """
     random = Random(f"{seed} {round_}")
     servers = [World(Random(f"{seed} {round_}"), file=file, alters=True) for file in random.sample([1, 40, 80], 3)]
@@ -47,7 +48,8 @@ def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, mo
 def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
     files: tuple[int, int], failing: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second server sends one block: a prepared transaction, the rest of a divided transaction, and others.
+    """A part of a transaction is published. Then the service continues on another server. This server sends all of its
+    log in one block, and the block also has a prepared transaction before the divided one.
 
     The assembler asks the catalogue inside the divided transaction, and again after the table was altered. One of these
     two questions fails.
@@ -76,7 +78,7 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
 def test_a_transaction_that_overtook_a_published_part_is_refused(
     size: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second transaction is already published in part, but the replica committed the third one before it."""
+    """A part of the second transaction is published, but the replica has the third one before the second."""
     primary, replica = World(Random(seed)), World(Random(seed), file=80)
     for world in primary, replica:
         world.commit(1)

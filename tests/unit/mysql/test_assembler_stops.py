@@ -1,4 +1,6 @@
-"""Tests errors between two transactions. The assembler must deliver everything before the error, and then stop."""
+"""Tests errors that occur between two transactions. The assembler must deliver all changes before the error, and then
+stop.
+"""
 
 from random import Random
 
@@ -35,7 +37,7 @@ def test_an_error_without_a_position_gets_the_position_of_its_transaction(seed: 
 
 
 class Failing(Reads):
-    """Table reads that fail at a certain place of the log."""
+    """Table reads that fail when the log is read up to `place`."""
 
     def __init__(self, place: int) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Tests tables that take the name of a published table.
+"""Tests what happens if another table takes the name of a published table.
 
-The service must read such a table, even if CREATE TABLE IF NOT EXISTS created it.
+The service must read the new table, even if it was created by CREATE TABLE IF NOT EXISTS: this statement is in the log
+even when it created nothing.
 """
 
 from dataclasses import replace
@@ -38,7 +39,7 @@ CREATE = "CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(40))"
 def test_a_table_that_was_created_because_it_was_missing_is_read(
     statements: list[str], unlogged: list[tuple[str, str]], seed: int, *, restarts: bool
 ) -> None:
-    """If `restarts` is true, the service restarts after each statement. Otherwise, all statements are in one block."""
+    """With `restarts`, the service restarts after each statement. Otherwise, it gets all statements in one block."""
     world, stored, reported = World(Random(seed)), NEW, list[tuple[str, str]]()
     for statement in statements:
         world.execute(statement)
@@ -49,9 +50,9 @@ def test_a_table_that_was_created_because_it_was_missing_is_read(
     assert reported == unlogged
 
 
-def test_a_stop_forgets_a_table_that_was_created_after_it(seed: int) -> None:
-    """The service stops because the row has no stamp. It stops at the end of the block, so the assembler has already
-    read the statement after the row.
+def test_a_service_that_stops_forgets_a_table_that_was_created_after_the_stop(seed: int) -> None:
+    """The service stops at the row, because the row has no stamp. At this time, the assembler has already read the
+    statement after the row, because both are in the same block.
     """
     world = World(Random(seed))
     world.execute("DROP TABLE item")
@@ -64,7 +65,7 @@ def test_a_stop_forgets_a_table_that_was_created_after_it(seed: int) -> None:
     assert stored.dropped == {"item"}
 
 
-def test_the_policy_stops_at_the_statement_and_not_before_it(seed: int) -> None:
+def test_on_unlogged_stops_the_service_at_the_statement_and_not_before(seed: int) -> None:
     """All transactions are in one block. Those before the statement must be published, although the service stops."""
     world = World(Random(seed))
     world.commit(5)

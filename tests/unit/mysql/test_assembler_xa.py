@@ -1,4 +1,6 @@
-"""Tests statements inside XA transactions. The rows of an XA transaction wait in memory until it is committed."""
+"""Tests statements inside XA transactions, and the memory that these take: the rows of an XA transaction wait in memory
+until the transaction is committed.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -17,7 +19,7 @@ from tests.unit.mysql.binlog_world import World
 
 
 @pytest.mark.parametrize("one_phase", [True, False])
-def test_a_statement_inside_an_xa_transaction_belongs_to_it(seed: int, *, one_phase: bool) -> None:
+def test_a_statement_inside_an_xa_transaction_does_not_end_the_transaction(seed: int, *, one_phase: bool) -> None:
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
     world.prepare(5, one_phase=one_phase, statement="INSERT INTO other VALUES (1)")
     world.commit(1)
@@ -28,7 +30,7 @@ def test_a_statement_inside_an_xa_transaction_belongs_to_it(seed: int, *, one_ph
     check(rows, world)
 
 
-def test_a_statement_inside_an_xa_transaction_stops_if_it_changed_a_published_table(seed: int) -> None:
+def test_a_statement_in_an_xa_transaction_stops_the_service_if_it_changed_a_published_table(seed: int) -> None:
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
     world.commit(1)
     prepared = Position(1, world.end, 0)
@@ -48,12 +50,10 @@ def test_a_statement_inside_an_xa_transaction_stops_if_it_changed_a_published_ta
 
 
 @pytest.mark.parametrize("one_phase", [True, False])
-def test_rows_of_xa_transactions_are_refused_before_they_are_all_in_memory(
+def test_the_service_stops_before_xa_transactions_take_too_much_memory(
     seed: int, monkeypatch: pytest.MonkeyPatch, *, one_phase: bool
 ) -> None:
-    """The second transaction is not prepared yet. The limit applies to its rows and the rows of the first one
-    together.
-    """
+    """The limit applies to the rows of both transactions together. It is reached before the second one is complete."""
     monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 1)
     world = World(Random(seed))
     world.prepare(5)

@@ -1,4 +1,4 @@
-"""Tests how a whole column of floats is printed at once. The texts must be the same as for single floats."""
+"""Tests how a whole column of floats is printed at once. This must give the same texts as printing single floats."""
 
 import struct
 
@@ -23,7 +23,7 @@ decimals = st.builds(
 @pytest.mark.parametrize("size", [4, 8])
 @given(numbers=st.lists(decimals, min_size=1, max_size=40))
 @example(numbers=[0.0, 0.0001, 999_999.0, 1e6, 9_999_999_999.5, 1e10, 123_456_789_012_345.6, 1e15])
-def test_a_column_of_floats_is_printed_like_its_values(size: int, numbers: list[float]) -> None:
+def test_a_column_of_floats_is_printed_like_single_floats(size: int, numbers: list[float]) -> None:
     stored = [struct.pack(FORMATS[size], number) for number in numbers]
     column = RawColumn(
         octets=np.frombuffer(b"".join(stored) + bytes(PADDING_BYTES), np.uint8),

@@ -1,5 +1,5 @@
-"""Tests the conversion of whole columns that a query returned. It must give the same texts and errors as the conversion
-of single values.
+"""Tests how whole columns in the result of a query are converted. This must give the same texts and errors as
+converting single values.
 """
 
 import struct
@@ -64,7 +64,7 @@ def columns_and_texts(
 
 
 def raw_column(sent: Sequence[bytes]) -> RawColumn:
-    """A column of these values. In memory, a byte that belongs to no value comes before each value."""
+    """Returns a column of these values. In memory, each value has a byte before it that belongs to no value."""
     lengths = np.array([len(text) for text in sent], np.int64)
     octets = np.frombuffer(b"".join(b"\xff" + text for text in sent) + bytes(PADDING_BYTES), np.uint8)
     return RawColumn(octets=octets, starts=np.cumsum(lengths + 1) - lengths, lengths=lengths)
@@ -91,7 +91,7 @@ def together(of: Selected, sent: Sequence[bytes]) -> list[bytes] | Kind:
 
 
 @given(drawn=st.sampled_from(KINDS).flatmap(columns_and_texts))
-def test_a_column_is_converted_like_its_values(drawn: tuple[LogColumn, list[bytes]]) -> None:
+def test_a_column_is_converted_like_single_values(drawn: tuple[LogColumn, list[bytes]]) -> None:
     of, sent = selected(drawn[0]), drawn[1]
     assert together(of, sent) == one_by_one(of, sent)
 
@@ -107,7 +107,7 @@ def test_a_column_is_converted_like_its_values(drawn: tuple[LogColumn, list[byte
         (column(TypeCode.BIT, bit_meta(10)), [b"\2\3", b"\0\0"]),
     ],
 )
-def test_usual_values_are_converted_together(of: LogColumn, sent: list[bytes]) -> None:
+def test_a_column_of_usual_values_is_converted_without_single_conversions(of: LogColumn, sent: list[bytes]) -> None:
     convert_column = selected(of).convert_column
     assert convert_column is not None
     left = convert_column(raw_column(sent)).unprintable

@@ -1,7 +1,7 @@
-"""Tests the decoder on recorded events, which MySQL and MariaDB wrote when they ran the statements of
+"""Tests the decoder with recorded events. MySQL and MariaDB wrote these events when they executed the statements in
 `binlog_statements`.
 
-The decoder must decode each event to the last byte, and the results must fit the statements.
+The decoder must decode each event to the last byte, and the decoded events must fit the statements.
 """
 
 import struct
@@ -69,7 +69,7 @@ def plain(value: RawValue) -> object:
 
 
 @EACH_FLAVOUR
-def test_the_file_is_framed_by_a_format_description_and_a_rotation(flavour: Flavour) -> None:
+def test_a_recording_begins_with_a_format_description_and_ends_with_a_rotation(flavour: Flavour) -> None:
     first, *_, last = events(flavour)
     assert isinstance(first, FormatDescription)
     assert first.has_checksums
@@ -80,7 +80,7 @@ def test_the_file_is_framed_by_a_format_description_and_a_rotation(flavour: Flav
 
 
 @EACH_FLAVOUR
-def test_places_in_the_file_follow_from_sizes(flavour: Flavour) -> None:
+def test_each_event_ends_where_the_sizes_of_all_events_say(flavour: Flavour) -> None:
     place = 4
     for event in events(flavour):
         place += event.header.size
@@ -99,7 +99,7 @@ def test_statements_are_in_the_log_as_they_were_sent(flavour: Flavour) -> None:
 
 
 @EACH_FLAVOUR
-def test_a_statement_comes_with_the_settings_that_its_text_depends_on(flavour: Flavour) -> None:
+def test_the_log_has_the_settings_that_decide_how_a_statement_is_parsed(flavour: Flavour) -> None:
     ansi, other = (
         next(event for event in events(flavour) if isinstance(event, Query) and event.sql.startswith(beginning))
         for beginning in (b'ALTER TABLE "pair"', b"CREATE TABLE pair")
@@ -139,7 +139,7 @@ def test_a_table_map_describes_all_columns(flavour: Flavour) -> None:
 
 
 @EACH_FLAVOUR
-def test_the_primary_key_has_its_own_order(flavour: Flavour) -> None:
+def test_the_order_of_columns_in_the_primary_key_is_kept(flavour: Flavour) -> None:
     assert table_maps(flavour)["pair"][0].primary_key == (1, 0)
 
 
@@ -181,7 +181,9 @@ VALUES = {
     "long_blob": b"\0",
     "point_": struct.pack("<IBIdd", 0, 1, 1, 3.0, 4.0),
 }
-"""The bytes that the log should have for values of the table `every`. They follow from the format of each type."""
+"""The bytes that the log should have for a row of the table `every`, by column. They follow from the definition of each
+type's format.
+"""
 
 
 @EACH_FLAVOUR
@@ -215,7 +217,7 @@ def test_columns_that_an_event_does_not_contain_are_unchanged(flavour: Flavour) 
 
 
 @EACH_FLAVOUR
-def test_an_event_has_several_rows(flavour: Flavour) -> None:
+def test_the_rows_of_an_event_with_several_rows_are_decoded(flavour: Flavour) -> None:
     inserts = [new for operation, _, new in changes(flavour, "pair") if operation is Operation.INSERT]
     assert [plain(new[0]) for new in inserts if new] == [b"one", b"two", b"three", b"once"]
     assert all(event.ends_statement for event in events(flavour) if isinstance(event, RowsEvent))
@@ -234,7 +236,7 @@ def test_a_prepared_transaction_has_its_id(flavour: Flavour) -> None:
         assert [gtid.xa_id for gtid in gtids if gtid.xa_complete] == [xa_id]
 
 
-def test_gtids_of_mysql() -> None:
+def test_gtids_of_mysql_have_consecutive_numbers_times_and_sizes() -> None:
     gtids = [event for event in events("mysql") if isinstance(event, MysqlGtid)]
     first = gtids[0].number
     assert [gtid.number for gtid in gtids] == list(range(first, first + len(gtids)))
@@ -249,7 +251,7 @@ def test_gtids_of_mysql() -> None:
     assert [gtid.transaction_bytes for gtid in gtids] == [end - begin for begin, end in zip(begins, ends, strict=True)]
 
 
-def test_gtids_of_mariadb() -> None:
+def test_gtids_of_mariadb_have_consecutive_numbers_and_flags() -> None:
     gtids = [event for event in events("mariadb") if isinstance(event, MariadbGtid)]
     first = gtids[0].sequence
     assert [gtid.sequence for gtid in gtids] == list(range(first, first + len(gtids)))
@@ -263,7 +265,7 @@ def test_gtids_of_mariadb() -> None:
     assert commit.alter_start == start.sequence
 
 
-def test_json_diffs_are_framed() -> None:
+def test_partial_updates_of_json_are_found_in_rows() -> None:
     *_, one, two, other = changes("mysql", "document")
     for operation, old, new in (one, two):
         assert operation is Operation.UPDATE
@@ -294,7 +296,7 @@ def test_compressed_events_are_decompressed() -> None:
     assert [plain(new[1]) for new in inserted[:2] if new] == [b"x" * 400, b"y" * 400]
 
 
-def test_a_full_image_without_duplicates_has_only_what_changed() -> None:
+def test_with_full_nodup_the_new_row_has_only_the_changed_columns() -> None:
     *_, (operation, old, new) = changes("mariadb", "compressed")
     assert operation is Operation.UPDATE
     assert old is not None
@@ -303,7 +305,7 @@ def test_a_full_image_without_duplicates_has_only_what_changed() -> None:
     assert [plain(value) for value in new] == [UNCHANGED, UNCHANGED, b"\2\0\0\0"]
 
 
-def test_a_tagged_gtid() -> None:
+def test_a_tagged_gtid_is_decoded() -> None:
     *_, before, tagged, after = (event for event in events("mysql_9") if isinstance(event, MysqlGtid))
     assert (before.tag, tagged.tag, after.tag) == ("", "night_shift", "")
     assert tagged.text == f"{before.server_uuid}:night_shift:1"
@@ -316,7 +318,7 @@ def place(event: Event) -> int:
     return event.header.end_log_pos - event.header.size
 
 
-def test_a_transaction_that_zstd_compressed() -> None:
+def test_the_events_of_a_compressed_transaction_are_decoded() -> None:
     inner = events("mysql_9")
     end = inner[-2].header.end_log_pos
     assert [event.sql.split()[0] for event in inner if isinstance(event, RowsQuery)][-4:] == [
@@ -331,7 +333,7 @@ def test_a_transaction_that_zstd_compressed() -> None:
     assert [plain(key) for key in keys] == [b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0"]
 
 
-def test_columns_of_newer_types() -> None:
+def test_columns_of_newer_types_are_decoded() -> None:
     [(_, _, row), *_] = changes("mysql_9", "modern")
     description = table_maps("mysql_9")["modern"][0].description
     assert description.columns is not None
@@ -353,8 +355,8 @@ def test_columns_of_newer_types() -> None:
     assert plain(row[1]) == struct.pack("<3f", 1, 2.5, -3)
 
 
-def test_a_vector_and_a_newer_collation_of_mariadb() -> None:
-    """MariaDB's log does not have the types VECTOR, UUID and INET6. It names other types instead."""
+def test_a_vector_and_a_newer_collation_of_mariadb_are_decoded() -> None:
+    """For the types VECTOR, UUID and INET6, MariaDB's log names other types."""
     before, *_, after = table_maps("mariadb_11_8")["modern"]
     assert before.description.columns is not None
     assert after.description.columns is not None

@@ -1,4 +1,6 @@
-"""Tests how the catalogue is read while a table is renamed. The answers to queries then contradict each other."""
+"""Tests how the catalogue is read while a table is renamed. The answers to the service's queries then contradict each
+other.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +15,12 @@ CATALOGUE: dict[str, list[tuple[Any, ...]]] = {
     "STATISTICS": [("shop", "item", "PRIMARY", "id", None)],
     "REFERENTIAL_CONSTRAINTS": [],
 }
-"""Two tables; the second one has no key."""
+"""The rows of the views of information_schema, for two tables. The second table has no key."""
 
 
 class Catalogue:
-    """Answers queries of the catalogue. `torn` is a view of information_schema.
-
-    The first answer from this view lacks the table `item`.
+    """Answers queries of the catalogue. `torn` is a view of information_schema. The first answer from this view lacks
+    the table `item`.
     """
 
     def __init__(self, torn: str) -> None:

@@ -1,5 +1,5 @@
-"""Tests the conversion of texts to UTF-8. `tests/integration/mysql/test_charsets.py` compares every character with a
-server.
+"""Tests how texts are converted to UTF-8. For every character, `tests/integration/mysql/test_charsets.py` compares the
+result with that of a server.
 """
 
 import pytest
@@ -37,7 +37,7 @@ NAMES = (*SINGLE_BYTE, *MULTI_BYTE, "binary", "ucs2", "utf16", "utf16le", "utf32
         (19, b"\x81", "?"),  # euckr, cut off
     ],
 )
-def test_a_text_of_a_character_set(collation: int, text: bytes, utf8: str) -> None:
+def test_a_text_is_converted_from_its_character_set(collation: int, text: bytes, utf8: str) -> None:
     assert to_utf8(collation, {})(text).decode() == utf8
 
 
@@ -51,12 +51,12 @@ def test_any_bytes_give_utf8_or_are_malformed(name: str, text: bytes) -> None:
 
 
 @given(text=st.text(st.characters(max_codepoint=0x7F)), name=st.sampled_from([*SINGLE_BYTE, *MULTI_BYTE]))
-def test_ascii_is_the_same_in_all_sets_but_one(text: str, name: str) -> None:
+def test_ascii_is_the_same_in_all_character_sets_but_swe7(text: str, name: str) -> None:
     assert name == "swe7" or to_utf8(9999, {9999: name})(text.encode()) == text.encode()
 
 
 @pytest.mark.parametrize("collation", [None, 9999])
-def test_an_unknown_character_set(collation: int | None) -> None:
+def test_an_unknown_character_set_is_not_supported(collation: int | None) -> None:
     with pytest.raises(ChangelogError, match="not supported") as raised:
         to_utf8(collation, {})
     assert raised.value.kind is Kind.PRECONDITION

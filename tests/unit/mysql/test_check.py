@@ -1,4 +1,4 @@
-"""Tests the findings of `check` on a server and its tables, without a server."""
+"""Tests what `check` finds out about a server and its tables. The tests need no server."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ MARIADB = replace(
 
 
 @pytest.mark.parametrize("facts", [MYSQL, MARIADB])
-def test_a_server_that_fits_has_no_problem(facts: ServerFacts) -> None:
+def test_a_server_with_the_right_settings_has_no_problem(facts: ServerFacts) -> None:
     assert {finding.status for finding in server.findings(facts)} == {"ok"}
 
 
@@ -63,7 +63,7 @@ def test_a_server_that_fits_has_no_problem(facts: ServerFacts) -> None:
         ("binlog_storage_engine", "INNODB", "the binary log is stored in InnoDB, which the source cannot read", ()),
     ],
 )
-def test_a_setting_that_does_not_fit_is_named_with_its_remedy(
+def test_a_wrong_setting_is_reported_with_its_remedy(
     setting: str, value: str, message: str, fix: tuple[str, ...]
 ) -> None:
     facts = replace(MYSQL, settings={**SETTINGS, setting: value})
@@ -72,14 +72,14 @@ def test_a_setting_that_does_not_fit_is_named_with_its_remedy(
     assert failure.hint
 
 
-def test_mariadb_keeps_a_setting_only_until_it_restarts() -> None:
+def test_the_hint_for_mariadb_says_that_a_setting_is_lost_at_a_restart() -> None:
     facts = replace(MARIADB, settings={**SETTINGS, "binlog_row_metadata": "NO_LOG"})
     [failure] = [finding for finding in server.findings(facts) if finding.status != "ok"]
     assert failure.fix == ("SET GLOBAL binlog_row_metadata = FULL",)
     assert "configuration file" in str(failure.hint)
 
 
-def test_mariadb_may_leave_out_what_an_update_does_not_change() -> None:
+def test_full_nodup_is_accepted_on_mariadb() -> None:
     facts = replace(MARIADB, settings={**SETTINGS, "binlog_row_image": "FULL_NODUP"})
     assert {finding.status for finding in server.findings(facts)} == {"ok"}
 
@@ -96,7 +96,7 @@ def test_mariadb_may_leave_out_what_an_update_does_not_change() -> None:
         ),
     ],
 )
-def test_other_problems_of_a_server(facts: ServerFacts, message: str) -> None:
+def test_other_problems_of_a_server_are_reported(facts: ServerFacts, message: str) -> None:
     assert [finding.message for finding in server.findings(facts) if finding.status == "fail"] == [message]
 
 
@@ -200,6 +200,6 @@ def test_a_key_needs_a_unique_index_that_covers_its_columns() -> None:
     assert replace(TABLE, unique_indexes=TABLE.unique_indexes[:1]).usable_key() is None
 
 
-def test_a_server_like_mysql_counts_as_mysql() -> None:
+def test_versions_of_servers_derived_from_mysql_and_mariadb_are_parsed() -> None:
     assert ServerVersion.parse("8.0.35-27").flavour is Flavour.MYSQL
     assert str(ServerVersion.parse("10.11.19-MariaDB-0+deb12u1-log")) == "MariaDB 10.11.19"

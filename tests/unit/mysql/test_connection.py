@@ -1,4 +1,4 @@
-"""Tests the error that a session raises if the server fails while the session connects."""
+"""Tests the error that opening a session raises if the server fails meanwhile."""
 
 import socket
 import struct
@@ -26,8 +26,8 @@ def greeting() -> bytes:
 
 
 def test_the_service_connects_again_if_the_server_goes_away_while_tls_begins() -> None:
-    """The error must have the kind CONNECTION, so that the service tries again. If the server seemed to refuse TLS, the
-    service would end.
+    """The error must have the kind CONNECTION, after which the service tries again. If the error said that the server
+    refuses TLS, the service would end.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,4 @@
-"""Tests coordinates, which are places in the binary log: their order, their bounds and their texts."""
+"""Tests coordinates: numbers that stand for places in the binary log."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def test_a_coordinate_is_shown_with_the_digits_of_the_file_name() -> None:
 
 
 @pytest.mark.parametrize("place", [(LAST_FILE + 1, 0), (0, LAST_OFFSET + 1), (-1, 0), (0, -1)])
-def test_a_place_that_does_not_fit_is_refused(place: tuple[int, int]) -> None:
+def test_a_place_that_is_too_large_or_negative_is_refused(place: tuple[int, int]) -> None:
     with pytest.raises(ChangelogError, match="bits") as raised:
         coordinate(*place)
     assert raised.value.kind is Kind.LIMIT
@@ -42,7 +42,7 @@ def test_a_file_name_has_a_base_and_a_number(base: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "binlog", "binlog.", ".000001", "binlog.00001x", "binlog.٣"])
-def test_a_name_without_a_number_is_malformed(name: str) -> None:
+def test_a_file_name_without_a_number_is_malformed(name: str) -> None:
     with pytest.raises(ChangelogError, match="is not the name") as raised:
         parse_file_name(name)
     assert raised.value.kind is Kind.MALFORMED

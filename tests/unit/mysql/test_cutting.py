@@ -1,4 +1,4 @@
-"""Tests how a block of events from the stream is divided into portions with a limited number of events and bytes."""
+"""Tests how a block of events is divided into portions. A portion has a limited number of events and bytes."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def large(event: bytes) -> int:
     return len(event) - 96 if event is LARGE else 0
 
 
-def test_many_small_events_are_divided() -> None:
+def test_a_block_of_many_small_events_is_divided() -> None:
     events = EventBlock.of([b"x"] * 100_000)
     assert 0 < portion(events) < len(events)
 
@@ -67,7 +67,7 @@ def test_a_block_of_small_compressed_events_is_divided(event: bytes) -> None:
     assert max(parts) < BLOCK_BYTES_MAX + BLOCK_BYTES_MAX // 20 + 1
 
 
-def test_a_transaction_is_not_divided_before_its_end() -> None:
+def test_a_block_is_not_divided_just_before_the_end_of_a_transaction() -> None:
     xid = encode(Xid(header=header(EventType.XID), number=1))
     compressed = encode(rows(EventType.WRITE_ROWS_COMPRESSED_V1))
     block = EventBlock.of([encode(format_description()), *[compressed] * 20, xid, xid])

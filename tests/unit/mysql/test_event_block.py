@@ -1,4 +1,4 @@
-"""Tests blocks of events. A block must have the events that it was made of, however they are divided into pieces."""
+"""Tests blocks of events. A block must have the events of which it was made, in whatever pieces they came."""
 
 from random import Random
 from zlib import crc32
@@ -52,14 +52,14 @@ def test_a_large_event_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert event.obj is data
 
 
-def test_a_block_has_no_event_after_its_last_one() -> None:
+def test_the_index_after_the_last_event_of_a_block_is_refused() -> None:
     with pytest.raises(IndexError):
         EventBlock.of([b"one"])[1]
 
 
 @given(wrong=st.sets(st.integers(0, 19), max_size=3), byte=st.integers(0, 15), bit=st.integers(0, 7))
 def test_each_wrong_checksum_is_found(wrong: set[int], byte: int, bit: int) -> None:
-    """First, one checksum of all events is computed. Only if it is wrong, each event is checked alone."""
+    """The code first checks all events together. Only if they are not all right, it checks each event alone."""
     events = []
     for number in range(20):
         event = bytearray(encode(Xid(header=header(EventType.XID, end_log_pos=number + 4), number=number)))

@@ -1,4 +1,6 @@
-"""Tests the decoder of events. It decodes random events, events with too few or too many bytes, and malformed bytes."""
+"""Tests the decoder of events with random events. Also tests that it refuses events with too few, too many or wrong
+bytes.
+"""
 
 import pytest
 from hypothesis import given
@@ -38,13 +40,13 @@ def test_a_format_description_says_whether_other_events_have_checksums(event: Fo
 
 
 @given(event=events, missing=st.integers(1, 30))
-def test_a_packet_cut_short_is_refused(event: Event, missing: int) -> None:
+def test_a_packet_that_lacks_its_last_bytes_is_refused(event: Event, missing: int) -> None:
     content = encode(event)
     assert "byte" in refusal(content[:-missing])
 
 
 @given(event=closed_events)
-def test_an_event_cut_short_is_refused_at_each_byte(event: Event) -> None:
+def test_an_event_whose_content_lacks_its_last_bytes_is_refused(event: Event) -> None:
     content = encode(event, checksum=False)[19:]
     for length in range(len(content)):
         if event.header.type != EventType.GTID_LIST or any(content[length:]):
@@ -52,25 +54,25 @@ def test_an_event_cut_short_is_refused_at_each_byte(event: Event) -> None:
 
 
 @given(event=closed_events, more=st.binary(min_size=1, max_size=4))
-def test_bytes_left_over_are_refused(event: Event, more: bytes) -> None:
+def test_an_event_with_too_many_bytes_is_refused(event: Event, more: bytes) -> None:
     if event.header.type != EventType.GTID_LIST or any(more):
         refusal(packet(event.header, encode(event, checksum=False)[19:] + more))
 
 
 @given(event=events, at=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_a_wrong_bit_is_found_by_the_checksum(event: Event, at: int, bit: int) -> None:
+def test_an_event_with_a_wrong_bit_is_refused(event: Event, at: int, bit: int) -> None:
     content = bytearray(encode(event))
     content[at % len(content)] ^= 1 << bit
     refusal(bytes(content))
 
 
-def test_a_wrong_checksum_says_where_the_event_is() -> None:
+def test_the_error_for_a_wrong_checksum_names_the_place_of_the_event() -> None:
     content = encode(Rotate(header=header(EventType.ROTATE, end_log_pos=1000), file="binlog.000002", position=4))
     message = refusal(content[:-1] + bytes([content[-1] ^ 1]))
     assert f"at offset {1000 - len(content)} of the type ROTATE" in message
 
 
-def test_the_flag_of_a_file_in_use_is_not_part_of_the_checksum() -> None:
+def test_the_checksum_ignores_the_flag_that_the_file_is_in_use() -> None:
     content = bytearray(encode(format_description()))
     content[17] |= 1
     [event] = EventReader().read(bytes(content))
@@ -79,13 +81,13 @@ def test_the_flag_of_a_file_in_use_is_not_part_of_the_checksum() -> None:
 
 
 @pytest.mark.parametrize("has_checksum", [True, False])
-def test_a_rotation_comes_before_the_format_description(has_checksum: bool) -> None:
+def test_a_rotation_is_read_before_the_format_description(has_checksum: bool) -> None:
     rotate = Rotate(header=header(EventType.ROTATE, flags=0x20), file="binlog.000002", position=4)
     assert list(EventReader().read(encode(rotate, checksum=has_checksum))) == [sized(rotate, checksum=has_checksum)]
     assert rotate.header.artificial
 
 
-def test_other_events_do_not_come_before_the_format_description() -> None:
+def test_other_events_are_refused_before_the_format_description() -> None:
     with pytest.raises(ChangelogError, match="type XID before the format description"):
         EventReader().read(packet(header(EventType.XID), bytes(8)))
 
@@ -156,7 +158,7 @@ def test_a_format_description_without_a_checksum_is_refused() -> None:
     assert "an event without a checksum" in refusal(packet(header(EventType.FORMAT_DESCRIPTION), b"\4", checksum=False))
 
 
-def test_a_header_that_says_another_size_is_refused() -> None:
+def test_an_event_whose_header_has_a_wrong_size_is_refused() -> None:
     content = packet(header(EventType.ROTATE), bytes(9))
     assert "an event of 32 bytes whose header says 31 (byte 9" in refusal(content[:9] + b"\x1f" + content[10:])
 

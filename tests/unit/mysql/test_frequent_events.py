@@ -1,6 +1,7 @@
-"""Tests the fast decoders of frequent events.
+"""Tests the fast decoders of frequent events. For each event, they must either return what the general decoders return,
+or leave the event to the general decoders.
 
-They must return the same as the general decoders, or leave an event to them.
+A reader uses the fast decoders for `bytes`, but not for a `memoryview`.
 """
 
 import pytest
@@ -29,7 +30,7 @@ kinds = st.sampled_from(sorted(frequent_events.DECODERS))
 
 
 def outcome(content: bytes | memoryview, *, has_checksums: bool) -> list[Event] | str:
-    """Returns the events of a packet, or the message of the refusal."""
+    """Returns the events of a packet. If the reader refuses the packet, returns the message of the error."""
     try:
         return list(reader(has_checksums=has_checksums).read(content))
     except ChangelogError as error:
@@ -43,14 +44,14 @@ def assert_same(content: bytes, *, has_checksums: bool = True) -> None:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)
-def test_recorded_events_are_decoded_alike(recording: str) -> None:
+def test_both_decoders_decode_recorded_events_alike(recording: str) -> None:
     usual, general = EventReader(), EventReader()
     for content in captured_events(recording):
         assert list(usual.read(content)) == list(general.read(memoryview(content)))
 
 
 @pytest.mark.parametrize(("kind", "recording"), BY_SERVER.items())
-def test_most_recorded_events_have_the_frequent_form(kind: EventType, recording: str) -> None:
+def test_the_fast_decoders_decode_most_recorded_events(kind: EventType, recording: str) -> None:
     recorded = [content for content in captured_events(recording) if content[4] == kind]
     decode = frequent_events.DECODERS[kind]
     decoded = [
@@ -61,7 +62,7 @@ def test_most_recorded_events_have_the_frequent_form(kind: EventType, recording:
 
 
 @given(event=events, kind=kinds, has_checksums=st.booleans())
-def test_random_events_are_decoded_or_refused_alike(event: Event, kind: int, has_checksums: bool) -> None:
+def test_both_decoders_decode_or_refuse_random_events_alike(event: Event, kind: int, has_checksums: bool) -> None:
     for header in (event.header, event.header._replace(type=kind)):
         content = packet(header, body(event), checksum=has_checksums)
         assert_same(content, has_checksums=has_checksums)
@@ -71,5 +72,5 @@ def test_random_events_are_decoded_or_refused_alike(event: Event, kind: int, has
 @given(
     event=events, kind=kinds, start=st.sampled_from([b"", bytes(6), bytes(8), bytes(8) + b"\2\0"]), content=st.binary()
 )
-def test_random_bytes_are_decoded_or_refused_alike(event: Event, kind: int, start: bytes, content: bytes) -> None:
+def test_both_decoders_handle_random_bytes_alike(event: Event, kind: int, start: bytes, content: bytes) -> None:
     assert_same(packet(event.header._replace(type=kind), start + content))

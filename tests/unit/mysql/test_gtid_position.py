@@ -17,9 +17,9 @@ Gtids = list[tuple[int, int, int]]
 
 
 def received(gtids: Gtids) -> set[tuple[int, int]]:
-    """Returns the transactions of a position, as pairs of domain and sequence number.
+    """Returns the transactions that a position includes, as pairs of domain and sequence number.
 
-    Only the last GTID of each domain counts, even if an earlier one has a higher number.
+    For each domain, the last GTID in the list counts, even if an earlier one has a higher number.
     """
     last = {domain: sequence for domain, _, sequence in gtids}
     return {(domain, number) for domain, sequence in last.items() for number in range(sequence + 1)}
@@ -33,7 +33,7 @@ def built(gtids: Gtids) -> GtidPosition:
 
 
 @given(GTIDS, GTIDS)
-def test_a_position_stands_for_all_transactions_up_to_it(mine: Gtids, theirs: Gtids) -> None:
+def test_a_position_includes_all_earlier_transactions_of_its_domains(mine: Gtids, theirs: Gtids) -> None:
     one, other = GtidPosition.of(mine), GtidPosition.of(theirs)
     assert one.is_subset(other) == (received(mine) <= received(theirs))
     assert {domain for domain, _ in received(theirs) - received(mine)} == set(one.missing(other).domains)
@@ -85,14 +85,14 @@ def test_a_builder_leaves_the_position_that_it_began_with_unchanged() -> None:
     ("text", "offset"),
     [("x", 0), ("0-1", 0), ("0-1-2;", 0), ("0-1-2,,", 6), ("0-1-2,4294967296-1-1", 6), ("0-1-18446744073709551616", 0)],
 )
-def test_other_texts_are_malformed(text: str, offset: int) -> None:
+def test_texts_that_are_no_positions_are_malformed(text: str, offset: int) -> None:
     with pytest.raises(ChangelogError, match=rf"at character {offset}$") as raised:
         GtidPosition.parse(text)
     assert raised.value.kind is Kind.MALFORMED
 
 
 @pytest.mark.parametrize("text", ["", "0-1", "0-1-2,0-1-3", "0-4294967296-1", "-1-1-1"])
-def test_other_texts_are_no_gtid(text: str) -> None:
+def test_texts_that_are_no_gtids_are_malformed(text: str) -> None:
     with pytest.raises(ChangelogError, match="is not a MariaDB GTID") as raised:
         parse_gtid(text)
     assert raised.value.kind is Kind.MALFORMED

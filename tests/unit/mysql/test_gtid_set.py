@@ -1,4 +1,6 @@
-"""Tests MySQL's sets of GTIDs: compares them with plain sets of pairs, and tests their texts and bytes."""
+"""Tests MySQL's sets of GTIDs. They must behave like plain sets of pairs. Also tests how they are encoded as texts and
+bytes.
+"""
 
 import struct
 from random import Random
@@ -59,7 +61,7 @@ def test_adding_many_gtids_of_a_source_equals_adding_them_one_by_one(
 
 
 @given(PAIRS)
-def test_texts_and_bytes_round_trip(pairs: Pairs) -> None:
+def test_a_set_is_read_back_from_its_text_and_from_its_bytes(pairs: Pairs) -> None:
     gtids = made(pairs)
     assert GtidSet.parse(gtids.text) == gtids
     assert parse_gtids(Flavour.MYSQL, gtids.text) == gtids
@@ -67,7 +69,7 @@ def test_texts_and_bytes_round_trip(pairs: Pairs) -> None:
 
 
 @given(PAIRS, st.randoms(use_true_random=False))
-def test_a_text_in_another_order_and_with_overlaps_is_the_same_set(pairs: Pairs, random: Random) -> None:
+def test_a_text_in_another_order_and_with_repeated_gtids_gives_the_same_set(pairs: Pairs, random: Random) -> None:
     items = [f"{source}:{number}" for source, number in pairs] * 2
     random.shuffle(items)
     text = " ,\n".join(item.upper() if random.random() < 0.5 else item.replace(":", " : ") for item in items)
@@ -109,14 +111,14 @@ def test_a_builder_leaves_the_set_that_it_began_with_unchanged() -> None:
         (f"{UUIDS[0]}:٣", 36),
     ],
 )
-def test_other_texts_are_malformed(text: str, offset: int) -> None:
+def test_texts_that_are_no_sets_are_malformed(text: str, offset: int) -> None:
     with pytest.raises(ChangelogError, match=rf"at character {offset}$") as raised:
         GtidSet.parse(text)
     assert raised.value.kind is Kind.MALFORMED
 
 
 @pytest.mark.parametrize("text", ["", UUIDS[0], f"{UUIDS[0]}:0", f"{UUIDS[0]}:{BIG + 1}", f"{UUIDS[0]}:1-2", "0-1-100"])
-def test_other_texts_are_no_gtid(text: str) -> None:
+def test_texts_that_are_no_gtids_are_malformed(text: str) -> None:
     with pytest.raises(ChangelogError, match="is not a MySQL GTID") as raised:
         parse_gtid(text)
     assert raised.value.kind is Kind.MALFORMED
@@ -135,17 +137,17 @@ RECORDED = (
     "aaaaaaaa71ca11e19e33c80aa94295620c6f7264657273020000000000000001000000000000000200000000000000"
     "03000000000000000400000000000000"
 )  # fmt: skip
-"""A PREVIOUS_GTIDS event of MySQL 9.7."""
+"""The content of a PREVIOUS_GTIDS event that MySQL 9.7 wrote, in hexadecimal."""
 
 
-def test_a_set_with_tags_that_mysql_9_7_wrote() -> None:
+def test_a_set_with_tags_has_the_bytes_that_mysql_9_7_wrote() -> None:
     text = f"{UUIDS[1]}:_x:9,{UUIDS[0]}:5-6:a_b:2:orders:1:3"
     assert decode_gtids(bytes.fromhex(RECORDED)).text == text
     assert encode_gtids(GtidSet.parse(text)).hex() == RECORDED
 
 
 @given(PAIRS, st.randoms(use_true_random=False))
-def test_changed_bytes_are_another_set_or_malformed(pairs: Pairs, random: Random) -> None:
+def test_mutated_bytes_give_another_set_or_are_malformed(pairs: Pairs, random: Random) -> None:
     data = bytearray(encode_gtids(made(pairs)))
     for _ in range(random.randrange(1, 4)):
         data[random.randrange(len(data))] = random.choice([0, 1, 2, 127, 128, 255, random.randrange(256)])
@@ -155,7 +157,7 @@ def test_changed_bytes_are_another_set_or_malformed(pairs: Pairs, random: Random
 
 
 def decoded(data: bytes) -> GtidSet | Literal[Kind.MALFORMED]:
-    """Returns the set that the bytes encode, or the kind of the error."""
+    """Returns the set that these bytes encode. If they are malformed, returns the kind of the error."""
     try:
         return decode_gtids(data)
     except ChangelogError as error:
@@ -181,7 +183,7 @@ def decoded(data: bytes) -> GtidSet | Literal[Kind.MALFORMED]:
         (bytes([1, 1, 0, 0, 0, 0, 0, 1]) + bytes(16) + b"\x04Ab" + bytes(8), 24),
     ],
 )
-def test_other_bytes_are_malformed(data: bytes, offset: int) -> None:
+def test_bytes_that_encode_no_set_are_malformed(data: bytes, offset: int) -> None:
     with pytest.raises(ChangelogError, match=rf"at byte {offset}$") as raised:
         decode_gtids(data)
     assert raised.value.kind is Kind.MALFORMED

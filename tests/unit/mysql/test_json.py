@@ -1,4 +1,4 @@
-"""Tests how MySQL's binary JSON is parsed and printed, with documents from an encoder and with invalid bytes."""
+"""Tests how JSON in MySQL's binary format is parsed and printed, with encoded documents and with malformed bytes."""
 
 import json
 import struct
@@ -23,9 +23,8 @@ DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
 
 
 def exactly(value: Any) -> Any:
-    """Returns a value that can be compared strictly.
-
-    Then 1, 1.0 and true differ, 0.0 and -0.0 differ, and the order of members matters.
+    """Converts a document so that two results are equal only if the documents are exactly the same: 1 differs from 1.0
+    and from true, 0.0 differs from -0.0, and the order of members matters.
     """
     if isinstance(value, dict):
         return [(name, exactly(member)) for name, member in value.items()]
@@ -35,7 +34,7 @@ def exactly(value: Any) -> Any:
 
 
 @given(DOCUMENTS, st.booleans())
-def test_documents_round_trip(document: Json, large: bool) -> None:
+def test_a_document_is_read_back_from_its_bytes_and_its_text(document: Json, large: bool) -> None:
     data = encode(document, large=large)
     assert exactly(parse_json(data)) == exactly(parse_json(memoryview(data))) == exactly(document)
     assert exactly(json.loads(json_text(data))) == exactly(document)
@@ -69,7 +68,7 @@ def test_a_decimal_in_a_document_does_not_change_how_the_rest_is_printed(documen
         ('\x00\x1f\b\t\n\f\r"\\/\x7fé😀', '"\\u0000\\u001f\\b\\t\\n\\f\\r\\"\\\\/\x7fé😀"'),
     ],
 )
-def test_texts(document: Json, text: str) -> None:
+def test_a_document_is_printed_as_the_server_prints_it(document: Json, text: str) -> None:
     assert json_text(encode(document)) == print_json(document) == text.encode()
 
 
@@ -86,11 +85,11 @@ def test_texts(document: Json, text: str) -> None:
         (15, b"\0" * 58, '"base64:type15:' + "A" * 76 + '\\nAA=="'),
     ],
 )
-def test_opaque_values(kind: int, data: bytes, text: str) -> None:
+def test_values_of_sql_types_in_a_document_are_printed(kind: int, data: bytes, text: str) -> None:
     assert json_text(bytes([15, kind]) + counted(data)) == text.encode()
 
 
-def test_no_bytes_are_null() -> None:
+def test_a_document_without_bytes_is_null() -> None:
     assert json_text(b"") == b"null"
 
 
@@ -145,7 +144,7 @@ def test_a_value_that_many_offsets_name_does_not_make_a_huge_document() -> None:
         (b"\x0f\x0b" + counted((1 << 46).to_bytes(8, "little")), 1),
     ],
 )
-def test_other_bytes_are_malformed(data: bytes, offset: int) -> None:
+def test_bytes_that_are_no_document_are_malformed(data: bytes, offset: int) -> None:
     with pytest.raises(ChangelogError, match=rf"at offset {offset}$") as raised:
         parse_json(data)
     assert raised.value.kind is Kind.MALFORMED
@@ -153,7 +152,7 @@ def test_other_bytes_are_malformed(data: bytes, offset: int) -> None:
 
 @given(DOCUMENTS, st.booleans(), st.randoms(use_true_random=False))
 @settings(max_examples=250)
-def test_changed_bytes_are_another_document_or_malformed(document: Json, large: bool, random: Random) -> None:
+def test_mutated_bytes_give_another_document_or_are_malformed(document: Json, large: bool, random: Random) -> None:
     data = bytearray(encode(document, large=large))
     for _ in range(20):
         changed = mutated(data, random)
@@ -167,7 +166,7 @@ def test_changed_bytes_are_another_document_or_malformed(document: Json, large: 
 
 
 def mutated(data: bytes | bytearray, random: Random) -> bytes:
-    """Returns the bytes with one to three of them changed. Sometimes also cuts off the last bytes."""
+    """Replaces one to three bytes. Often also removes bytes from the end."""
     changed = bytearray(data)
     for _ in range(random.randrange(1, 4)):
         changed[random.randrange(len(data))] = random.choice([0, 1, 2, 15, 127, 128, 255, random.randrange(256)])

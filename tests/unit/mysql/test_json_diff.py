@@ -1,4 +1,4 @@
-"""Tests how partial updates of JSON documents are applied.
+"""Tests how partial updates of JSON documents are applied: the log then has only the changes of a document.
 
 The integration tests compare the resulting documents with those of a server.
 """
@@ -40,7 +40,7 @@ OLD: Json = {"b": [1, 2, 3], "é": None, "aaa": {"x": [[], {"y": 1.5}]}}
         (REMOVE, "$.b[last]", None, '{"b": [1, 2], "é": null, "aaa": {"x": [[], {"y": 1.5}]}}'),
     ],
 )
-def test_changes(operation: JsonOperation, path: str, value: Json, text: str) -> None:
+def test_a_change_is_applied_to_a_document(operation: JsonOperation, path: str, value: Json, text: str) -> None:
     assert apply_diffs(encode(OLD), change(operation, path, value)).decode() == text
 
 
@@ -50,7 +50,7 @@ def test_changes_are_applied_in_their_order() -> None:
 
 
 @given(DOCUMENTS)
-def test_no_changes(document: Json) -> None:
+def test_a_partial_update_without_changes_leaves_the_document_as_it_is(document: Json) -> None:
     assert apply_diffs(encode(document), b"") == print_json(document)
 
 
@@ -67,7 +67,7 @@ def test_no_changes(document: Json) -> None:
         *[(REMOVE, path) for path in (r'$."\ud800"', r'$."\x"', "$.b[٣]", "$" + "[0]" * (DEPTH_MAX + 1))],
     ],
 )
-def test_changes_that_do_not_fit_are_malformed(operation: JsonOperation, path: str) -> None:
+def test_a_change_that_does_not_fit_the_document_is_malformed(operation: JsonOperation, path: str) -> None:
     with pytest.raises(ChangelogError, match=r"a partial update of a JSON value is not valid: .* offset") as raised:
         apply_diffs(encode(OLD), change(operation, path, 1))
     assert raised.value.kind is Kind.MALFORMED
@@ -88,14 +88,14 @@ def test_changes_that_do_not_fit_are_malformed(operation: JsonOperation, path: s
         (change(REMOVE, "$.b") + change(REMOVE, "$.b"), 5),
     ],
 )
-def test_other_bytes_are_malformed(diffs: bytes, offset: int) -> None:
+def test_bytes_that_are_no_partial_update_are_malformed(diffs: bytes, offset: int) -> None:
     with pytest.raises(ChangelogError, match=rf"at offset {offset}$") as raised:
         apply_diffs(encode(OLD), diffs)
     assert raised.value.kind is Kind.MALFORMED
 
 
 @given(DOCUMENTS, st.randoms(use_true_random=False))
-def test_changed_bytes_are_another_update_or_malformed(value: Json, random: Random) -> None:
+def test_mutated_bytes_give_another_update_or_are_malformed(value: Json, random: Random) -> None:
     diffs = change(INSERT, "$.c", value) + change(REPLACE, "$.b[1]", value) + change(REMOVE, '$."aaa".x[last-1]')
     for _ in range(20):
         changed = mutated(diffs, random)

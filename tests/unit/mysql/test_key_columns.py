@@ -1,4 +1,6 @@
-"""Tests the SQL for ranges of keys, and the SQL literals of keys, which are made from canonical texts."""
+"""Tests the SQL that selects ranges of keys or single keys. Also tests how literals for this SQL are made from the
+canonical texts of keys, the texts that the changelog has.
+"""
 
 import itertools
 import sqlite3
@@ -35,7 +37,7 @@ def test_every_row_is_in_exactly_one_of_consecutive_ranges() -> None:
     assert parts[2] == [(2, 0)]
 
 
-def test_keys_are_listed() -> None:
+def test_a_condition_selects_the_rows_with_given_keys() -> None:
     key = [column("a", "int"), column("b`", "varchar", "latin1", "latin1_bin")]
     assert keys_condition(key, [("1", "'x'"), ("2", "'y'")]) == "(`a` = 1 AND `b``` = 'x') OR (`a` = 2 AND `b``` = 'y')"
 

@@ -1,6 +1,7 @@
-"""Tests the record of the key ranges of a table that are still to be published.
+"""Tests how the service keeps track of what it has read of a table. It stores the ranges of keys that are not yet
+published.
 
-Each key that is not published must be in one of these ranges, whatever happens to the chunks in which they are read.
+Each key that is not published must be in one of these ranges, whatever happens to the chunks that are read.
 """
 
 import json
@@ -25,7 +26,9 @@ def keys(range_: ChunkRange) -> set[int]:
 
 
 def narrowed(task: KeyProgress, key_range: ChunkRange) -> ChunkRange:
-    """Reads only the first rows of a range, as a reader of chunks does, and leaves the rest."""
+    """Does what a reader of chunks does: takes only as many rows of a range as a chunk may have. Returns the range of
+    these rows.
+    """
     inside = sorted(keys(key_range))
     if len(inside) < task.chunk_rows:
         return key_range
@@ -82,7 +85,7 @@ def test_a_range_that_was_read_but_not_published_is_read_again() -> None:
     assert task.next_range() == key_range
 
 
-def test_another_signature_starts_the_table_over() -> None:
+def test_a_table_is_read_from_its_start_again_if_its_signature_changes() -> None:
     task = progress()
     key_range = task.next_range()
     assert key_range is not None
@@ -94,7 +97,7 @@ def test_another_signature_starts_the_table_over() -> None:
     assert keys(task.ranges_left[0]) == set(range(KEYS))
 
 
-def test_progress_of_another_signature_is_not_resumed() -> None:
+def test_stored_progress_is_not_resumed_if_the_signature_has_changed() -> None:
     task = progress()
     key_range = task.next_range()
     assert key_range is not None

@@ -1,6 +1,7 @@
-"""Tests `LogPlace`, which tracks the place in the binary log.
+"""Tests `LogPlace`, which keeps track of the reader's place in the binary log.
 
-An event says where it ends in its file, but only the low 32 bits of that offset. `LogPlace` computes the others.
+The header of an event has only the low 32 bits of the offset at which the event ends. `LogPlace` computes the other
+bits.
 """
 
 import pytest
@@ -27,7 +28,7 @@ def test_the_place_of_an_event_follows_from_its_end() -> None:
     assert place.begin_of(header(150)) == coordinate(12, 100)
 
 
-def test_events_without_a_place_and_artificial_ones_do_not_move_it() -> None:
+def test_artificial_events_and_events_without_an_offset_do_not_change_the_place() -> None:
     place = LogPlace()
     place.enter("binlog.000012", 120)
     place.pass_event(header(0))
@@ -35,7 +36,7 @@ def test_events_without_a_place_and_artificial_ones_do_not_move_it() -> None:
     assert place.end == coordinate(12, 120)
 
 
-def test_files_larger_than_4_gib_are_counted() -> None:
+def test_offsets_beyond_4_gib_are_computed() -> None:
     place = LogPlace()
     place.enter("binlog.000001", 4)
     ends = [FOUR_GIB - 20, FOUR_GIB + 30, FOUR_GIB + FOUR_GIB - 1, 2 * FOUR_GIB + 40]
@@ -45,7 +46,7 @@ def test_files_larger_than_4_gib_are_counted() -> None:
     assert place.begin_of(header(ends[-1] % FOUR_GIB)) == coordinate(1, ends[-1] - 50)
 
 
-def test_a_new_file_begins_at_its_beginning() -> None:
+def test_the_place_starts_anew_in_a_new_file() -> None:
     place = LogPlace()
     place.enter("binlog.000001", 4)
     place.pass_event(header(5000))
@@ -54,7 +55,7 @@ def test_a_new_file_begins_at_its_beginning() -> None:
     assert place.end == coordinate(2, 124)
 
 
-def test_an_event_before_the_name_of_a_file_is_malformed() -> None:
+def test_the_place_is_not_known_before_the_name_of_the_first_file() -> None:
     with pytest.raises(ChangelogError) as caught:
         _ = LogPlace().end
     assert caught.value.kind is Kind.MALFORMED

@@ -1,4 +1,4 @@
-"""Tests where in the log a service continues after it stopped. It must not omit or repeat a transaction."""
+"""Tests where in the log a service continues after it has stopped. It must not omit or repeat a transaction."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import LogState, LogTransaction
@@ -14,7 +14,7 @@ def state(received: str) -> LogState:
 
 
 def begin(log_state: LogState, number: int) -> LogTransaction:
-    """Begins the transaction with this number. The transaction's coordinate is ten times the number."""
+    """Begins the transaction with this number. Its place in the log is ten times the number."""
     gtid = f"0-1-{number}"
     transaction = LogTransaction(gtid=gtid, commit=10 * number, committed_at=0, is_repeated=log_state.is_seen(gtid))
     log_state.begin(transaction)
@@ -47,7 +47,7 @@ def places(log_state: LogState) -> tuple[str, str]:
     return log_state.gtids.text, log_state.resume.text
 
 
-def test_a_stop_forgets_only_what_comes_after_it() -> None:
+def test_a_service_that_stops_forgets_only_what_comes_after_the_stop() -> None:
     log_state = state("0-1-4")
     prepare(log_state, 5, b"early")
     commit(log_state, 6)
@@ -59,7 +59,7 @@ def test_a_stop_forgets_only_what_comes_after_it() -> None:
     assert places(log_state) == ("0-1-6", "0-1-4")
 
 
-def test_a_stop_right_after_a_transaction_was_prepared_forgets_it() -> None:
+def test_a_service_that_stops_at_a_prepared_transaction_forgets_it() -> None:
     log_state = state("0-1-4")
     commit(log_state, 5)
     prepare(log_state, 6, b"late")

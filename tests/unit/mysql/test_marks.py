@@ -1,7 +1,7 @@
 """Tests which chunks `MarksJudge` counts as wrong.
 
-Other programs read each chunk of a table between two marks that they write into the log. The campaign `mysql_windows`
-judges this method with `MarksJudge`.
+Some programs read each chunk of a table between two marks, which they write into the log. The campaign `mysql_windows`
+uses `MarksJudge` to show when this method fails.
 """
 
 import pytest
@@ -31,7 +31,7 @@ def test_a_chunk_is_wrong_if_it_lacks_a_commit_before_its_first_mark(
     assert not judge.chunks
 
 
-def test_rows_before_the_log_was_read_are_not_judged() -> None:
+def test_rows_that_changed_only_before_the_log_was_read_are_not_judged() -> None:
     judge = MarksJudge(chunks={2: {7: 4}})
     for number, version, commit in [FIRST, SECOND]:
         judge.add(number, version, commit)

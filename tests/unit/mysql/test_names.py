@@ -7,5 +7,5 @@ def test_names_are_quoted() -> None:
     assert quoted("my db", "t`") == "`my db`.`t```"
 
 
-def test_an_account_is_quoted() -> None:
+def test_the_name_of_an_account_is_quoted() -> None:
     assert quoted_account("o'hara@home@%") == "'o''hara@home'@'%'"

@@ -1,6 +1,6 @@
 """Tests how packets of MySQL's protocol are read.
 
-They must be read completely, in whatever pieces their bytes arrive. No wait may be endless.
+They must be read completely, in whatever pieces their bytes arrive. If the server is silent, the reader must give up.
 """
 
 import socket
@@ -18,7 +18,7 @@ LONGEST = 0xFFFFFF
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two connected sockets: the server's and ours."""
+    """Two connected sockets: first that of the server, then ours."""
     server, own = socket.socketpair()
     own.settimeout(POLL_S)
     with server, own:
@@ -51,7 +51,7 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
 
 
 @given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
-def test_packets_read_in_one_piece_equal_packets_read_one_by_one(payloads: list[bytes], size: int) -> None:
+def test_packets_are_the_same_if_several_of_them_are_read_at_once(payloads: list[bytes], size: int) -> None:
     data = b"".join(map(framed, payloads))
     reader = PacketReader(_Source(data, size), PacketPatience())  # type: ignore[arg-type]
     received: list[bytes] = []
@@ -72,7 +72,7 @@ def payloads_of(packets: Packets) -> list[bytes]:
 
 
 def framed_end(payloads: list[bytes], size: int) -> int:
-    """The number of packets that end within the first `size` bytes."""
+    """How many payloads are complete in the first `size` bytes."""
     count = end = 0
     for payload in payloads:
         end += len(framed(payload))
@@ -92,7 +92,7 @@ def test_a_payload_of_several_packets_is_joined(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [LONGEST - 1, LONGEST, LONGEST + 1])
-def test_a_payload_of_several_packets_is_also_joined_in_one_piece(size: int) -> None:
+def test_a_payload_of_several_packets_is_joined_if_other_packets_are_read_with_it(size: int) -> None:
     payload = (bytes(range(256)) * (size // 256 + 1))[:size]
     data = framed(b"before") + framed(payload) + framed(b"next")
     reader = PacketReader(_Source(data), PacketPatience())  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ class _Source:
         return self._data[self._at - count : self._at]
 
 
-def test_bytes_are_also_read_by_their_number(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_number_of_bytes_can_be_read(pair: tuple[socket.socket, socket.socket]) -> None:
     server, own = pair
     reader = PacketReader(own, PacketPatience())
     server.sendall(b"abcdef")
@@ -130,11 +130,11 @@ def test_a_closed_connection_is_an_error(pair: tuple[socket.socket, socket.socke
         PacketReader(own, PacketPatience()).packets(1)
 
 
-def test_a_silent_server_is_not_waited_for_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_the_reader_gives_up_if_the_server_is_silent(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError, match=r"no answer for 0.2 s"):
         PacketReader(pair[1], PacketPatience(silence_s=0.2)).packets(1)
 
 
-def test_a_stopping_service_does_not_wait(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_service_that_is_stopping_does_not_wait(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError, match="stopping"):
         PacketReader(pair[1], PacketPatience(silence_s=None, stopping=lambda: True, stopping_s=0.0)).packets(1)

@@ -1,4 +1,4 @@
-"""Tests that reading a compressed transaction returns the events in it, and that a malformed one is refused."""
+"""Tests how compressed transactions are read. A reader must return the events in them, and refuse malformed ones."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_a_compressed_transaction_that_no_server_writes_is_refused(content: byte
     assert text in refusal(content)
 
 
-def test_a_compressed_transaction_has_exactly_the_size_that_it_says() -> None:
+def test_a_compressed_transaction_with_a_wrong_size_is_refused() -> None:
     content = payload(PAYLOAD, [XID, XID])[:-4]
     at = content.index(b"\3\1\x36") + 2
     for size, text in (

@@ -1,4 +1,4 @@
-"""Tests the limit of the memory for the rows of prepared XA transactions."""
+"""Tests how much memory the rows of prepared XA transactions may take."""
 
 import pytest
 
@@ -19,10 +19,10 @@ def held(nbytes: int) -> HeldTransaction:
     return HeldTransaction(gtid="", commit=1, before=GtidSet(intervals={}), nbytes=nbytes)
 
 
-def test_too_many_bytes_of_prepared_transactions_are_refused() -> None:
+def test_prepared_transactions_that_take_too_much_memory_are_refused() -> None:
     prepared = PreparedTransactions(bytes_max=3 << 20)
     prepared.hold(xa_id(b"a"), held(2 << 20))
-    prepared.check(xa_id(b"a"), held(3 << 20))  # the same transaction, delivered a second time
+    prepared.check(xa_id(b"a"), held(3 << 20))  # this transaction is delivered again, so its first rows do not count
     prepared.check(xa_id(b"b"), held(1 << 20))
     with pytest.raises(ChangelogError, match="take more than 3 MiB") as caught:
         prepared.check(xa_id(b"b"), held((1 << 20) + 1))
@@ -40,7 +40,7 @@ def test_a_transaction_that_ended_takes_no_memory() -> None:
     prepared.check(xa_id(b"c"), held(3))
 
 
-def test_compressed_rows_count_with_the_size_that_they_have_in_memory() -> None:
+def test_compressed_rows_count_with_their_uncompressed_size() -> None:
     transaction = held(0)
     for size, body in (40, 10), (40, 1000):
         transaction.add(

@@ -1,7 +1,7 @@
 """Tests how values are printed from their bytes in the binary log.
 
 Most of the bytes are from the logs of real servers. `tests/integration/mysql/test_values_oracle.py` compares many more
-values.
+values with what servers print.
 """
 
 import decimal
@@ -108,7 +108,7 @@ VALUES = [  # column, bytes in the log, printed text
 
 
 @pytest.mark.parametrize(("of", "raw", "text"), VALUES)
-def test_the_printed_text(of: LogColumn, raw: str, text: str) -> None:
+def test_a_value_is_printed_from_its_bytes(of: LogColumn, raw: str, text: str) -> None:
     assert printed(of, bytes.fromhex(raw)).decode() == text
 
 
@@ -142,7 +142,7 @@ MALFORMED = [  # column, bytes that its type cannot have
 
 
 @pytest.mark.parametrize(("of", "raw"), MALFORMED)
-def test_impossible_bytes(of: LogColumn, raw: str) -> None:
+def test_bytes_that_the_type_cannot_have_are_malformed(of: LogColumn, raw: str) -> None:
     with pytest.raises(ChangelogError) as raised:
         printed(of, bytes.fromhex(raw))
     assert raised.value.kind is Kind.MALFORMED
@@ -171,7 +171,7 @@ def decimals(draw: st.DrawFn) -> tuple[int, int, decimal.Decimal]:
 
 
 def decimal_bytes(precision: int, scale: int, value: decimal.Decimal) -> bytes:
-    """Encodes a decimal as MySQL's manual describes it (*Precision math, DECIMAL data type characteristics*)."""
+    """Encodes a decimal as MySQL's manual says (chapter *DECIMAL Data Type Characteristics* of *Precision Math*)."""
     sizes = [0, 1, 1, 2, 2, 3, 3, 4, 4]
     whole, _, part = f"{value.copy_abs():0{precision + 1 + (scale > 0)}.{scale}f}".partition(".")
     whole = whole[1:] if len(whole) > precision - scale else whole
@@ -187,7 +187,7 @@ def decimal_bytes(precision: int, scale: int, value: decimal.Decimal) -> bytes:
 
 
 @given(decimals())
-def test_decimals(case: tuple[int, int, decimal.Decimal]) -> None:
+def test_decimals_are_printed_with_all_digits(case: tuple[int, int, decimal.Decimal]) -> None:
     precision, scale, value = case
     of = column(TypeCode.NEWDECIMAL, decimal_meta(precision, scale))
     text = f"{value:.{scale}f}"
@@ -195,19 +195,19 @@ def test_decimals(case: tuple[int, int, decimal.Decimal]) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_doubles_read_back_as_the_same_bits(value: float) -> None:
+def test_a_printed_double_is_read_back_with_the_same_bits(value: float) -> None:
     text = printed(column(TypeCode.DOUBLE, 8), struct.pack("<d", value))
     assert struct.pack("<d", float(text)) == struct.pack("<d", value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
-def test_floats_read_back_as_the_same_bits(value: float) -> None:
+def test_a_printed_float_is_read_back_with_the_same_bits(value: float) -> None:
     text = printed(column(TypeCode.FLOAT, 4), struct.pack("<f", value))
     assert struct.pack("<f", float(text)) == struct.pack("<f", value)
 
 
 @given(st.timedeltas(timedelta(hours=-838), timedelta(hours=838)), st.integers(0, 6))
-def test_times(value: timedelta, digits: int) -> None:
+def test_times_are_printed_with_the_decimals_of_their_column(value: timedelta, digits: int) -> None:
     us = abs(value) // timedelta(microseconds=1) // 10 ** (6 - digits) * 10 ** (6 - digits)
     seconds, fraction = divmod(us, 1000000)
     size = (digits + 1) // 2
@@ -221,7 +221,7 @@ def test_times(value: timedelta, digits: int) -> None:
 
 
 @given(st.datetimes(), st.integers(0, 6))
-def test_datetimes(value: datetime, digits: int) -> None:
+def test_datetimes_are_printed_with_the_decimals_of_their_column(value: datetime, digits: int) -> None:
     size = (digits + 1) // 2
     fraction = value.microsecond // 10 ** (6 - digits) * 10 ** (6 - digits)
     day = (value.year * 13 + value.month) << 5 | value.day
@@ -232,14 +232,14 @@ def test_datetimes(value: datetime, digits: int) -> None:
 
 
 @given(st.integers(1, 2**32 - 1))
-def test_timestamps(seconds: int) -> None:
+def test_timestamps_are_printed_in_utc(seconds: int) -> None:
     expected = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S+00")
     assert printed(column(TypeCode.TIMESTAMP2, 0), seconds.to_bytes(4, "big")).decode() == expected
     assert printed(column(TypeCode.TIMESTAMP), seconds.to_bytes(4, "little")).decode() == expected
 
 
 @given(st.binary(min_size=1, max_size=300), st.booleans())
-def test_compressed_values(content: bytes, header: bool) -> None:
+def test_compressed_values_are_decompressed(content: bytes, header: bool) -> None:
     length = (len(content).bit_length() + 7) // 8
     compressor = zlib.compressobj(wbits=zlib.MAX_WBITS if header else -zlib.MAX_WBITS)
     first = 0x80 | (0 if header else 8) | length
@@ -251,20 +251,20 @@ def test_compressed_values(content: bytes, header: bool) -> None:
             printed(of, bytes([first]) + len(content).to_bytes(length, "big") + bad)
 
 
-def test_documents_geometries_and_vectors() -> None:
+def test_documents_geometries_and_vectors_are_printed() -> None:
     assert printed(column(TypeCode.JSON, 4), b"\x05\xff\xff") == b"-1"
     assert printed(column(TypeCode.GEOMETRY, 4), b"\x01\0\0\0a") == b'{"srid":1,"wkb":"YQ=="}'
     assert printed(column(TypeCode.VECTOR, 4), struct.pack("<2f", 1, 0.1)) == b"[1,0.1]"
 
 
-def test_no_double_is_printed_as_infinity() -> None:
+def test_the_largest_double_is_not_printed_as_infinity() -> None:
     assert printed(column(TypeCode.DOUBLE, 8), struct.pack("<d", math.nextafter(math.inf, 0))) == (
         b"1.7976931348623157e+308"
     )
 
 
 @pytest.mark.parametrize("of", [column(TypeCode.TYPED_ARRAY), column(TypeCode.VARCHAR, 9, collation=9999)])
-def test_unsupported_columns(of: LogColumn) -> None:
+def test_columns_that_are_not_supported_are_refused(of: LogColumn) -> None:
     with pytest.raises(ChangelogError) as raised:
         printer_for(of, CHARSETS)
     assert raised.value.kind is Kind.PRECONDITION

@@ -1,7 +1,4 @@
-"""Tests the conversion of many rows at once.
-
-The texts and errors must be the same as for rows that are converted one by one.
-"""
+"""Tests how many rows are converted at once. This must give the same texts and errors as converting them one by one."""
 
 import struct
 from collections.abc import Sequence
@@ -226,7 +223,9 @@ Texts = dict[int, tuple[Op, object]]
 
 
 def texts(table: BoundTable, raw: Table, events: Sequence[RowsEvent], *, together: bool) -> Texts | Kind:
-    """Returns the op and the texts of each row, by the row's place, or the kind of the error."""
+    """Converts the rows of these events; if `together` is true, converts all of them at once. Returns the op and the
+    texts of each row, by the number of the row. If a row is malformed, returns the kind of the error.
+    """
     collected = RowTexts()
     maps = table_map(table_body(raw))
     try:
@@ -247,7 +246,7 @@ def texts(table: BoundTable, raw: Table, events: Sequence[RowsEvent], *, togethe
 
 
 @given(drawn=tables_and_events())
-def test_events_give_the_same_texts_as_their_rows(
+def test_events_are_converted_like_their_single_rows(
     drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]],
 ) -> None:
     table, changes = drawn
@@ -260,7 +259,7 @@ def test_events_give_the_same_texts_as_their_rows(
 
 
 @given(drawn=tables_and_events(), data=st.data())
-def test_damaged_events_are_refused_together_as_row_by_row(
+def test_damaged_events_are_refused_like_their_single_rows(
     drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]], data: st.DataObject
 ) -> None:
     table, changes = drawn
@@ -280,16 +279,18 @@ def test_rows_of_usual_events_are_converted_together() -> None:
 
 @pytest.mark.parametrize("body", [b"\1", b"\0\1\0\0", b"\0\1\0\0\0", b""])
 def test_rows_of_unusual_events_are_not_converted_together(body: bytes) -> None:
-    """The events have a null in a column that cannot be null, a cut row, an old row without a new row, or no row."""
+    """The unusual things are a null in a column that cannot be null, a row that lacks bytes, an old row without a new
+    row, and an event without rows.
+    """
     table = table_of_kinds([ColumnKind(replace(ID.kind.column, name="id"), size=4)])
     assert RowTexts().add_event(bound(table), Op.UPDATE, event_of(table, Operation.UPDATE, body)) == 0
 
 
 @given(drawn=tables_and_events(), data=st.data())
-def test_rows_begin_at_the_same_bytes_whether_events_are_searched_together_or_alone(
+def test_the_rows_of_several_events_are_found_like_the_rows_of_single_events(
     drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]], data: st.DataObject
 ) -> None:
-    """In half of the cases, one event is damaged. Its last row may then seem to end in the next event."""
+    """In half of the cases, one event is damaged. Then the last row of this event may seem to end in the next event."""
     table, changes = drawn
     layout = bound(table).layout
     assert layout is not None

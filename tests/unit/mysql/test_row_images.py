@@ -49,7 +49,7 @@ def rows_of(table: Table, operation: Operation, content: bytes, bitmaps: Sequenc
 
 
 def raw(image: Image | None) -> Row | None:
-    """Returns a row with copies of its values."""
+    """Copies the values of a row, so that rows can be compared."""
     if image is None:
         return None
     assert not any(isinstance(value, PartialJson) for value in image)
@@ -91,7 +91,7 @@ def read_rows(maps: TableMap, event: RowsEvent) -> list[tuple[Row | None, Row | 
     return [(raw(old), raw(new)) for old, new in images(maps, event)]
 
 
-def test_without_names_there_are_no_columns() -> None:
+def test_a_table_map_without_names_of_columns_is_refused() -> None:
     nameless = table_map(table_of((TypeCode.LONG, b"")))
     assert nameless.columns is None
     event = rows_event(header(EventType.WRITE_ROWS), Operation.INSERT, 7, 1, 1, None, b"\1", bytes(5))
@@ -132,10 +132,9 @@ def json_update(new: bytes) -> RowsEvent:
     return rows_event(header(EventType.PARTIAL_UPDATE_ROWS), Operation.UPDATE, 7, 1, 3, b"\7", b"\6", old + new)
 
 
-def test_only_marked_columns_have_diffs() -> None:
-    """Bits before the new row mark the JSON columns that have diffs.
-
-    Each JSON column of the table has a bit. So has the first column here, although the new row lacks it.
+def test_only_columns_that_the_row_marks_have_diffs() -> None:
+    """Bits before the new row mark the JSON columns that have diffs. There is a bit for each JSON column of the table,
+    even for the first column here, which the new row lacks.
     """
     [(_, new)] = images(table_map(JSON_TABLE), json_update(b"\1\2\0" + bytes(4) + b"\3\0\0\0xyz"))
     assert new is not None
@@ -143,7 +142,7 @@ def test_only_marked_columns_have_diffs() -> None:
     assert new[2] == PartialJson(diffs=memoryview(b"xyz"))
 
 
-def test_without_options_a_row_has_whole_documents() -> None:
+def test_a_row_without_options_has_whole_documents() -> None:
     [(_, new)] = images(table_map(JSON_TABLE), json_update(b"\0\0" + bytes(4) + b"\3\0\0\0xyz"))
     assert new is not None
     assert new[2] == memoryview(b"xyz")

@@ -1,6 +1,6 @@
-"""Tests `MysqlScan`, which reads copies of MySQL's tables for a comparison with the changelog.
+"""Tests `MysqlScan`. It reads copies of tables from files, so that they can be compared with the changelog.
 
-Each row of a copy must be in exactly one part of the copy. It must be possible to read the row again by its locator.
+Each row of a copy must be in exactly one part of the copy. By its locator, it must be possible to read the row again.
 """
 
 import pickle
@@ -25,7 +25,9 @@ TEXTS = [msgspec.json.encode([name, "1"]).decode() for name in ("", "a", "B", "\
 
 @pytest.fixture(scope="module")
 def scan(tmp_path_factory: pytest.TempPathFactory) -> MysqlScan:
-    """Copies of two tables. One has integer keys and row groups. The key of the other is a text and a number."""
+    """A scan of two copied tables. The key of `numbers` is an integer, and its file has several row groups. The key of
+    `texts` is a text and a number.
+    """
     folder = tmp_path_factory.mktemp("copies")
     numbers = [KEYS[first : first + GROUP_ROWS] for first in range(0, len(KEYS), GROUP_ROWS)]
     write(folder / "numbers", "numbers", numbers)
@@ -52,7 +54,7 @@ def keys_of(batches: Iterator[pa.RecordBatch]) -> list[str]:
 
 
 @given(st.sets(st.integers(1, GROUPS * GROUP_PAGES + 5)))
-def test_each_row_is_in_one_part(scan: MysqlScan, cuts: set[int]) -> None:
+def test_each_row_is_in_exactly_one_part(scan: MysqlScan, cuts: set[int]) -> None:
     bounds = [0, *sorted(cuts), None]
     parts = [Pages(entity="numbers", leaf=0, first=first or 0, end=end) for first, end in pairwise(bounds)]
     assert keys_of(batch for part in parts for batch in scan.rows([part], None)) == KEYS
@@ -68,7 +70,7 @@ def test_rows_are_found_by_their_locators(scan: MysqlScan, keys: set[str]) -> No
 
 
 @given(first=st.none() | st.integers(-15, 40), end=st.none() | st.integers(-15, 40))
-def test_a_range_of_integers(scan: MysqlScan, first: int | None, end: int | None) -> None:
+def test_rows_in_a_range_of_integers_are_found(scan: MysqlScan, first: int | None, end: int | None) -> None:
     everything = Pages(entity="numbers", leaf=0, first=0, end=None)
     bounds = KeyBounds(column="id", by_bytes=False, first=first, end=end)
     is_in = [key for key in KEYS if (first is None or int(key) >= first) and (end is None or int(key) < end)]
@@ -76,7 +78,9 @@ def test_a_range_of_integers(scan: MysqlScan, first: int | None, end: int | None
 
 
 @given(first=st.none() | st.text(max_size=2), end=st.none() | st.text(max_size=2))
-def test_a_range_of_texts_is_by_their_bytes(scan: MysqlScan, first: str | None, end: str | None) -> None:
+def test_rows_in_a_range_of_texts_are_found_by_the_order_of_bytes(
+    scan: MysqlScan, first: str | None, end: str | None
+) -> None:
     everything = Pages(entity="texts", leaf=0, first=0, end=None)
     bounds = KeyBounds(column="name", by_bytes=True, first=first, end=end)
 

@@ -1,6 +1,7 @@
-"""Tests the texts of values that a SELECT returns. They must equal the texts of the values in the binary log.
+"""Tests how values in the result of a SELECT are converted. This must give the same texts as printing the values in the
+binary log.
 
-These tests need no server. On real servers, `test_values_oracle.py` compares such texts with the log.
+These tests need no server. On real servers, `test_values_oracle.py` compares the two texts.
 """
 
 import pytest
@@ -33,7 +34,7 @@ from tests.unit.mysql.value_columns import UTF8MB4, bit_meta, column
         (column(TypeCode.VARCHAR, 8, collation=BINARY, declared="vector(2)"), b"\0\0\x80\x3f\0\0\0\0", b"[1,0]"),
     ],
 )
-def test_values_that_are_printed_differently_than_they_are_sent(of: LogColumn, sent: bytes, printed: bytes) -> None:
+def test_a_value_that_the_server_sends_in_another_form_is_converted(of: LogColumn, sent: bytes, printed: bytes) -> None:
     convert = selected(of).convert
     assert convert is not None
     assert convert(sent) == printed
@@ -49,7 +50,7 @@ def test_values_that_are_printed_differently_than_they_are_sent(of: LogColumn, s
         (column(TypeCode.VARCHAR, 9, collation=UTF8MB4), b"\xff"),
     ],
 )
-def test_values_that_no_server_sends(of: LogColumn, sent: bytes) -> None:
+def test_values_that_no_server_sends_are_malformed(of: LogColumn, sent: bytes) -> None:
     convert = selected(of).convert
     assert convert is not None
     with pytest.raises(ChangelogError) as raised:
@@ -67,11 +68,11 @@ def row(data_type: str, column_type: str) -> CatalogColumn:
     return CatalogColumn("c", data_type, column_type, "NO", None, None, None, None, None)
 
 
-def test_a_type_of_newer_servers() -> None:
+def test_a_vector_is_published_as_an_array_of_floats() -> None:
     assert codec_for(column_of(row("vector", "vector(2)"), {})).column_type == Array(element=Primitive.FLOAT)
 
 
-def test_a_type_that_is_not_known() -> None:
+def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(ChangelogError, match="column c has the type xmltype") as raised:
         column_of(row("xmltype", "xmltype"), {})
     assert raised.value.kind is Kind.PRECONDITION

@@ -1,6 +1,6 @@
 """Tests how errors of the server become `ChangelogError`s.
 
-These have one line, no values of rows, and a kind that says how the service reacts.
+A `ChangelogError` has one line and shows no values of rows. Its kind decides how the service reacts.
 """
 
 import pymysql
@@ -42,12 +42,12 @@ def test_each_error_has_a_kind_and_a_hint(number: int, message: str, kind: Kind,
     assert (error.hint is None) if hint is None else (hint in str(error.hint))
 
 
-def test_values_of_rows_are_not_shown() -> None:
+def test_an_error_does_not_show_values_of_rows() -> None:
     error = explain(1292, "Incorrect datetime value: 'Ada Lovelace' for column 'born'", "reading a table")
     assert error.message == "reading a table: error 1292"
 
 
-def test_a_connection_that_breaks_during_the_tls_handshake_is_tried_again() -> None:
+def test_a_connection_that_is_lost_during_the_tls_handshake_is_tried_again() -> None:
     gone = "MySQL server has gone away (SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:2427)'))"
     assert rejection(pymysql.OperationalError(2006, gone), encrypted=True).kind is Kind.CONNECTION
     untrusted = "Can't connect to MySQL server on 'db' ([SSL: CERTIFICATE_VERIFY_FAILED])"

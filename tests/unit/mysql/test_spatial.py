@@ -1,4 +1,4 @@
-"""Tests the JSON of geometries and vectors."""
+"""Tests how geometries and vectors are converted to JSON."""
 
 import base64
 import json
@@ -15,23 +15,23 @@ FLOATS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), ma
 
 
 @given(st.integers(0, (1 << 32) - 1), st.binary())
-def test_geometries(srid: int, wkb: bytes) -> None:
+def test_a_geometry_becomes_its_srid_and_its_wkb(srid: int, wkb: bytes) -> None:
     value = json.loads(geometry(memoryview(struct.pack("<I", srid) + wkb)))
     assert list(value) == ["srid", "wkb"]
     assert (value["srid"], base64.b64decode(value["wkb"], validate=True)) == (srid, wkb)
 
 
-def test_a_geometry_without_bytes() -> None:
+def test_a_geometry_without_bytes_has_no_wkb() -> None:
     assert geometry(b"") == b'{"srid":0,"wkb":""}'
 
 
 @given(FLOATS)
-def test_vectors(numbers: list[float]) -> None:
+def test_a_vector_is_read_back_with_the_same_bits(numbers: list[float]) -> None:
     raw = struct.pack(f"<{len(numbers)}f", *numbers)
     assert struct.pack(f"<{len(numbers)}f", *json.loads(vector(memoryview(raw)), parse_int=float)) == raw
 
 
-def test_a_vector_has_the_shortest_digits() -> None:
+def test_the_numbers_of_a_vector_have_as_few_digits_as_possible() -> None:
     assert vector(struct.pack("<5f", 0.1, 2, -1.5, -0.0, 3e38)) == b"[0.1,2,-1.5,-0,3e+38]"
 
 
@@ -43,7 +43,7 @@ def test_a_geometry_without_a_whole_srid_is_malformed(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"12345", struct.pack("<f", float("inf")), struct.pack("<f", float("nan"))])
-def test_other_vectors_are_malformed(raw: bytes) -> None:
+def test_vectors_that_no_server_writes_are_malformed(raw: bytes) -> None:
     with pytest.raises(ChangelogError, match="a value of type") as raised:
         vector(raw)
     assert raised.value.kind is Kind.MALFORMED

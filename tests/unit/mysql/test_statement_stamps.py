@@ -37,7 +37,7 @@ def test_percent_encoded_values_are_read(service: str, version: str, identifier:
         b"/*serviceName='" + b"x" * NBYTES_MAX + b"'*/ UPDATE item SET a = 1",
     ],
 )
-def test_other_texts_are_no_stamps(sql: bytes) -> None:
+def test_statements_without_a_valid_stamp_have_no_stamp(sql: bytes) -> None:
     assert comment_stamp(sql) is None
 
 
@@ -46,6 +46,6 @@ def test_quotes_can_be_escaped() -> None:
     assert stamp == Stamp(service_name=r"the'till" + "\\", api_version="2", identifier="")
 
 
-def test_a_tag_names_the_service() -> None:
+def test_the_tag_of_a_gtid_names_the_service() -> None:
     assert tag_stamp("till") == Stamp(service_name="till", api_version="", identifier="")
     assert tag_stamp("") is None

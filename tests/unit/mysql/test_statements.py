@@ -1,4 +1,4 @@
-"""Tests what logged statements do to tables and transactions."""
+"""Tests how the service finds out what a statement in the log does to tables and transactions."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from changelog.connectors.sources.mysql.decode.statements.statements import effe
 def of(
     sql: str | bytes, *, ansi_quotes: bool = False, no_backslash_escapes: bool = False, lower_case: int = 0
 ) -> list[Effect]:
-    """The effects of a statement in the database `d`."""
+    """Returns the effects of a statement that was executed in the database `d`."""
     return list(
         effects(
             sql if isinstance(sql, bytes) else sql.encode(),
@@ -175,7 +175,7 @@ STATEMENTS: dict[str, list[Effect]] = {
 
 
 @pytest.mark.parametrize("sql", STATEMENTS)
-def test_statements(sql: str) -> None:
+def test_the_effects_of_a_statement_are_found(sql: str) -> None:
     assert of(sql) == STATEMENTS[sql]
 
 
@@ -226,7 +226,9 @@ def test_executed_comments_are_part_of_the_statement(sql: str, opening: str, dat
         ),
     ],
 )
-def test_quotes(sql: str, ansi_quotes: bool, no_backslash_escapes: bool, expected: Sequence[Effect]) -> None:
+def test_quotes_are_read_as_the_settings_of_the_server_say(
+    sql: str, ansi_quotes: bool, no_backslash_escapes: bool, expected: Sequence[Effect]
+) -> None:
     assert of(sql, ansi_quotes=ansi_quotes, no_backslash_escapes=no_backslash_escapes) == expected
 
 
@@ -258,7 +260,7 @@ def test_a_name_that_is_not_utf_8_can_be_any_table() -> None:
     ],
     ids=range(10),
 )
-def test_statements_that_cannot_be_read_to_the_end(sql: str, expected: Sequence[Effect]) -> None:
+def test_a_statement_that_cannot_be_read_to_its_end_may_change_any_table(sql: str, expected: Sequence[Effect]) -> None:
     assert of(sql) == expected
 
 
@@ -266,5 +268,5 @@ FRAGMENTS = [*"`'\"/*#-.,()\\", "*/", "/*!", "t", "DROP", "TABLE", " "]
 
 
 @given(st.text() | st.lists(st.sampled_from(FRAGMENTS)).map("".join))
-def test_any_text_has_effects_and_no_error(sql: str) -> None:
+def test_no_text_raises_an_error(sql: str) -> None:
     assert isinstance(of(sql), list)

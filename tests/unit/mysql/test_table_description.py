@@ -1,4 +1,4 @@
-"""Tests how table maps are read. A table map describes a table in the binary log.
+"""Tests how table maps are read. A table map is an event of the binary log that describes a table.
 
 Table maps of random tables are encoded and read back. Table maps that no server writes must be refused.
 """
@@ -29,7 +29,7 @@ def test_every_table_is_read_back(table: Table) -> None:
 
 
 @given(table=tables())
-def test_a_table_map_cut_short_is_refused_or_has_fewer_optional_fields(table: Table) -> None:
+def test_a_table_map_that_lacks_its_last_bytes_is_refused_or_has_fewer_optional_fields(table: Table) -> None:
     content = table_body(table)
     for length in range(len(content)):
         description = attempt(partial(describe, content[:length], table.dialect))
@@ -94,7 +94,7 @@ def test_a_hidden_array_of_an_index_is_known_but_has_no_values() -> None:
         ("unknown", False, None),
     ],
 )
-def test_servers_write_different_table_maps(
+def test_the_version_of_a_server_decides_the_format_of_its_table_maps(
     version: str, geometry_has_collation: bool, year_has_sign: bool | None
 ) -> None:
     expected = Dialect(geometry_has_collation=geometry_has_collation, year_has_sign=year_has_sign)
@@ -106,7 +106,7 @@ YEAR_AND_INT = table_of((TypeCode.YEAR, b""), (TypeCode.LONG, b"")) + b"\4\4\1a\
 
 
 @pytest.mark.parametrize("signs", [b"\1\1\0", b"\1\1\xc0"])
-def test_signs_are_read_if_they_are_the_same_with_and_without_years(signs: bytes) -> None:
+def test_signs_are_read_if_it_does_not_matter_whether_years_have_signs(signs: bytes) -> None:
     columns = table_map(YEAR_AND_INT + signs, UNKNOWN).columns
     assert columns is not None
     assert columns[1].unsigned is (signs[2] > 0)
@@ -118,7 +118,7 @@ def test_signs_that_can_be_read_in_two_ways_are_refused(signs: bytes) -> None:
         table_map(YEAR_AND_INT + signs, UNKNOWN).columns  # noqa: B018
 
 
-def test_signs_can_be_read_in_one_way_if_no_column_is_a_year() -> None:
+def test_signs_are_read_if_no_column_is_a_year() -> None:
     columns = table_map(table_of((TypeCode.LONG, b"")) + b"\4\2\1a\1\1\x80", UNKNOWN).columns
     assert columns is not None
     assert columns[0].unsigned

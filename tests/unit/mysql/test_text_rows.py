@@ -1,6 +1,5 @@
-"""Tests the parser of text results, which locates the values of all rows at once.
-
-It must find the same values as a parser that reads the rows one by one.
+"""Tests the parser of results of queries. It finds the values of all rows at once. It must find the values from which
+the rows were encoded.
 """
 
 import pytest
@@ -54,7 +53,7 @@ def test_columns_that_were_not_read_are_null() -> None:
     ]
 
 
-def test_rows_of_another_width_are_refused() -> None:
+def test_rows_with_a_wrong_number_of_values_are_refused() -> None:
     with pytest.raises(ChangelogError) as caught:
         parse_rows(result([[b"a", b"b"]]), range(3), 3)
     assert caught.value.kind is Kind.MALFORMED
@@ -65,7 +64,7 @@ IN_BRACKETS = Selected(sql="c", convert=lambda text: b"<" + text + b">", convert
 
 
 @given(st.lists(st.lists(values, min_size=3, max_size=3), max_size=5))
-def test_a_column_is_converted_and_the_others_stay(rows: list[list[bytes | None]]) -> None:
+def test_a_column_is_converted_and_the_others_stay_as_they_are(rows: list[list[bytes | None]]) -> None:
     text_rows = result(rows)
     columns = parse_rows(text_rows, range(3), 3)
     data = convert_columns(text_rows.data, columns, list(enumerate([AS_SENT, IN_BRACKETS, AS_SENT])))

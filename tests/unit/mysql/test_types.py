@@ -1,4 +1,4 @@
-"""Tests which JSON is published for a value of each type. The input is the text that the database prints for the
+"""Tests which JSON is published for a value of each type. It is made from the text that the database prints for the
 value.
 """
 
@@ -56,7 +56,7 @@ VALUES: list[tuple[LogColumn, str, str, ColumnType]] = [  # column, printed text
 
 
 @pytest.mark.parametrize(("of", "text", "json", "type_"), VALUES)
-def test_the_json_of_each_type(of: LogColumn, text: str, json: str, type_: ColumnType) -> None:
+def test_each_type_has_its_json_and_its_neutral_type(of: LogColumn, text: str, json: str, type_: ColumnType) -> None:
     codec = codec_for(of)
     assert codec.to_json(text.encode()).decode() == json
     assert codec.column_type == type_
@@ -64,13 +64,13 @@ def test_the_json_of_each_type(of: LogColumn, text: str, json: str, type_: Colum
     assert (codec.shape is Shape.PLAIN) <= (json == f'"{text}"')
 
 
-def test_a_type_that_no_table_has() -> None:
+def test_a_type_that_no_table_has_is_refused() -> None:
     with pytest.raises(ChangelogError, match="column c has the type 20") as raised:
         codec_for(column(TypeCode.TYPED_ARRAY))
     assert raised.value.kind is Kind.PRECONDITION
 
 
-def test_a_time_whose_size_the_log_does_not_have() -> None:
+def test_a_time_whose_size_is_not_in_the_log_is_refused() -> None:
     old = "time /* mariadb-5.3 */"
     assert codec_for(column(TypeCode.TIME, declared=old)).column_type is Primitive.TIME
     with pytest.raises(ChangelogError, match="cannot be published"):

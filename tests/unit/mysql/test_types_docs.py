@@ -1,6 +1,6 @@
 """Tests that docs/reference/types.md lists every type of MySQL and MariaDB that can be published.
 
-For each of them, the page has the neutral type: the column type in the changelog's schemas.
+For each type, the page must name its *neutral type*: the type that such a column has in the changelog's schemas.
 """
 
 import re
@@ -53,7 +53,7 @@ NAMES = {
     TypeCode.GEOMETRY: "geometry",
     TypeCode.VECTOR: "vector",
 }
-"""For each type of the log, its name on the page. A text type and its binary type have the same code; see BYTES."""
+"""For each type in the log: its name on the page. A text type and its binary type have the same code (see BYTES)."""
 
 BYTES = {"char": "binary", "varchar": "varbinary", "text": "blob"}
 """Maps the name of a text type to the name of the binary type that has the same code in the log."""
@@ -73,7 +73,7 @@ def page_types() -> dict[str, list[str]]:
 
 
 def known() -> list[TypeCode]:
-    """Returns the types of the log that can be published."""
+    """Returns those types in the log that can be published."""
     codes = []
     for code in TypeCode:
         try:
@@ -99,12 +99,12 @@ def neutral(of: LogColumn) -> str:
             return str(other)
 
 
-def test_every_type_that_can_be_published_has_a_name() -> None:
+def test_every_type_that_can_be_published_has_a_name_on_the_page() -> None:
     assert set(known()) == NAMES.keys()
 
 
 @pytest.mark.parametrize("code", NAMES)
-def test_the_page_has_each_type(code: TypeCode) -> None:
+def test_the_page_names_the_neutral_type_of_each_type(code: TypeCode) -> None:
     types = page_types()
     assert neutral(column(code, decimal_meta(9, 2), collation=UTF8MB4)) in types[NAMES[code]]
     if NAMES[code] in BYTES:
@@ -112,5 +112,5 @@ def test_the_page_has_each_type(code: TypeCode) -> None:
 
 
 @pytest.mark.parametrize(("name", "of"), OTHERS)
-def test_the_page_has_the_variants_of_types(name: str, of: LogColumn) -> None:
+def test_the_page_names_the_neutral_type_of_each_variant(name: str, of: LogColumn) -> None:
     assert neutral(of) in page_types()[name]

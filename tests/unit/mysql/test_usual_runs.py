@@ -1,6 +1,6 @@
-"""Tests runs, which are usual transactions of the log that are read together.
+"""Tests *runs*: several transactions of the usual form that the assembler reads together.
 
-The result must be the same as if each event were read alone.
+The result must be the same as if the assembler read each event alone.
 """
 
 from collections.abc import Sequence
@@ -35,17 +35,17 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """A catalogue of tables that may be altered. The assembler calls `forget` after each alteration."""
+    """A catalogue that allows the assembler to call `forget` for any entity, because several tables may be altered."""
 
     def forget(self, entity: Entity) -> None:
         pass
 
 
 class Reader:
-    """An assembler, and a record of everything that it received and reported."""
+    """An assembler, and a record of what it delivered."""
 
     def __init__(self, log: MixedLog, random: Random | None, *, mariadb: bool) -> None:
-        """Makes an assembler with random settings. If `random` is None, it has the settings of a new changelog."""
+        """Makes an assembler with random settings and progress. If `random` is None, makes one for a new changelog."""
         self.reads, self.delivered = Reads(), list[tuple[int, str]]()
         entities = entities_of(random)
         received, published, half = stored(log, random, mariadb=mariadb)
@@ -76,7 +76,7 @@ class Reader:
         )
 
     def outcome(self, packets: Sequence[bytes]) -> Sequence[Any]:
-        """Feeds packets to the assembler. Returns everything that can be observed afterwards."""
+        """Feeds packets to the assembler. Returns its results, and everything in its state that could differ."""
         assembler, state = self.assembler, self.assembler.state
         try:
             parts = [seen(assembler.feed(EventBlock.of(packets)))]
@@ -93,7 +93,7 @@ class Reader:
 
 
 def entities_of(random: Random | None) -> dict[tuple[str, str], Entity]:
-    """Two entities, with random policies."""
+    """Returns two entities. If `random` is not None, they have random policies."""
     item, pair = ENTITY, replace(ENTITY, name="pair", table=("shop", "pair"))
     if random is not None:
         item = replace(
@@ -108,7 +108,9 @@ def entities_of(random: Random | None) -> dict[tuple[str, str], Entity]:
 def stored(
     log: MixedLog, random: Random | None, *, mariadb: bool
 ) -> tuple[Gtids, Position | None, tuple[str, int, int] | None]:
-    """Returns random progress: the received transactions, the published position, and a half-published transaction."""
+    """Returns random progress: the received transactions, the published position, and a transaction of which a part is
+    published. If `random` is None, returns the progress of a new changelog.
+    """
     flavour = Flavour.MARIADB if mariadb else Flavour.MYSQL
     if random is None:
         return parse_gtids(flavour, ""), None, None
@@ -122,7 +124,7 @@ def stored(
 
 
 def seen(assembled: Assembled) -> dict[str, Any]:
-    """Returns a result of `feed`, with its rows as Python values."""
+    """Returns a result of `feed` as a dict, with its rows as Python values, so that it can be compared."""
     result = {field.name: getattr(assembled, field.name) for field in fields(assembled)}
     return result | {"rows": [(rows.schema.metadata, rows.to_pylist()) for rows in assembled.rows]}
 
@@ -138,10 +140,10 @@ def portions(packets: Sequence[bytes], random: Random) -> list[Sequence[bytes]]:
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 @pytest.mark.parametrize("round_", range(24))
-def test_runs_give_the_same_as_single_events(
+def test_reading_runs_gives_the_same_results_as_reading_single_events(
     round_: int, mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every third round, transactions with more than a few rows are divided into pieces."""
+    """In every third round, all but small transactions are published in several pieces."""
     random = Random(f"{seed} {round_} {mariadb}")
     if round_ % 3 == 2:
         monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
@@ -168,7 +170,9 @@ def test_runs_give_the_same_as_single_events(
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first transaction describes the table, and is therefore read alone."""
+    """The first half of the log is read before, because transactions that describe a table for the first time are read
+    alone.
+    """
     delivered: list[int] = []
 
     def deliver(run: TransactionRun, *others: Any) -> None:

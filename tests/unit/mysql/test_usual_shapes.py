@@ -1,4 +1,4 @@
-"""Tests the fast search for transactions of the usual form. It must give the same results as a simple search."""
+"""Tests the fast search for transactions of the usual form. It must find what a simple search finds."""
 
 import re
 from random import Random
@@ -19,7 +19,7 @@ MARIADB = [b"\xa2", b"\xa0", b"\x13", b"\x17", b"\x19", b"\x10", b"\xa2\xa0\x13\
 
 
 @given(parts=st.one_of(st.lists(st.sampled_from(MYSQL), max_size=40), st.lists(st.sampled_from(MARIADB), max_size=40)))
-def test_transactions_have_the_usual_shape(parts: list[bytes]) -> None:
+def test_transactions_of_the_usual_form_are_found(parts: list[bytes]) -> None:
     types = b"".join(parts)
     expected = [match.span() for shape in _SHAPES for match in shape.finditer(types)]
     octets = np.frombuffer(types, np.uint8)
@@ -32,7 +32,7 @@ def test_transactions_have_the_usual_shape(parts: list[bytes]) -> None:
 
 
 @given(slices=st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 3)), max_size=40), random=st.randoms())
-def test_equal_slices_have_equal_codes(slices: list[tuple[int, int]], random: Random) -> None:
+def test_equal_slices_get_the_same_number(slices: list[tuple[int, int]], random: Random) -> None:
     data = bytes(random.choice(b"ab") for _ in range(80 * 4 + 8))
     begins = np.array([4 * number + shift for number, (shift, _) in enumerate(slices)], np.int64)
     lengths = np.array([length for _, length in slices], np.int64)

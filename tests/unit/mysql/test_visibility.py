@@ -1,4 +1,4 @@
-"""Tests which transactions a snapshot of MySQL or MariaDB sees, and which it does not see."""
+"""Tests how the service finds out which transactions a snapshot of MySQL or MariaDB sees, and which it misses."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def gtids(text: str) -> GtidSet:
 
 
 def delivered(received: str, *numbers: int) -> Deliveries:
-    """Records that these transactions were delivered. The coordinate of each is ten times its number."""
+    """Records that these transactions were delivered. The place of each in the log is ten times its number."""
     result = Deliveries(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
@@ -43,7 +43,7 @@ def test_a_snapshot_of_mysql_sees_transactions_from_before_the_stream_was_opened
     assert not delivered("1-4", 5).snapshot(gtids("1-4")).misses(np.array([30, 40])).any()
 
 
-def test_a_snapshot_that_lacks_an_earlier_transaction_waits() -> None:
+def test_mysql_waits_until_a_snapshot_sees_all_earlier_transactions() -> None:
     transactions = delivered("1-4", 5)
     assert transactions.snapshot(gtids("1-3:5")).unseen_before(1000) == (999,)
     assert transactions.snapshot(gtids("1-4")).unseen_before(1000) == ()
@@ -63,9 +63,8 @@ def test_transactions_are_kept_while_a_snapshot_in_use_lacks_them() -> None:
 
 
 class Reading:
-    """A session of MySQL. While its snapshot begins, a transaction is delivered.
-
-    Another session then takes a snapshot that sees the transaction.
+    """A session of MySQL. While its snapshot begins, a transaction is delivered, and another session takes a snapshot
+    that sees this transaction.
     """
 
     flavour = Flavour.MYSQL
@@ -90,7 +89,7 @@ def test_a_transaction_is_kept_if_it_is_delivered_while_a_snapshot_begins() -> N
 
 
 class Place:
-    """A session of MariaDB. Its snapshot ends at an offset in the log's first file, after the transactions `gtids`."""
+    """A session of MariaDB. Its snapshot sees the transactions `gtids`, and ends at `offset` in the first log file."""
 
     flavour = Flavour.MARIADB
 
@@ -107,8 +106,10 @@ class Place:
 
 
 @pytest.mark.parametrize("covered", [None, coordinate(1, 500)])
-def test_mariadb_waits_until_snapshots_see_what_another_server_delivered(covered: int | None) -> None:
-    """`covered` is where the delivered transactions end, or None if this is unknown. All snapshots end before that."""
+def test_mariadb_waits_until_a_snapshot_sees_what_another_server_delivered(covered: int | None) -> None:
+    """`covered` is where the transactions end that the other server delivered, or None if this is not known. All
+    snapshots of this test end before that place.
+    """
     transactions = Deliveries(GtidPosition.parse("0-1-8"), covered)
 
     def snapshot(offset: int, gtids: str) -> Visibility:

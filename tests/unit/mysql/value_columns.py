@@ -1,4 +1,4 @@
-"""Makes columns for tests of values."""
+"""Makes columns for tests that print or convert values."""
 
 from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode

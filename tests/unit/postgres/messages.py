@@ -1,4 +1,6 @@
-"""Makes messages of a replication stream as PostgreSQL would send them, and the assemblers that read them."""
+"""Makes messages of a replication stream, as PostgreSQL would send them. Also makes assemblers, to which tests feed
+these messages.
+"""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -64,9 +66,9 @@ TYPES[50_004] = in_doubt(TYPES[50_003])
 
 
 def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> list[bytes]:
-    """Returns the messages as XLogData frames.
+    """Encodes messages as XLogData frames, the form in which PostgreSQL sends them.
 
-    `lsns` are the positions of the messages' log records. By default, each message has its own log record.
+    `lsns` has the position of each message's record in the server's log. By default, each message has its own record.
     """
     return [
         struct.pack("!cQQq", b"w", lsn, lsn, 0) + encode(message)
@@ -75,7 +77,9 @@ def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> li
 
 
 def transaction(commit: int, changes: Sequence[Decoded], *, xid: int = 700, at: int = 0) -> list[Decoded]:
-    """Returns the messages of a transaction with these changes. Its commit is at `commit` and ends one byte later."""
+    """Returns the messages of a transaction with these changes. Its commit record begins at `commit`, and ends one byte
+    later.
+    """
     return [
         Begin(final_lsn=commit, committed_at=at, xid=xid),
         *changes,
@@ -95,9 +99,8 @@ def relation(
     key: Collection[str] = ("id",),
     identity: str = "f",
 ) -> Relation:
-    """Returns a relation, by default `public.orders (id int4, status text)`.
-
-    The default `identity` is FULL: updates and deletes have the whole old row.
+    """Returns the description of a table. By default, this is `public.orders (id int4, status text)` with REPLICA
+    IDENTITY FULL, so updates and deletes have the whole old row.
     """
     return Relation(
         relid=relid,
@@ -127,7 +130,7 @@ def insert(key: int, status: str = "NEW", relid: int = 20_000) -> Insert:
 
 
 def update(old: int, new: int, status: str = "PAID", relid: int = 20_000) -> Update:
-    """An update that changes the key of a row from `old` to `new`."""
+    """Returns an update that changes the key of a row from `old` to `new`."""
     values = (b"%d" % old, b"NEW"), (b"%d" % new, status.encode())
     return Update(relid=relid, old_kind="O", old=values[0], new=values[1])
 
@@ -167,7 +170,7 @@ def assembler(
 
 
 def table(*pieces: Assembled) -> pa.Table:
-    """A table of all rows of the pieces."""
+    """All rows of these pieces, in one Arrow table."""
     return pa.Table.from_batches([rows for piece in pieces for rows in piece.rows], batch.SCHEMA)
 
 

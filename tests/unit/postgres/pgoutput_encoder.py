@@ -1,5 +1,5 @@
-"""Encodes messages of a replication stream as PostgreSQL would. This is the inverse of
-`changelog.connectors.sources.postgres.decode.pgoutput`.
+"""Encodes messages of a replication stream as PostgreSQL would. The module
+`changelog.connectors.sources.postgres.decode.pgoutput` decodes them.
 """
 
 import struct
@@ -27,16 +27,15 @@ from changelog.connectors.sources.postgres.decode.messages import (
 )
 
 OF_A_TRANSACTION = Relation | TypeName | Insert | Update | Delete | Truncate | LogicalMessage
-"""The messages that have their transaction's id after the first byte, if they are inside a stream block.
-
-A stream block is a part of a transaction that is still open. A ReplicationOrigin has no such id.
+"""PostgreSQL can send a part of a transaction that is still open, as a *stream block*. Inside such a block, these
+messages have the id of the transaction after their first byte.
 """
 
 FLAGGED = {Prepare: b"P", CommitPrepared: b"K", StreamPrepare: b"p"}
 
 
 def encode(message: Decoded, *, xid: int | None = None) -> bytes:
-    """Returns the message's bytes. If `xid` is given, they are the bytes inside a stream block of that transaction."""
+    """Encodes a message. If `xid` is given, encodes it as a message inside a stream block of this transaction."""
     payload = _encode(message)
     plain = xid is None or not isinstance(message, OF_A_TRANSACTION)
     return payload if plain else payload[:1] + struct.pack("!I", xid) + payload[1:]

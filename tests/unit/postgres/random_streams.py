@@ -1,4 +1,4 @@
-"""Draws random tables with Hypothesis, and random transactions on these tables as PostgreSQL would send them."""
+"""Draws random tables, and the messages of random transactions on these tables, as PostgreSQL would send them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,9 @@ STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Some entities, and the messages that the server sent about their tables, with their log positions."""
+    """Some entities, and the messages that the server sent about their tables. `lsns` has the log position of each
+    message.
+    """
 
     entities: Sequence[Entity]
     partitioned: Sequence[str]
@@ -81,7 +83,7 @@ TYPE_OIDS = frozenset(SERVER_TEXTS)
 
 
 class _Writer:
-    """Draws changes of a few relations, as PostgreSQL would send them."""
+    """Draws transactions on a few tables, as PostgreSQL would send them."""
 
     def __init__(self, draw: st.DrawFn, bound: Sequence[tuple[Entity, Relation]]) -> None:
         self._draw, self._relations = draw, [relation_ for _, relation_ in bound]
@@ -121,7 +123,7 @@ class _Writer:
         ]
 
     def _leaf(self, relation_: Relation) -> Relation:
-        """Returns the description of one of the table's two partitions. The server may send it at any time."""
+        """Returns the description of a partition of this table. The server may send such a description at any time."""
         draw = self._draw
         more = draw(st.sets(st.sampled_from([column.name for column in relation_.columns])))
         return relation(
@@ -153,7 +155,7 @@ class _Writer:
         return [message]
 
     def _altered(self, relation_: Relation) -> Relation:
-        """Returns the same table with one more column at the end."""
+        """Returns the description of the same table with one more column at the end."""
         added = relation(
             columns={f"added{len(relation_.columns)}": self._draw(st.sampled_from([TEXT, 1114, 114]))}
         ).columns
@@ -169,8 +171,8 @@ class _Writer:
         return tuple(self._value(relation_, column) for column in relation_.columns)
 
     def _value(self, relation_: Relation, column: RelationColumn) -> Value:
-        """Draws a value or NULL. NULL is rare in the columns of the key and of `partition_by`, because it stops
-        the stream there.
+        """Draws a value or NULL. NULL is rare in the columns of the key and of `partition_by`, because a NULL in these
+        columns stops the stream.
         """
         one_in = 60 if column.name in self._placing[relation_.relid] else 5
         null = (relation_.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
@@ -224,7 +226,9 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded], list[int]]:
-    """Adds log positions to the messages. Some rows share a position, and some stamps share it with the row before."""
+    """Gives the messages their log positions. Sometimes an insert, or a stamp, has the same position as the insert
+    before it.
+    """
     placed: list[Decoded] = []
     lsns: list[int] = []
     for message in messages:

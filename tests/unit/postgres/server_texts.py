@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the texts that PostgreSQL prints for values of each type in `messages.TYPES`."""
+"""Draws texts that PostgreSQL prints for values. `SERVER_TEXTS` has a strategy for each type in `messages.TYPES`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -44,11 +44,13 @@ def _escaped(text: str, quote: str) -> str:
 
 
 def _record(values: Sequence[str | None]) -> str:
-    """A composite value as the server prints it (record_out), but with more values in quotes."""
+    """Prints a composite value as the server does (in its function record_out). But the server puts a value into quotes
+    only if it must, and here all values are in quotes.
+    """
     return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
 
 
-# The log has no message if a composite is altered. So some of these records do not fit the type's attributes.
+# PostgreSQL sends no message if a composite type is altered. So some of these records do not fit the type's attributes.
 _whole = st.tuples(*(st.none() | _PLAIN[attribute.type.oid] for attribute in TYPES[50_001].fields))
 _foreign = st.lists(
     st.none() | st.sampled_from(["hello", "7", "t", "{1}", "{", "01", "2026-11-21"]) | words, max_size=10

@@ -1,6 +1,6 @@
 """Tests the assembler, which makes rows of the changelog from a replication stream.
 
-The tests are about positions, transaction ids and stamps, rows that move between partitions, and malformed streams.
+These tests are about positions, transaction ids, stamps, rows that move between partitions, and malformed streams.
 """
 
 import gc
@@ -92,13 +92,15 @@ def test_every_row_has_its_position_and_commit_time() -> None:
         (0x3_0000_0005, 0x80000004, 0x3_8000_0004),
     ],
 )
-def test_transaction_ids_go_on_across_the_32_bit_wraparound(reference: int, xid: int, full: int) -> None:
+def test_transaction_ids_are_extended_to_64_bits(reference: int, xid: int, full: int) -> None:
     assembled = assembler(xid=reference).feed(frames(transaction(100, [relation(), insert(1)], xid=xid)))
     assert table(assembled)["transaction"].to_pylist() == [str(full)]
 
 
 @given(st.integers(2**33, 2**40), st.lists(st.integers(-(2**31) + 1, 2**31 - 1), max_size=20))
-def test_transaction_ids_are_the_nearest_to_the_last(reference: int, steps: Sequence[int]) -> None:
+def test_of_all_possible_transaction_ids_the_one_nearest_to_the_last_is_taken(
+    reference: int, steps: Sequence[int]
+) -> None:
     xids, last = Xids(reference), reference
     for step in steps:
         last = max(last + step, 2**33)
@@ -123,7 +125,7 @@ def test_an_invalid_stamp_does_not_replace_the_one_before() -> None:
     assert {xid & 0xFFFFFFFF for _, xid in assembled.invalid_stamps} == {743}
 
 
-def test_changes_without_a_stamp_are_counted_if_the_policy_is_to_warn() -> None:
+def test_missing_stamps_are_counted_if_missing_stamp_is_warn() -> None:
     sent: list[Decoded] = [relation(), insert(1), update(1, 1), stamp(), insert(2)]
     assembled = assembler([entity(missing_stamp="warn")]).feed(frames(transaction(100, sent)))
     assert assembled.unstamped == {"order": 2}
@@ -134,8 +136,10 @@ def test_changes_without_a_stamp_are_counted_if_the_policy_is_to_warn() -> None:
 
 @pytest.mark.parametrize("between", [[], [relation(), relation(20_001, "orders_2027", identity="d")]])
 @pytest.mark.parametrize("rows_max", [1, 2, 100])
-def test_a_delete_and_an_insert_of_one_key_are_one_update(between: list[Decoded], rows_max: int) -> None:
-    """If the server has not described the new partition before, it does so between the delete and the insert."""
+def test_a_delete_and_an_insert_of_the_same_key_become_one_update(between: list[Decoded], rows_max: int) -> None:
+    """If the server has not yet described the partition to which the row moves, it does so between the delete and the
+    insert.
+    """
     sent = frames(transaction(100, [relation(), insert(9), delete(1), *between, insert(1, "MOVED"), insert(8)]))
     for cut in range(len(sent)):
         stream = assembler(partitioned=["orders"], rows_max=rows_max)
@@ -182,8 +186,8 @@ def test_a_stray_stream_abort_is_ignored() -> None:
     assert ops(assembler().feed(frames(sent))) == ["create 1", "create 2"]
 
 
-def test_an_update_with_only_its_old_key() -> None:
-    """The other old values are unavailable. They must not be filled from the new row."""
+def test_an_update_that_has_only_the_old_key_lacks_the_other_old_values() -> None:
+    """The other old values are not available. They must not be taken from the new row."""
     keyed = relation(identity="d")
     row = Update(relid=20_000, old_kind="K", old=(b"1", None), new=(b"2", b"PAID"))
     rows = table(assembler().feed(frames(transaction(100, [keyed, row])))).to_pylist()
@@ -198,7 +202,7 @@ def test_an_update_with_only_its_old_key() -> None:
 
 
 def test_a_block_of_the_stream_is_freed_once_its_rows_are_returned() -> None:
-    """With a reference cycle, a block of many MiB would stay in memory until the garbage collector runs."""
+    """A reference cycle would keep a block of many MiB in memory until the garbage collector runs."""
     stream = assembler()
     gc.collect()
     gc.disable()

@@ -1,6 +1,6 @@
-"""Tests where the assembler cuts a stream into pieces. Pieces are stored one by one.
+"""Tests where the assembler cuts a stream into pieces. The service stores one piece after the other.
 
-After each piece, it must be possible to resume the stream.
+If the service stops after any piece, it must be possible to resume the stream there.
 """
 
 from itertools import count, pairwise
@@ -58,7 +58,7 @@ def test_only_whole_transactions_are_returned_unless_one_is_too_large() -> None:
     assert stream.between
 
 
-def test_a_transaction_of_few_large_rows_comes_in_pieces_too() -> None:
+def test_a_transaction_of_few_large_rows_is_also_cut_into_pieces() -> None:
     stream = assembler(bytes_max=1000)
     sent = frames(transaction(100, [relation(), *(insert(key, "x" * 400) for key in range(6))]))
     pieces = [stream.feed([frame]) for frame in sent]
@@ -76,9 +76,9 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
     assert (ops(first_piece), first_piece.through, first_piece.partial) == (["create 1"], commit_text(101), False)
 
 
-def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """If such a message left a transaction open, the position would not advance while the database is idle, and the
-    slot would keep more and more log.
+def test_a_message_outside_transactions_does_not_begin_a_transaction() -> None:
+    """If the assembler took such a message for the beginning of a transaction, its position would not advance while the
+    database is idle. The slot would then keep more and more of the log.
     """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
@@ -132,11 +132,11 @@ ORDER = entity(on_truncate="publish", partitions=2)
 
 @given(streams(), st.sampled_from([1, 2, 3, 100]), st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
+def test_a_stream_that_is_resumed_after_any_piece_loses_and_repeats_nothing(
     sent: list[Decoded], rows_max: int, data: st.DataObject
 ) -> None:
-    """After a crash, any piece may be the last stored piece. The server then begins at the start of a transaction
-    again.
+    """After a crash, any piece may be the last one that was stored. The server then sends the stream again, from the
+    start of a transaction.
     """
     expected = table(assembler([ORDER], partitioned=["orders"]).feed(frames(sent)))
     stream = assembler([ORDER], partitioned=["orders"], rows_max=rows_max)
@@ -168,7 +168,9 @@ def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
 
 
 def _from_a_begin(data: st.DataObject, sent: list[Decoded], published: Position | None) -> list[Decoded]:
-    """Returns the messages of a new session. They begin with the transaction of `published`, or with an earlier one."""
+    """Returns the messages that the server sends in a new session. They begin with the transaction of the position
+    `published`, or with an earlier transaction.
+    """
     begins = [number for number, message in enumerate(sent) if isinstance(message, Begin)]
     candidates = [number for number in begins if published is None or _commit(sent[number]) <= published.commit]
     first = data.draw(st.sampled_from(candidates)) if candidates and published is not None else begins[0]
@@ -198,8 +200,8 @@ def test_transactions_that_are_published_are_skipped() -> None:
 def test_a_lost_connection_to_the_catalogue_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
     """After the error, the stream is resumed where a source would resume it.
 
-    A policy may stop the stream inside a transaction. How much of this transaction is published depends on the pieces,
-    so only the rows of earlier transactions are compared.
+    A policy may also stop the stream inside a transaction. How much of this transaction is published depends on where
+    the stream was cut, so the test compares only the rows of earlier transactions.
     """
     sent, rows_max = frames(*_described_late(case)), data.draw(st.sampled_from([1, 3, 100]))
     cut, lost_at, lookups = data.draw(st.integers(0, len(sent))), data.draw(st.integers(0, 40)), count()
@@ -235,7 +237,7 @@ def _rows_before(commit: int, *pieces: Assembled) -> list[tuple[str, ...]]:
 
 
 def _described_late(case: Case) -> tuple[list[Decoded], list[int]]:
-    """Returns the messages and their log positions. Each table is described only when it is first used."""
+    """Returns the messages and their log positions. Moves the description of each table to where it is first used."""
     described = {message.relid: message for message in case.messages[:4] if isinstance(message, Relation)}
     late: list[tuple[Decoded, int]] = []
     for message, lsn in zip(case.messages, case.lsns, strict=True):

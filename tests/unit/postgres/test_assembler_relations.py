@@ -1,6 +1,6 @@
-"""Tests how the assembler uses relations, which are descriptions of tables.
+"""Tests how the assembler uses *relations*: the descriptions of tables that the server sends.
 
-Also tests how it calls its listener, and which columns its batches declare (their *shapes*).
+Also tests how the assembler calls its listener, and which columns its batches declare for each entity (their *shapes*).
 """
 
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from tests.unit.postgres.messages import (
 )
 
 
-def test_transactions_that_are_published_cause_no_stop_and_no_signal() -> None:
+def test_transactions_that_are_already_published_cause_no_stop_and_no_signal() -> None:
     listener = _Listener()
     signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     sent = [*transaction(100, [relation(), TRUNCATE]), *transaction(200, [signal])]
@@ -50,7 +50,7 @@ def test_transactions_that_are_published_cause_no_stop_and_no_signal() -> None:
 # Relations
 
 
-def test_rows_are_read_with_the_relation_that_came_before_them() -> None:
+def test_a_row_is_decoded_by_the_last_relation_before_it() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
     messages: list[Decoded] = [insert(1), wider, Insert(relid=20_000, new=(b"2", b"NEW", b"!")), relation(), insert(3)]
     assembled = assembler().feed(frames(transaction(100, [relation(), *messages])))
@@ -68,13 +68,13 @@ def test_rows_are_read_with_the_relation_that_came_before_them() -> None:
     ]
 
 
-def test_a_retyped_column_is_reported() -> None:
+def test_a_column_that_gets_another_type_is_reported() -> None:
     retyped = relation(columns={"id": INT, "status": 3802})
     assembled = assembler().feed(frames(transaction(100, [relation(), insert(1), retyped])))
     assert [alteration.retyped for alteration in assembled.altered] == [("status",)]
 
 
-def test_a_relation_that_is_described_again_changes_nothing() -> None:
+def test_a_relation_that_is_sent_again_changes_nothing() -> None:
     listener = _Listener()
     assembled = assembler(listener=listener).feed(
         frames(transaction(100, [relation(), insert(1), relation(), insert(2)]))
@@ -87,7 +87,7 @@ def test_a_relation_that_is_described_again_changes_nothing() -> None:
 
 @dataclass(slots=True)
 class _Listener:
-    """Records how it is called. Its method `signal` returns the rows in `brings`."""
+    """A listener that records the calls of its methods. Its method `signal` returns the rows in `brings`."""
 
     calls: list[object] = field(default_factory=list)
     brings: pa.RecordBatch | None = None
@@ -132,13 +132,13 @@ def test_the_listener_is_called_in_the_order_of_the_stream() -> None:
 
 
 def _keys_and_columns(assembled: Assembled) -> list[tuple[list[str], list[str]]]:
-    """The keys in each batch, and the columns of `order` in the shapes that the batch carries."""
+    """Returns, for each batch, the keys in it and the columns that it declares for the entity `order`."""
     return [
         (rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in assembled.rows
     ]
 
 
-def test_every_batch_carries_the_columns_of_its_rows() -> None:
+def test_every_batch_declares_the_columns_of_its_rows() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
     row = Insert(relid=20_000, new=(b"3", b"NEW", None))
     assembled = assembler().feed(frames(transaction(100, [UNBOUND, relation(), insert(1), insert(2), wider, row])))
@@ -148,7 +148,7 @@ def test_every_batch_carries_the_columns_of_its_rows() -> None:
     }
 
 
-def test_a_batch_carries_the_shapes_of_several_entities() -> None:
+def test_a_batch_with_rows_of_several_entities_declares_the_columns_of_each() -> None:
     entities = [entity(), entity("refund", "refunds", masks={"note": "sha256", "secret": "drop", "gone": "null"})]
     columns = {"id": INT, "note": 3802, "secret": TEXT, "gone": 1007}
     refund = Insert(relid=20_001, new=(b"1", None, None, None))
@@ -163,8 +163,8 @@ def test_a_batch_carries_the_shapes_of_several_entities() -> None:
     assert batch.shapes(rows).keys() == {"order", "refund"}
 
 
-def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
-    """The columns of 1,000 tables take a megabyte, which is too much for a batch of a few rows."""
+def test_a_batch_declares_no_columns_of_entities_that_have_no_rows_in_it() -> None:
+    """To declare the columns of 1,000 tables takes a megabyte, which is too much for a batch of a few rows."""
     stream = assembler([entity(), entity("refund", "refunds")])
     sent: list[Decoded] = [relation(), relation(20_001, "refunds"), insert(1)]
     for commit, changes in ((100, sent), (200, [insert(2)])):
@@ -172,15 +172,15 @@ def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
         assert batch.shapes(rows).keys() == {"order"}
 
 
-def test_a_table_that_takes_the_name_of_another_has_its_own_shape() -> None:
-    """The table is created again in the same transaction, with another OID. No batch has rows of both tables."""
+def test_a_table_that_takes_the_name_of_another_table_has_its_own_columns() -> None:
+    """The new table is created in the same transaction, and has another OID. No batch has rows of both tables."""
     recreated = relation(20_001, columns={"id": INT})
     sent: list[Decoded] = [relation(), insert(1), recreated, Insert(relid=20_001, new=(b"2",))]
     assembled = assembler().feed(frames(transaction(100, sent)))
     assert _keys_and_columns(assembled) == [(["1"], ["id", "status"]), (["2"], ["id"])]
 
 
-def test_rows_before_a_stop_keep_their_shape() -> None:
+def test_batches_before_a_stop_declare_their_columns() -> None:
     stream = assembler([entity(immutable=True)])
     assembled = stream.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [update(1, 1)])]))
     assert stream.stop is not None

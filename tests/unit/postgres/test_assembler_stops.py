@@ -1,4 +1,4 @@
-"""Tests which changes stop a stream, where the stream stops, and which decisions let it continue."""
+"""Tests which changes stop a stream, where the stream stops, and with which decisions it continues."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ STOPPING = [
 ]
 
 
-def test_a_stop_returns_everything_before_its_transaction_and_nothing_after() -> None:
+def test_a_stream_that_stops_returns_exactly_the_transactions_before_the_stop() -> None:
     stream = assembler()
     assembled = stream.feed(frames(STOPPING))
     assert ops(assembled) == ["create 1"]
@@ -50,7 +50,7 @@ def test_a_stop_returns_everything_before_its_transaction_and_nothing_after() ->
 
 
 def test_an_error_in_the_catalogue_loses_no_transaction_before_it() -> None:
-    """The error comes between two rows, before the transactions before it are encoded."""
+    """When the error occurs, the rows of earlier transactions are decoded, but not yet encoded for the changelog."""
     sent = [*STOPPING[:4], *transaction(150, [insert(7), relation(20_001, "refunds", columns={"id": 99})])]
     entities = [entity(), entity("refund", "refunds")]
     stream = assembler(entities, resolve=_lost)
@@ -61,7 +61,7 @@ def test_an_error_in_the_catalogue_loses_no_transaction_before_it() -> None:
     assert stopped_at(stream.stop) == "150/2"
 
 
-def test_a_row_before_an_error_in_the_catalogue_stops_first() -> None:
+def test_a_stop_before_an_error_in_the_catalogue_hides_the_error() -> None:
     lost = transaction(250, [relation(20_001, "refunds", columns={"id": 99})])
     stream = assembler([entity(), entity("refund", "refunds")], resolve=_lost)
     assembled = stream.feed(frames([*STOPPING, *lost]))
@@ -121,7 +121,7 @@ def test_changes_that_are_set_aside_belong_to_the_reserved_entity() -> None:
     assert stream.stop is None
 
 
-def test_a_change_without_a_stamp_stops_until_the_default_is_accepted() -> None:
+def test_a_change_without_a_stamp_stops_the_stream_until_the_default_is_accepted() -> None:
     stopping = entity(missing_stamp="stop")
     sent = frames(transaction(200, [relation(), stamp(b"no"), insert(1), insert(2), stamp(), insert(3)]))
     stream = assembler([stopping])
@@ -145,7 +145,7 @@ def test_changes_of_an_immutable_entity_may_be_ignored() -> None:
     assert stream.stop is None
 
 
-def test_a_row_without_its_key_stops() -> None:
+def test_a_row_without_a_key_stops_the_stream() -> None:
     sent: list[Decoded] = [relation(), Insert(relid=20_000, new=(None, b"NEW"))]
     stream = assembler()
     stream.feed(frames(transaction(200, sent)))
@@ -155,7 +155,7 @@ def test_a_row_without_its_key_stops() -> None:
     assert (row["entity"], row["key"], row["current"]) == (DEAD, "order", '{"id":null,"status":"NEW"}')
 
 
-def test_a_relation_without_its_key_stops_after_everything_before_it() -> None:
+def test_a_table_that_loses_its_key_column_stops_the_stream_at_the_next_row() -> None:
     sent = [
         *transaction(100, [relation(), insert(1)]),
         *transaction(200, [insert(2), relation(columns={"status": TEXT}), Insert(relid=20_000, new=(b"NEW",))]),

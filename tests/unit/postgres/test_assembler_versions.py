@@ -1,6 +1,6 @@
-"""Tests that the assembler announces each version of a table's columns once, before the first row of the version.
+"""Tests that the assembler announces each version of a table's columns once, before the first row with these columns.
 
-At an incompatible version, the stream must stop.
+If a version is incompatible with the one before it, the stream must stop.
 """
 
 import json
@@ -75,9 +75,10 @@ def announcing(
 
 
 def _rows(*pieces: Assembled) -> list[str]:
-    """Returns the position, entity and key of each row, as in `100/0 order 1`.
+    """Returns the position, the entity and the key of each row, for example `100/0 order 1`.
 
-    A version is also a row. Its key is the entity and the number, as in `100/0 schemas order 1`.
+    A version is a row of the entity `schemas`. For such a row, the text also has the number of the version, as in
+    `100/0 schemas order 1`.
     """
     texts = []
     for row in table(*pieces).to_pylist():
@@ -88,7 +89,7 @@ def _rows(*pieces: Assembled) -> list[str]:
 
 
 def _versions_in(*pieces: Assembled) -> list[Version]:
-    """The versions among the rows, as a restarted service reads them."""
+    """Returns the versions among the rows. A service that starts again reads them in this form."""
     return [Version.parse(row["current"].encode()) for row in table(*pieces).to_pylist() if row["entity"] == SCHEMAS]
 
 
@@ -115,7 +116,7 @@ def test_a_version_comes_before_the_first_row_with_its_columns() -> None:
     assert [[change.column for change in announced.changes] for announced in assembled.announced] == [[], ["note"]]
 
 
-def test_versions_of_several_entities_in_one_batch_are_in_order() -> None:
+def test_versions_and_rows_of_several_entities_are_in_the_order_of_their_positions() -> None:
     assembled = _feed(transaction(100, [relation(), insert(1), BILLS, bill(1), insert(2), bill(2)]))
     assert _rows(assembled) == [
         "100/0 schemas order 1",
@@ -144,7 +145,7 @@ def test_columns_of_rows_that_are_not_published_are_not_announced() -> None:
     assert _rows(assembled) == ["100/2 schemas order 1", "100/2 order 2"]
 
 
-def test_the_rows_after_a_version_carry_its_shape() -> None:
+def test_batches_after_a_version_declare_its_columns() -> None:
     assembled = _feed([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])])
     shapes = [batch.shapes(rows).get("order") for rows in assembled.rows]
     columns = [None if shape is None else [name for name, _ in shape.fields] for shape in shapes]
@@ -201,7 +202,7 @@ def test_columns_are_announced_once() -> None:
     assert _rows(described, keyed) == ["200/0 order 2", "300/0 order 3", "400/0 order 4"]
 
 
-def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
+def test_a_service_that_starts_again_does_not_repeat_versions() -> None:
     sent = [*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]
     known = _versions_in(_feed(sent))
     published = Position(1, 200, 0)
@@ -211,10 +212,9 @@ def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
     assert _rows(_feed(transaction(300, [WIDER, wide(3)]), known=known, published=published)) == ["300/0 order 3"]
 
 
-def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
-    """The rows with the old columns are published already, so they must not announce the old columns again.
-
-    The new columns come only in the second call of `feed`.
+def test_rows_that_are_already_published_announce_nothing() -> None:
+    """The rows with the old columns are already published, so the assembler must not announce these columns again, even
+    though the new columns come only in the second call of `feed`.
     """
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
     known = _versions_in(_feed([*old, *new]))
@@ -223,7 +223,7 @@ def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
     assert _rows(reader.feed(frames([*new, *transaction(300, [wide(3)])]))) == ["300/0 order 3"]
 
 
-def test_in_a_partly_published_transaction_only_the_rest_is_announced() -> None:
+def test_only_the_unpublished_part_of_a_transaction_announces_versions() -> None:
     sent = transaction(100, [relation(), insert(1), WIDER, wide(2), BILLS, bill(3)])
     known = [version for version in _versions_in(_feed(sent)) if version.entity == "order"]
     reader = assembler(ENTITIES, versions=versions(known), published=Position(1, 100, 2), partial=True)
@@ -262,7 +262,7 @@ def test_a_table_that_replaces_another_is_a_new_version_each_time() -> None:
     ]
 
 
-def test_rows_of_a_table_that_came_back_carry_its_shape() -> None:
+def test_batches_with_rows_of_a_table_that_came_back_declare_its_columns() -> None:
     other = replace(WIDER, relid=40_000)
     assembled = _feed(
         [
@@ -306,7 +306,7 @@ def test_a_stop_at_a_version_returns_only_the_transactions_before_it() -> None:
 
 
 def test_a_stop_in_the_middle_of_a_block_returns_the_transactions_before_it() -> None:
-    """The relations are known, so the rows of several transactions and tables are decoded as one block."""
+    """The relation of each table is known, so the rows of several transactions and tables are decoded as one block."""
     known = _versions_in(_feed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
     known += _versions_in(_feed(transaction(50, [RETYPED, retyped(1)])))
     reader = announcing(known)
@@ -326,7 +326,9 @@ def test_an_accepted_version_is_published() -> None:
 
 
 def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> None:
-    """The stop must have the position of the row, even if the query is made after the row's transaction."""
+    """The stop must have the position of the row, even if the assembler queries the catalogue only after the row's
+    transaction.
+    """
 
     def lost(entity: Entity, columns: Sequence[str]) -> Collection[str]:
         raise ChangelogError(Kind.CONNECTION, "the connection was lost")
@@ -342,7 +344,7 @@ def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> Non
 
 @dataclass
 class _Reads:
-    """A listener that returns rows of a table at each signal."""
+    """A listener that returns rows of a table at each signal: first those in `brings[0]`, and so on."""
 
     brings: list[pa.RecordBatch] = field(default_factory=list)
     withdrawn: int = 0
@@ -359,7 +361,9 @@ class _Reads:
 
 
 def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
-    """Rows that were read from a table, at the position of the signal in transaction `commit`."""
+    """Returns rows as if they had been read from a table. Their positions come after that of a signal, which is the
+    first message of the transaction `commit`.
+    """
     messages: list[Decoded] = [LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
     batch_ = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *messages])))).to_batches()[0]
     columns: Mapping[int, Primitive] = {INT: Primitive.INT, TEXT: Primitive.STRING}
@@ -367,7 +371,7 @@ def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
     return batch.with_shapes(batch_, {"order": shape}, relation=described.relid)
 
 
-def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None:
+def test_the_columns_of_a_table_read_are_announced_at_the_position_of_its_signal() -> None:
     reads = _Reads([_read(200, WIDER, wide(1), wide(2)), _read(300, WIDER, wide(3))])
     sent = [
         *transaction(100, [relation(), insert(9), BILLS, bill(1)]),
@@ -390,8 +394,10 @@ def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None
     assert reads.withdrawn == 0
 
 
-def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -> None:
-    """A column was added before the table was read, and then dropped. So the stream has the earlier columns again."""
+def test_the_stream_can_return_to_the_columns_before_a_table_read() -> None:
+    """A column was added before the table was read, and dropped afterwards. So only the table read had this column, and
+    then the stream has the earlier columns again.
+    """
     reads = _Reads([_read(200, WIDER, wide(1))])
     sent = [
         *transaction(100, [relation(), insert(9)]),

@@ -1,6 +1,7 @@
-"""Tests that the fast path (`columnar`) returns the same rows as the plain path (`row_records`), and the same errors.
+"""Tests the two ways in which rows are decoded. The fast path (`columnar`) must give the same rows and errors as the
+plain path (`row_records`).
 
-It must not matter how the stream is divided among calls of `feed`.
+The result must not depend on how the stream is divided among calls of `feed`.
 """
 
 import json
@@ -45,7 +46,7 @@ ROWS_EVER = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Everything that feeding a stream returned."""
+    """What an assembler returned for a stream."""
 
     rows: pa.Table
     through: str | None
@@ -87,21 +88,21 @@ def _feed(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast() -> Iterator[None]:
-    """Makes the fast path handle even few rows, because the cases are small."""
+    """Lets the fast path handle few rows, too: the cases of these tests are so small that it would not handle them."""
     with mock.patch.object(columnar, "FEW_ROWS", 0):
         yield
 
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """Makes the plain path, `row_records`, handle every row."""
+    """Lets the plain path handle all rows."""
     with mock.patch.object(columnar, "FEW_ROWS", ROWS_EVER):
         yield
 
 
 @given(cases(), st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.DataObject) -> None:
+def test_the_fast_path_gives_what_the_plain_path_gives(case: Case, data: st.DataObject) -> None:
     sent = frames(case.messages, case.lsns)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(sent)), max_size=6)))
     rows_max = data.draw(st.sampled_from([1, 2, 5, ROWS_EVER]))
@@ -126,10 +127,11 @@ def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.D
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_no_null_is_invented(data: st.DataObject) -> None:
-    """A table may log whole rows, while one of its partitions logs fewer columns. Rows do not name their partition.
+def test_a_column_that_was_not_logged_is_not_published_as_null(data: st.DataObject) -> None:
+    """A partitioned table may log whole rows, but one of its partitions may log fewer columns. In the log, a row does
+    not name its partition, and a column that was not logged looks like a null.
 
-    A column that the partition did not log must be unavailable, and not null.
+    So a null in an old row must be published as unavailable if the row may come from such a partition.
     """
     names = ["id", "a", "b", "c"]
     root = relation(columns=dict.fromkeys(names, TEXT))
@@ -177,8 +179,8 @@ def _plain_rows(case: Case) -> pa.Table:
 
 @given(st.data())
 @settings(max_examples=8, deadline=None)
-def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
-    """Each row has a value of every type. The order of the types is random, so any two types can be neighbours."""
+def test_both_paths_convert_values_of_every_type_alike(data: st.DataObject) -> None:
+    """Each row has a value of every type. The columns are in random order, so any two types can be neighbours."""
     oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
     relation_ = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
     row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))
@@ -197,15 +199,16 @@ def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
 
 
 def _are_json(rows: pa.Table) -> None:
-    """Checks that the states are JSON objects, whatever the texts of the values are."""
+    """Checks that all states of the rows are JSON objects."""
     for text in [*rows.column("current").to_pylist(), *rows.column("original").to_pylist()]:
         assert text is None or isinstance(json.loads(text), dict)
 
 
 def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
-    """Checks that other cuts change nothing.
+    """Checks that cutting the stream in another way changes nothing.
 
-    There is one exception: the rows of a stop's transaction before the stop may be returned or not.
+    There is one exception. If the stream stops inside a transaction, the rows of this transaction before the stop may
+    be returned or not.
     """
     assert cut.stop == expected.stop
     assert cut.through == expected.through
@@ -219,7 +222,7 @@ def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
 
 
 def _outcome(case: Case, sent: Sequence[bytes]) -> object:
-    """Returns the outcome of the stream, or its error's kind if the stream is malformed. Raises all other errors."""
+    """Returns what the assembler returns for the stream. If the stream is malformed, returns the kind of the error."""
     try:
         return _feed(case, {}, sent, [], ROWS_EVER).comparable()
     except ChangelogError as error:
@@ -229,7 +232,9 @@ def _outcome(case: Case, sent: Sequence[bytes]) -> object:
 
 
 def _structure(message: Decoded) -> set[int]:
-    """Returns the offsets of the bytes of a row message that are not part of the relation's OID or of a value."""
+    """Returns the offsets of those bytes in a message with a row that belong neither to the OID of the table nor to a
+    value.
+    """
     payload = encode(message)
     values = [
         value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)
@@ -268,7 +273,7 @@ def test_both_paths_refuse_bytes_that_no_server_sends(case: Case, data: st.DataO
 
 
 @pytest.mark.parametrize("length", range(27))
-def test_a_frame_without_a_whole_message_is_malformed(length: int) -> None:
+def test_a_frame_that_lacks_bytes_of_its_header_or_its_message_is_malformed(length: int) -> None:
     sent = frames(transaction(100, [relation(), insert(1)]))
     for place in range(len(sent)):
         with pytest.raises(ChangelogError) as caught:
@@ -276,7 +281,7 @@ def test_a_frame_without_a_whole_message_is_malformed(length: int) -> None:
         assert caught.value.kind is Kind.MALFORMED
 
 
-def test_every_cut_of_a_row_is_malformed() -> None:
+def test_a_row_that_lacks_its_last_bytes_is_malformed() -> None:
     for row in (insert(1), update(1, 1), update(1, 2)):
         before, [sent], after = frames([relation()]), frames([row]), frames(transaction(100, []))
         for length in range(25, len(sent)):
@@ -285,7 +290,7 @@ def test_every_cut_of_a_row_is_malformed() -> None:
             assert caught.value.kind is Kind.MALFORMED
 
 
-def test_rows_of_another_width_than_their_relation_are_malformed() -> None:
+def test_rows_that_do_not_have_the_columns_of_their_table_are_malformed() -> None:
     for values in ((b"1",), (b"1", b"NEW", b"more")):
         with pytest.raises(ChangelogError) as caught:
             assembler().feed(frames(transaction(100, [relation(), Insert(relid=20_000, new=values)])))
@@ -293,7 +298,7 @@ def test_rows_of_another_width_than_their_relation_are_malformed() -> None:
 
 
 def test_rows_of_a_large_block_keep_their_bytes() -> None:
-    """A long value moves the rows that follow it in the buffer. Each row must still have its own bytes."""
+    """Long values make a buffer grow, and move the rows in it. Each row must keep its own bytes."""
     rows = [insert(number, "x" * (number % 7) * 1000) for number in range(300)]
     [published] = assembler().feed(frames(transaction(100, [relation(), *rows]))).rows
     assert np.array_equal(published.column("key").to_numpy(zero_copy_only=False).astype(int), np.arange(300))

@@ -1,7 +1,7 @@
 """Tests `Definitions`, which finds out how a composite type was defined when a row was written.
 
-A type that `Definitions` calls certain must be right. One reading of the catalogue takes several queries, and anything
-may happen between these queries.
+If `Definitions` calls a type *certain*, the type must be right. This is difficult, because to read the catalogue takes
+several queries, and anything may happen between two of them.
 """
 
 import random
@@ -19,9 +19,9 @@ ROUNDS = 1000
 
 @dataclass(slots=True)
 class Alteration:
-    """One ALTER TYPE. It gives the attribute a name with the transaction's id.
+    """One ALTER TYPE. It gives the attribute of the type a name that contains the id of its transaction.
 
-    It holds its lock until others see the change.
+    It holds a lock until its change is visible to other sessions. So there is only one at a time.
     """
 
     xid: int
@@ -32,7 +32,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction in the stream, from `first` to `commit`, with or without rows."""
+    """A transaction in the stream. `first` is the position where it begins, and `rows` says whether it has rows."""
 
     xid: int
     first: int
@@ -41,7 +41,9 @@ class Transaction:
 
 
 class Database:
-    """A database with a log and one composite type. `meanwhile` is called between queries, to change the database."""
+    """Simulates a database with a log and one composite type. `meanwhile` is called at each query, and may change the
+    database.
+    """
 
     def __init__(self, meanwhile: Callable[["Database"], None]) -> None:
         self.lsn, self.xid = 1000, 700
@@ -56,7 +58,7 @@ class Database:
         self.stream.append(Transaction(self.xid, self._next(), self._next(lasts), rows=True))
 
     def alter(self) -> None:
-        """Does the next step of an alteration. It has three steps: it begins, it commits, and others see it."""
+        """Does the next step of an alteration. The steps are: it begins, it commits, and it becomes visible."""
         last = self.alterations[-1] if self.alterations else None
         if last is None or last.visible:
             self.xid += 1
@@ -67,7 +69,9 @@ class Database:
             last.visible = True
 
     def show(self, *, rows: bool) -> None:
-        """Puts the transaction of the last alteration into the stream, with rows of its own if `rows` is true."""
+        """Puts the transaction of the last alteration into the stream, if it has committed. With `rows`, the
+        transaction also has rows.
+        """
         last = self.alterations[-1] if self.alterations else None
         if (
             last is not None
@@ -84,7 +88,7 @@ class Database:
     # Queries
 
     def name(self, lsn: int) -> str:
-        """The attribute's name for a row at this log position."""
+        """The name of the attribute when a row at this log position was written."""
         committed = [alteration.xid for alteration in self.alterations if alteration.commit and alteration.commit < lsn]
         return f"a{committed[-1]}" if committed else "a"
 
@@ -115,7 +119,7 @@ class Database:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_certain_type_is_the_right_one(seed: int, part: int) -> None:
+def test_a_type_that_is_called_certain_is_right(seed: int, part: int) -> None:
     certain = 0
     for number in range(ROUNDS):
         label = f"{seed}/{part}/{number}"
@@ -124,7 +128,7 @@ def test_a_certain_type_is_the_right_one(seed: int, part: int) -> None:
 
 
 def _round(chance: random.Random, label: str) -> int:
-    """Does random steps of a database and of `Definitions`. Returns for how many transactions the type was certain."""
+    """Lets a database and `Definitions` do random steps. Returns for how many transactions the type was certain."""
 
     def happen(database: Database) -> None:
         for _ in range(chance.choice([0, 0, 1, 3, 5])):
@@ -168,11 +172,13 @@ def check(database: Database, definitions: Definitions, transaction: Transaction
 
 
 def do_nothing(_: Database) -> None:
-    """Nothing happens."""
+    """Changes nothing in the database."""
 
 
 def write_and_resolve(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
-    """Writes a row and resolves its type. Returns the name of the attribute, and whether the type is certain."""
+    """Writes a row, and lets `definitions` find out its type. Returns the name of the attribute, and whether the type
+    is certain.
+    """
     database.write(lasts=lasts)
     transaction = database.stream[-1]
     definitions.enter(transaction.xid, transaction.first, transaction.commit)
@@ -186,7 +192,7 @@ def alter_completely(database: Database) -> None:
         database.alter()
 
 
-def test_a_change_is_certain_after_the_next_reading() -> None:
+def test_an_altered_type_is_certain_after_the_catalogue_is_read_again() -> None:
     database = Database(do_nothing)
     definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
@@ -196,7 +202,7 @@ def test_a_change_is_certain_after_the_next_reading() -> None:
     assert write_and_resolve(database, definitions) == ("a702", True)
 
 
-def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None:
+def test_an_altered_type_is_certain_once_the_stream_shows_the_alteration() -> None:
     database = Database(do_nothing)
     definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
@@ -207,7 +213,7 @@ def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None
     assert write_and_resolve(database, definitions) == ("a701", True)
 
 
-def test_a_restart_keeps_what_was_learned() -> None:
+def test_a_type_stays_certain_after_a_restart() -> None:
     database = Database(do_nothing)
     definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])
@@ -220,7 +226,7 @@ def test_a_restart_keeps_what_was_learned() -> None:
     assert reopened.resolve(COMPOSITE).certain
 
 
-def test_no_later_type_is_certain_while_an_alteration_is_open() -> None:
+def test_no_type_is_certain_while_an_alteration_is_open() -> None:
     database = Database(do_nothing)
     definitions = Definitions(database.read_composites, database.query)
     definitions.track([COMPOSITE])

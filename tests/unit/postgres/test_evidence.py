@@ -1,6 +1,7 @@
-"""Tests the comparison of two readings of the catalogue.
+"""Tests how two readings of the catalogue are compared.
 
-It finds changes of tables, and for each change the two positions of the log between which it was made.
+The comparison finds out which tables were changed in between. For each change, it finds two positions in the log: the
+change was made between them.
 """
 
 import json
@@ -41,7 +42,7 @@ def partitioned(count: int) -> TableEvidence:
 
 
 @pytest.mark.parametrize("count", [0, LEAVES_MAX, LEAVES_MAX + 1])
-def test_evidence_from_a_checkpoint_compares_as_before(count: int) -> None:
+def test_evidence_that_was_stored_can_be_compared(count: int) -> None:
     table = partitioned(count)
     stored = Evidence.parse(evidence(table).to_json())
     assert stored is not None
@@ -52,7 +53,7 @@ def test_evidence_from_a_checkpoint_compares_as_before(count: int) -> None:
     assert (change.since, change.sweep) == (100, count > LEAVES_MAX)
 
 
-def test_empty_and_malformed_evidence_in_a_checkpoint() -> None:
+def test_empty_evidence_is_accepted_and_malformed_evidence_is_refused() -> None:
     assert Evidence.parse({}) is None
     with pytest.raises(ChangelogError) as caught:
         Evidence.parse({"lsn": "0/0", "horizon": 1, "tables": {"item": [1]}})
@@ -71,11 +72,11 @@ def test_empty_and_malformed_evidence_in_a_checkpoint() -> None:
         (replace(TABLE, name="800", owner=11), False),
     ],
 )
-def test_an_edit_counts_if_it_may_hide_changes(now: TableEvidence, noticed: bool) -> None:
+def test_an_edit_is_noticed_if_it_may_hide_changes(now: TableEvidence, noticed: bool) -> None:
     assert bool(list(unlogged(evidence(TABLE), evidence(now)))) == noticed
 
 
-def test_bounds_are_those_of_the_statements_that_may_have_made_the_change() -> None:
+def test_a_change_was_made_between_the_statements_that_may_have_made_it() -> None:
     change = Unlogged(
         entity="item", why="edited", statements=["PUBLICATION"], leaves=None, sweep=True, since=0x100, until=0x200
     )
@@ -97,7 +98,7 @@ def test_bounds_are_those_of_the_statements_that_may_have_made_the_change() -> N
         (replace(TABLE, options="5.800", publisher=11), "DROP OWNED", "ALTER TABLE"),
     ],
 )
-def test_a_change_is_searched_for_among_the_commands_that_can_have_made_it(
+def test_only_commands_that_can_make_a_change_are_taken_for_its_cause(
     now: TableEvidence, command: str, other: str
 ) -> None:
     [change] = unlogged(evidence(TABLE), evidence(now))

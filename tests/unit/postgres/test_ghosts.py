@@ -1,6 +1,6 @@
-"""Tests the search for ghosts: keys that are alive in the changelog, but may be missing in the table.
+"""Tests the search for *ghosts*: keys that exist in the changelog, but perhaps not in the table.
 
-The result must not depend on the order in which partitions are read, or on the amount of memory that may be used.
+The result must not depend on the order in which partitions are read, or on how much memory the search may use.
 """
 
 import json
@@ -63,7 +63,9 @@ def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Reco
 
 
 def records_of(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
-    """Returns the records of these changes. Each letter of `names` is an entity; the entities take turns."""
+    """Returns the records of these changes. Each letter of `names` is the name of an entity. The changes belong to
+    these entities in turn.
+    """
     records = []
     for at, (op, key, partition) in enumerate(changes, start=1):
         name = names[at % len(names)]
@@ -87,7 +89,9 @@ def live_records(records: Sequence[Record]) -> dict[str, Record]:
 
 
 def reader_of(records: Sequence[Record], seed: int) -> Read:
-    """Returns a function that reads the records in small batches, partition by partition in any order."""
+    """Returns a function that reads the records in small batches. It reads one partition after the other, in random
+    order.
+    """
     order = list(range(PARTITIONS))
 
     def read(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
@@ -104,7 +108,7 @@ def reader_of(records: Sequence[Record], seed: int) -> Read:
 
 @given(steps, starting, asking, st.integers(1, 6), st.integers(1, 5), st.integers())
 @settings(deadline=None)
-def test_older_keys_and_requested_keys_are_found_in_parts(
+def test_old_keys_and_requested_keys_are_found_in_parts(
     changes: list[tuple[Op, int, int]],
     start_commits: dict[str, int],
     absent_keys: dict[str, set[str]],
@@ -142,9 +146,9 @@ def test_older_keys_and_requested_keys_are_found_in_parts(
             assert (ghost.json_null, ghost.mask) == (("j",), "m")
 
 
-def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None:
-    """Two entities are read in one pass, and both are too large. The pass keeps only one of them, and then only half of
-    its keys. After that, it still gets batches of both entities.
+def test_batches_of_an_entity_that_is_left_to_a_later_pass_are_ignored() -> None:
+    """The search reads two entities in one pass, and both are too large for the memory. It leaves one of them, and half
+    of the keys of the other, to later passes. But the present pass still gets batches of both entities.
     """
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1
@@ -161,7 +165,9 @@ def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None
 
 
 def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
-    """While entities are small, each pass reads twice as many as the one before. A large one has another pass."""
+    """As long as the entities are small, each pass reads twice as many as the pass before. The large one gets another
+    pass.
+    """
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
     records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
@@ -189,7 +195,7 @@ def test_large_ghosts_of_several_entities_come_in_several_portions(monkeypatch: 
 
 @given(steps, st.sets(st.integers(0, 14), min_size=1, max_size=5), st.integers())
 @settings(deadline=None)
-def test_requested_keys_that_are_alive_are_found(
+def test_requested_keys_that_exist_in_the_changelog_are_found(
     changes: list[tuple[Op, int, int]], numbers: set[int], seed: int
 ) -> None:
     records = records_of(changes)
@@ -200,8 +206,8 @@ def test_requested_keys_that_are_alive_are_found(
     assert all(bytes(ghost.current) == bytes(live[ghost.key].envelope.current or b"") for ghost in ghosts)
 
 
-def test_rows_that_go_away_between_two_readings_are_read_again() -> None:
-    """A broker may compact topics or delete rows while the topics are read. The service must then try again."""
+def test_rows_that_disappear_between_two_readings_are_an_error_of_the_connection() -> None:
+    """A broker may remove rows between two readings of its topics. The error must make the service try again."""
     readings = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:

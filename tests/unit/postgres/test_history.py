@@ -1,6 +1,6 @@
-"""Tests the check that the server's log still has the last transaction of the changelog.
+"""Tests how the service checks that the server's log still has the last transaction of the changelog.
 
-The server must send this transaction first. Until it arrives, the source confirms no new position to the server.
+The server must send this transaction first. Until it arrives, the service confirms no new position to the server.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> Non
 @pytest.mark.parametrize(
     "other", [{"commit": 0x980}, {"xid": 701}, {"committed_at": LAST.committed_at + 1}, {"commit": 0x2000, "xid": 9}]
 )
-def test_any_other_first_transaction_means_that_the_server_has_another_history(other: dict[str, Any]) -> None:
+def test_a_server_that_sends_another_transaction_first_has_another_history(other: dict[str, Any]) -> None:
     history = history_of()
     for _ in range(2):
         with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:
@@ -53,7 +53,7 @@ def test_any_other_first_transaction_means_that_the_server_has_another_history(o
     assert history.confirmable == 0x900
 
 
-def test_a_log_that_passes_the_last_transaction_without_sending_it_is_another_history() -> None:
+def test_a_server_that_sends_nothing_up_to_a_later_position_has_another_history() -> None:
     with pytest.raises(ChangelogError, match="lacks the last transaction"):
         history_of().reached(0x901)
 
@@ -79,8 +79,8 @@ def test_a_new_changelog_begins_where_the_slot_does() -> None:
     history.reached(0x5000)
 
 
-def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
-    """The partial transaction is the last one in the changelog. The server must send it again."""
+def test_a_transaction_that_is_published_in_part_is_sent_again() -> None:
+    """Only a part of the last transaction is in the changelog. The server must send this transaction again."""
     partial = LAST._replace(commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
     history = history_of(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))

@@ -1,7 +1,8 @@
-"""Tests which history of the log a commit belongs to, and whether the changelog can continue in that history.
+"""Tests how the service finds the *epoch* of a commit: the number of the history of the log to which it belongs. Also
+tests whether the changelog can continue on a server.
 
-Each history has a number, its *epoch*. A promoted standby begins a new one. Its timeline branches off the old one at
-the *fork*.
+A standby that is promoted begins a new history. In its log, a new timeline then branches off the old timeline. The
+position where this happens is the *fork*.
 """
 
 from dataclasses import replace
@@ -42,7 +43,7 @@ def test_a_new_changelog_begins_in_the_first_epoch() -> None:
     assert lineage.reached(0x10).timeline == 2
 
 
-def test_the_same_timeline_keeps_its_epoch() -> None:
+def test_the_epoch_stays_the_same_on_the_same_timeline() -> None:
     lineage = Lineage.trace(STORED, FIRST, (), 0x1000)
     assert (lineage.epoch(0x1000), lineage.epoch(0x9000)) == (4, 4)
     assert lineage.reached(0x9000).timeline == 1
@@ -66,7 +67,7 @@ def test_promotions_before_the_checkpoint_do_not_count_again() -> None:
 
 
 @given(st.integers(0x1000, 0x3000), st.integers(0x1000, 0x3000))
-def test_a_restart_in_between_gives_the_same_epochs(pause: int, commit: int) -> None:
+def test_a_restart_between_two_promotions_changes_no_epoch(pause: int, commit: int) -> None:
     history = ((1, 0x1800), (2, 0x2800))
     uninterrupted = Lineage.trace(STORED, THIRD, history, 0)
     reached = uninterrupted.reached(pause)
@@ -119,7 +120,7 @@ def test_another_cluster_is_a_gap_until_it_is_accepted() -> None:
     assert Lineage.unlinked(STORED, other).epoch(0) == 5
 
 
-def test_a_history_file() -> None:
+def test_a_history_file_is_parsed() -> None:
     content = b"1\t0/3000148\tno recovery target specified\n\n# a comment\n2\t16/B374D848\tbefore 2026-11-21\n"
     assert parse_history(content) == ((1, 0x3000148), (2, 0x16B374D848))
     for broken in (b"1\n", b"x\t0/1\n", b"1\tnowhere\n"):

@@ -1,4 +1,4 @@
-"""Tests the decoder of pgoutput on random messages, on captured messages of a server, and on malformed bytes."""
+"""Tests the decoder of pgoutput with random messages, with messages that servers sent, and with malformed bytes."""
 
 import random
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_inside_a_stream_block_the_transaction_id_is_skipped(message: Decoded, x
 
 
 @given(message=messages)
-def test_a_message_cut_short_is_refused_at_each_byte(message: Decoded) -> None:
+def test_a_message_that_lacks_its_last_bytes_is_refused(message: Decoded) -> None:
     payload = encode(message)
     for length in range(len(payload)):
         if not (isinstance(message, StreamAbort) and length == len(encode(StreamAbort(xid=0, subxid=0)))):
@@ -107,7 +107,7 @@ def test_a_message_cut_short_is_refused_at_each_byte(message: Decoded) -> None:
 
 
 @given(message=messages, more=st.binary(min_size=1, max_size=4))
-def test_bytes_left_over_are_refused(message: Decoded, more: bytes) -> None:
+def test_a_message_with_too_many_bytes_is_refused(message: Decoded, more: bytes) -> None:
     assert "byte" in refusal(encode(message) + more).message
 
 
@@ -115,7 +115,7 @@ def test_bytes_left_over_are_refused(message: Decoded, more: bytes) -> None:
     payload=st.binary(max_size=64)
     | st.tuples(messages, st.randoms()).map(lambda message_and_chance: mutated(*message_and_chance))
 )
-def test_bytes_that_no_server_sends_are_refused_or_read_whole(payload: bytes) -> None:
+def test_any_bytes_are_refused_or_decoded_to_the_last_byte(payload: bytes) -> None:
     try:
         message = decode(payload)
     except ChangelogError:
@@ -153,18 +153,18 @@ def test_an_error_names_the_problem_and_the_byte(payload: bytes, text: str) -> N
 def test_a_message_is_read_from_the_middle_of_a_buffer(
     message: Decoded, before: bytes, after: bytes, large: int
 ) -> None:
-    """Large values are decoded as views of the buffer. The views must be equal to the values' bytes."""
+    """Large values are decoded as views of the buffer. Each view must have exactly the bytes of its value."""
     payload = encode(message)
     with patch.object(pgoutput, "LARGE_BYTES", large):
         assert decode(before + payload + after, begin=len(before), end=len(before) + len(payload)) == message
 
 
-def test_an_empty_namespace_is_the_system_catalogue() -> None:
+def test_an_empty_namespace_means_pg_catalog() -> None:
     assert decode(b"Y\0\0\0\1\0name\0") == TypeName(type_oid=1, namespace="pg_catalog", name="name")
 
 
 @pytest.mark.parametrize("line", CAPTURED.read_text().split("\n\n"))
-def test_captured_messages(line: str) -> None:
+def test_messages_that_servers_sent_are_decoded(line: str) -> None:
     sent, expected = line.strip().split("\n")
     where, _, payload = sent.partition(" ")
     message = decode(bytes.fromhex(payload), streaming=where == "streamed")

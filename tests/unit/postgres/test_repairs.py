@@ -1,7 +1,7 @@
-"""Tests the plan of repairs. A repair makes the changelog of an entity equal to its table again.
+"""Tests how repairs are planned. A repair makes the changelog of an entity fit its table again.
 
-A signal (a message to the service) requests a repair. The service then reads the whole table, or looks up the keys that
-the signal names. Finally, a *sweep* deletes keys that the table lacks.
+A signal, which is a message to the service, asks for a repair. The service then reads the whole table, or looks up the
+keys that the signal names. Finally, a *sweep* deletes the keys that the table does not have from the changelog.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ def test_stored_repairs_are_read_back(stored: Repairs) -> None:
 
 
 @pytest.mark.parametrize("stored", [{"open": {"order": {}}}, {"open": 1}, {"revision": "x"}, {"open": {"order": None}}])
-def test_invalid_repairs_are_malformed(stored: Any) -> None:
+def test_stored_repairs_that_are_malformed_are_refused(stored: Any) -> None:
     with pytest.raises(ChangelogError) as caught:
         Repairs.parse(stored)
     assert caught.value.kind is Kind.MALFORMED
@@ -92,7 +92,7 @@ def test_a_sweep_waits_until_the_source_opens_again_with_nothing_left_to_read() 
     assert repairs_.progressed(WINDOWS, Reached(revision=1, idle=False)).revision == 1
 
 
-def test_keys_are_looked_up_and_absent_ones_are_swept() -> None:
+def test_keys_are_looked_up_and_those_that_the_table_lacks_are_swept() -> None:
     repairs_, windows = after_signal("republish", keys=("1", "2"))
     assert windows == WINDOWS
     half = repairs_.progressed(
@@ -109,7 +109,7 @@ def test_keys_are_looked_up_and_absent_ones_are_swept() -> None:
     assert (with_all.open, with_all.ended) == ({}, {"s": "done"})
 
 
-def test_signals_of_one_entity_are_merged() -> None:
+def test_signals_for_the_same_entity_are_merged() -> None:
     keys = after_signal("republish", keys=("1", "2"))
     more = after_signal("republish", keys=("2", "3"), to=keys, id_="t")
     assert more[0].open["order"].keys == ("1", "2", "3")
@@ -120,7 +120,7 @@ def test_signals_of_one_entity_are_merged() -> None:
 
 @pytest.mark.parametrize("do", ["rebuild", "republish"])
 def test_a_second_signal_makes_a_table_that_is_being_read_start_again(do: Do) -> None:
-    """The second signal may be about a change in the part of the table that was already read."""
+    """The reason for the second signal may be a row in the part of the table that was already read."""
     first, windows = after_signal("rebuild")
     partly = {**windows, "order": {**windows["order"], "signature": "x", "leaves": {}}}
     second, windows_after = after_signal(do, to=(first, partly), id_="t", at=LATER)
@@ -156,8 +156,8 @@ def test_too_many_or_too_large_keys_make_the_service_read_the_table() -> None:
         assert not second[1]["order"]["complete"]
 
 
-def test_the_size_of_keys_is_that_of_their_text_in_the_checkpoint() -> None:
-    """A checkpoint is JSON, and in JSON a control character takes six bytes."""
+def test_the_limit_for_keys_counts_their_bytes_in_the_checkpoint() -> None:
+    """A checkpoint is JSON, in which a control character takes six bytes."""
     [plain, escaped] = [after_signal("republish", keys=(char * 50_000,)) for char in ("x", "\x01")]
     assert plain[0].open["order"].keys == ("x" * 50_000,)
     assert escaped[0].open["order"] == Repair(ids=("s",), start=str(AT), table=True, sweep=True)
@@ -175,7 +175,7 @@ def test_an_unknown_entity_is_refused() -> None:
         after_signal("rebuild", "nobody")
 
 
-def test_reading_a_whole_table_removes_stale_columns_and_cancelling_restores_them() -> None:
+def test_a_repair_that_is_cancelled_leaves_stale_columns_stale() -> None:
     republished = after_signal("republish", "guest")
     assert republished[1]["guest"] == {"complete": False, "again": ["*", "name"]}
     cancelled, windows = after_signal("cancel", "guest", to=republished, id_="c")
@@ -185,7 +185,9 @@ def test_reading_a_whole_table_removes_stale_columns_and_cancelling_restores_the
 
 
 def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
-    """For example, if a partition is attached, only its rows are read again. The others stay stale."""
+    """For example, if a partition is attached, only the rows of this partition are read again. The columns of the other
+    rows stay stale.
+    """
     part = {"signature": "s", "leaves": {"old": {"filenode": 1, "pages": 1, "left": []}}}
     opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)
     assert after_signal("cancel", "guest", to=(opened, windows))[1]["guest"] == WINDOWS["guest"]

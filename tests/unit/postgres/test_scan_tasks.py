@@ -1,7 +1,7 @@
 """Tests how the pages of tables are divided into tasks of Spark.
 
-Together, the tasks read each page of each leaf once. A leaf is a partition, or a table without partitions. There are no
-more tasks than requested.
+Together, the tasks must read each page of each leaf once. A leaf is a partition, or a table without partitions. There
+must not be more tasks than requested.
 """
 
 from collections import defaultdict

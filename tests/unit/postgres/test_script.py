@@ -1,6 +1,6 @@
-"""Tests how a file of SQL is split into statements, and which statements cannot be rehearsed.
+"""Tests how a file of SQL is split into statements, and which of these statements cannot be rehearsed.
 
-To rehearse a statement is to run it and then roll it back.
+To rehearse a statement means to run it, and then to roll it back.
 """
 
 import pytest
@@ -43,7 +43,7 @@ def refusals(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
     ),
     last=st.sampled_from([";", "", ";;\n", "; -- the end; "]),
 )
-def test_statements_are_separated_and_keep_their_text_and_line(pieces: list[tuple[str, str]], last: str) -> None:
+def test_a_script_is_split_into_statements_with_their_texts_and_lines(pieces: list[tuple[str, str]], last: str) -> None:
     script, lines = "", []
     for before, piece in pieces:
         script += before
@@ -63,7 +63,7 @@ def test_a_single_statement_is_not_split_further(script: str) -> None:
         assert texts(f"SELECT 1;{text}") == ["SELECT 1", text]
 
 
-def test_an_error_is_on_the_line_of_its_character() -> None:
+def test_the_line_of_a_character_in_a_statement_is_found() -> None:
     [statement] = statements("\n\nALTER TABLE t\n  ADD a int,\n  ADD b txt;")
     assert isinstance(statement, Statement)
     assert [statement.line_at(position) for position in (1, 14, 15, 32)] == [3, 3, 4, 5]
@@ -95,7 +95,7 @@ def test_an_error_is_on_the_line_of_its_character() -> None:
         ("SELECT * FROM dblink_exec('x')", "dblink_exec"),
     ],
 )
-def test_a_statement_that_cannot_be_rehearsed_is_named_with_its_line(statement: str, what: str) -> None:
+def test_a_statement_that_cannot_be_rehearsed_is_reported_with_its_line(statement: str, what: str) -> None:
     assert refusals(f"SELECT 1;\n{statement};") == [(2, what)]
 
 
@@ -117,7 +117,7 @@ def test_other_statements_can_be_rehearsed(statement: str) -> None:
     assert refusals(f"{statement};") == []
 
 
-def test_a_temporary_server_may_run_lasting_statements_but_none_that_reach_beyond_it() -> None:
+def test_a_temporary_server_refuses_only_statements_that_act_outside_the_server() -> None:
     assert refusals("SELECT setval('s', 1)", lasting=False) == []
     assert refusals("SELECT dblink_exec('host=elsewhere', 'DROP TABLE t')", lasting=False) == [(1, "dblink_exec")]
     assert refusals("COPY t TO PROGRAM 'rm'", lasting=False) == [(1, "PROGRAM")]

@@ -1,4 +1,4 @@
-"""Tests that nobody can silently change the settings that determine the changelog's content."""
+"""Tests that settings on which the changelog's content depends cannot be changed by accident."""
 
 from dataclasses import replace
 
@@ -22,17 +22,17 @@ def test_unchanged_settings_and_new_entities_are_allowed() -> None:
     check_settings(replace(checkpoint(1), settings={"order": ORDER}), {"order": ORDER, "guest": {}}, accept=False)
 
 
-def test_the_changed_setting_is_named() -> None:
+def test_the_error_names_the_changed_setting() -> None:
     assert refusal(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has other settings: partitions")
 
 
-def test_another_codec_is_a_change_in_either_direction() -> None:
+def test_a_change_from_json_to_avro_or_back_is_refused() -> None:
     avro = {**ORDER, "codec": "avro"}
     assert refusal(ORDER, avro).endswith("entity order has other settings: codec")
     assert refusal(avro, ORDER).endswith("entity order has other settings: codec")
 
 
-def test_a_change_is_accepted_but_not_in_mid_transaction() -> None:
+def test_a_change_cannot_be_accepted_in_the_middle_of_a_transaction() -> None:
     stored = replace(checkpoint(1), settings={"order": ORDER})
     check_settings(stored, {"order": {**ORDER, "codec": "avro"}}, accept=True)
     with pytest.raises(ChangelogError, match="half published"):

@@ -1,4 +1,4 @@
-"""Tests the error for a configuration that no longer fits the changelog."""
+"""Tests the error that occurs if the configuration no longer fits the changelog."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ STORED = Checkpoint(
     ("changed", "may_move"),
     [({"partitions": 12}, True), ({"partition_by": ["guest_id"]}, True), ({"where": "id > 5"}, False)],
 )
-def test_the_error_warns_if_a_key_may_be_in_two_partitions(changed: dict[str, object], may_move: bool) -> None:
+def test_the_error_warns_if_a_key_may_end_up_in_two_partitions(changed: dict[str, object], may_move: bool) -> None:
     shapes = {"order": {**SHAPE, **changed}, "guest": SHAPE}
     with pytest.raises(
         ChangelogError, match=f"entity order has other settings: {next(iter(changed))}; restore the earlier config"

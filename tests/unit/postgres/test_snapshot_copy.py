@@ -1,6 +1,6 @@
-"""Tests how the output of COPY becomes records.
+"""Tests how the output of COPY becomes rows of the changelog.
 
-`parse_copy` must find each value. The records must be those that `row_records` makes from single rows.
+`parse_copy` must find each value. The rows must be those that `row_records` makes, which handles one row at a time.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ values = st.none() | awkward | st.binary(max_size=8).filter(lambda text: b"\0" n
 
 
 def printed(row: Row) -> bytes:
-    """A row in COPY's text format (CopyAttributeOutText in the server's copyto.c)."""
+    """Prints a row in the text format of COPY, as the function CopyAttributeOutText in the server's copyto.c does."""
     return b"\t".join(b"\\N" if value is None else _escaped(value) for value in row) + b"\n"
 
 
@@ -49,7 +49,7 @@ def _escaped(value: bytes) -> bytes:
 
 @given(st.integers(1, 4), st.data())
 @settings(max_examples=200)
-def test_every_value_is_parsed_as_it_was(width: int, data_: st.DataObject) -> None:
+def test_every_printed_value_is_read_back(width: int, data_: st.DataObject) -> None:
     table = data_.draw(st.lists(st.lists(values, min_size=width, max_size=width), max_size=6))
     data = bytearray().join(map(printed, table))
     with patch.object(copyout, "_PIECE_BYTES", data_.draw(st.integers(1, 9))):  # one value may be in several pieces
@@ -96,7 +96,7 @@ def _column(oid: int, *, required: bool) -> st.SearchStrategy[bytes | None]:
 
 @given(chunks(), st.integers(0, 2**20), st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
+def test_a_chunk_gives_the_same_rows_as_the_plain_path(
     chunk: tuple[Entity, Relation, list[Row]], ordinal: int, data: st.DataObject
 ) -> None:
     entity_, relation_, table = chunk
@@ -125,7 +125,7 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
     assert batch.shapes(published) == {entity_.name: binding.shape}
 
 
-def test_a_row_without_its_key_is_one_clear_error() -> None:
+def test_a_row_without_a_key_is_refused() -> None:
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     with pytest.raises(ChangelogError, match="column id"):
         encode_copied(
@@ -136,7 +136,7 @@ def test_a_row_without_its_key_is_one_clear_error() -> None:
         )
 
 
-def test_a_row_that_is_too_large_for_a_message_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_too_large_for_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_records, "JSON_BYTES_MAX", 100)
     monkeypatch.setattr(json_columns, "LARGE_BYTES", 20)
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
@@ -154,7 +154,7 @@ def test_a_row_that_is_too_large_for_a_message_is_one_clear_error(monkeypatch: p
 
 
 def test_the_size_of_a_chunk_includes_its_texts() -> None:
-    """The limit on memory also applies to the texts of a chunk, before the chunk is published."""
+    """The limit on memory counts the texts of a chunk, too, even before the chunk is published."""
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     copied = bytearray().join(b"%d\t%b\n" % (number, b"x" * 1000) for number in range(100))
     encoded = encode_copied(ORIGIN, CompiledBinding.of(binding), copied, read_at=READ_AT)

@@ -1,4 +1,4 @@
-"""Tests how received frames are trimmed: long logical messages that nobody reads lose their content."""
+"""Tests how received frames are trimmed. Long logical messages lose the content that the service does not read."""
 
 import struct
 
@@ -30,7 +30,7 @@ def message(frame_: bytes) -> LogicalMessage:
 
 @pytest.mark.parametrize("prefix", [b"someone", b"", b"changelo", b"changelog-", pytest.param(b"x" * LONG, id="long")])
 @pytest.mark.parametrize("transactional", [True, False])
-def test_a_long_foreign_message_is_still_a_message(prefix: bytes, transactional: bool) -> None:
+def test_a_long_message_of_another_program_is_still_a_message(prefix: bytes, transactional: bool) -> None:
     sent = frame(prefix, b"x" * LONG, transactional=transactional)
     assert len(trimmed(memoryview(sent))) < 100
     assert message(sent) == LogicalMessage(transactional=transactional, lsn=0x1781838, prefix="", content=b"")

@@ -1,4 +1,6 @@
-"""Tests how values, as the server prints them, become JSON. `test_values_oracle.py` tests this with a server."""
+"""Tests how values are converted to JSON from the text that the server prints. `test_values_oracle.py` tests this with
+a server.
+"""
 
 import contextlib
 import json
@@ -52,7 +54,7 @@ def domain(over: PgType, typmod: int = -1) -> PgType:
 
 
 def numeric(precision: int, scale: int) -> int:
-    """The type modifier of numeric(precision, scale)."""
+    """Returns the number that is the type modifier of numeric(precision, scale) in PostgreSQL's catalogue."""
     return ((precision << 16) | (scale & 0x7FF)) + 4
 
 
@@ -148,7 +150,7 @@ CANONICAL = [  # type, the server's text, the canonical text
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), VALUES)
-def test_a_text_becomes_its_value(type_: PgType, text: str, value: str) -> None:
+def test_a_text_is_converted_to_json(type_: PgType, text: str, value: str) -> None:
     assert codec_for(type_, -1).to_json(text.encode()).decode() == value
     msgspec.json.decode(value)
 
@@ -158,7 +160,7 @@ def test_each_text_has_a_canonical_form(type_: PgType, text: str, key: str) -> N
     assert canonical(text.encode(), codec_for(type_, -1)) == key
 
 
-def test_a_char_of_an_older_server_is_written_as_newer_ones_do() -> None:
+def test_a_char_from_an_older_server_is_written_as_newer_servers_print_it() -> None:
     assert codec_for(base("char"), -1).to_json(b"\xc3") == rb'"\\303"'
 
 
@@ -282,12 +284,12 @@ def test_any_text_gives_json_or_an_error(type_: PgType, text: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_hstore_pairs_are_separated(key: str, value: str) -> None:
+def test_the_pairs_of_an_hstore_are_found(key: str, value: str) -> None:
     quoted = [text.replace("\\", "\\\\").replace('"', '\\"').encode() for text in (key, value)]
     assert literals.hstore(b'"%b"=>"%b"' % tuple(quoted)) == [(key.encode(), value.encode())]
 
 
-def test_shapes_describe_what_the_codecs_do() -> None:
+def test_the_shape_of_a_codec_says_how_it_converts_texts() -> None:
     samples = {Shape.RAW: b"12", Shape.PLAIN: b"12:00:00", Shape.TEXT: b"abc"}
     names = {Shape.RAW: "int4 int8 json jsonb", Shape.PLAIN: "numeric date uuid inet", Shape.TEXT: "text varchar money"}
     for shape, sample in samples.items():
@@ -312,7 +314,7 @@ def test_the_error_for_a_long_text_names_the_invalid_byte(text: str, piece: int)
     assert f"at byte {len(before)}" in caught.value.message
 
 
-def test_settings_fit_a_connection_string() -> None:
+def test_the_settings_need_no_quotes_in_a_connection_string() -> None:
     assert not any(" " in text or "\\" in text for item in SETTINGS.items() for text in item)
 
 

@@ -1,4 +1,4 @@
-"""Tests what `Watch` does if the server returns an error while the catalogue is read. No test connects to a server."""
+"""Tests what `Watch` does if an error occurs while it reads the catalogue. The tests do not connect to a server."""
 
 from typing import Any, cast
 
@@ -18,13 +18,13 @@ MARK = 300
 
 
 def evidence_at(lsn: int) -> Evidence:
-    """Returns the evidence of a reading at this log position. Each `lsn` gives different tables."""
+    """Returns what a reading of the catalogue at this log position found. For each `lsn`, the tables are different."""
     return Evidence(lsn=lsn, horizon=900, tables=cast(Any, {"guest": lsn}))
 
 
 @pytest.fixture
 def open_watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """A watch that last read the catalogue at the log position 100, and that reads it next at 200."""
+    """Returns a watch that last read the catalogue at the log position 100. It reads the catalogue next at 200."""
     monkeypatch.setattr(evidence, "read", lambda *_: evidence_at(200))
     monkeypatch.setattr(watch, "_mark", lambda _: MARK)
     requirements = Requirements(slot="s", publication="p", failover=False, entities=())
@@ -46,7 +46,9 @@ def test_tables_that_cannot_be_published_are_refused(open_watch: Watch, monkeypa
     assert (str(reading.error), reading.until) == ("the publication lacks the table", MARK)
 
 
-def test_an_error_of_the_server_refuses_no_table(open_watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_server_is_raised_and_refuses_no_table(
+    open_watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse_with(psycopg.errors.InternalError_("cache lookup failed for relation 7"), monkeypatch)
     with pytest.raises(ChangelogError, match="cache lookup failed") as raised:
         open_watch._read(CONNECTION)

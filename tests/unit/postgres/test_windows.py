@@ -1,6 +1,6 @@
-"""Tests windows, which publish the rows of tables among the changes of the log, on a simulated database.
+"""Tests windows, which publish the rows of tables among the changes of the log. The tests simulate a database.
 
-In whatever order events come, no reader may see an older state after a newer one.
+In whatever order things happen, the changelog must not have an older state of a key after a newer one.
 """
 
 import numpy as np
@@ -19,11 +19,13 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
+    """Windows remember which keys changed. If there are more of them than a limit, windows forget those that are no
+    longer needed. Lowers this limit, so that they do it often.
+    """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
-def test_no_state_goes_back_and_the_changelog_ends_as_the_table(seed: int) -> None:
+def test_no_older_state_follows_a_newer_one_and_the_changelog_ends_like_the_table(seed: int) -> None:
     for number in range(150):
         run(seed + number, Windows)
 
@@ -32,16 +34,16 @@ def test_no_state_goes_back_and_the_changelog_ends_as_the_table(seed: int) -> No
 
 
 class _KeepsEverything(Windows):
-    """Publishes all rows of a chunk, even those that changed after they were read."""
+    """Publishes all rows of a chunk, even rows that changed after they were read."""
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         return np.ones(len(keys), bool)
 
 
 class _ByLogPosition(Windows):
-    """Uses the rule of DBLog: drops a row if a change of its key is delivered after the chunk was read.
+    """Uses the rule of DBLog: leaves out a row only if a change of its key is delivered after the chunk was read.
 
-    The snapshot may have seen that change.
+    This is not enough: a change may be delivered before, although the snapshot does not see it.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -54,7 +56,7 @@ class _ByLogPosition(Windows):
 
 
 class _ByXmaxAlone(Windows):
-    """Treats every transaction that began before the snapshot as visible, even if the transaction was still running."""
+    """Takes every transaction for visible that began before the snapshot, even if it was still running then."""
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         assert isinstance(snapshot, Snapshot)
@@ -63,9 +65,9 @@ class _ByXmaxAlone(Windows):
 
 
 class _DoesNotWait(Windows):
-    """Does not wait for transactions that were running when the service started.
+    """Does not wait until snapshots see the transactions that were running when the service started.
 
-    An earlier run of the service may have received their changes, although no snapshot sees these changes yet.
+    An earlier run of the service may have published their changes, although no snapshot sees these changes yet.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -74,7 +76,9 @@ class _DoesNotWait(Windows):
 
 
 class _ForgetsTooMuch(Windows):
-    """Forgets a key as soon as the latest snapshot sees its change, although older chunks may not be published yet."""
+    """Forgets a key as soon as the latest snapshot sees its change. But an older chunk, whose snapshot does not see the
+    change, may not be published yet.
+    """
 
     def _forget(self) -> None:
         waiting = [chunk for chunk in self._chunks.values() if chunk.rows is not None]
@@ -87,7 +91,7 @@ class _ForgetsTooMuch(Windows):
 
 
 class _KeepsOldFiles(Windows):
-    """Continues at the old page number after a table was rewritten."""
+    """Continues to read a table at the same page number after the table was rewritten."""
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         progress = self._tables[ENTITY]
@@ -99,7 +103,7 @@ class _KeepsOldFiles(Windows):
 @pytest.mark.parametrize(
     "broken", [_KeepsEverything, _ByLogPosition, _ByXmaxAlone, _DoesNotWait, _ForgetsTooMuch, _KeepsOldFiles]
 )
-def test_a_broken_rule_is_caught(broken: type[Windows], seed: int) -> None:
+def test_the_simulation_detects_windows_that_break_a_rule(broken: type[Windows], seed: int) -> None:
     def runs() -> None:
         for number in range(2000):
             run(seed + number, broken)

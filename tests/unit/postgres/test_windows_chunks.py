@@ -25,12 +25,16 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
+    """Windows remember which keys changed. If there are more of them than a limit, windows forget those that are no
+    longer needed. Lowers this limit, so that they do it often.
+    """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
 def _windows(pages: int = 10, bytes_max: int = 32 << 20) -> tuple[Windows, TableProgress]:
-    """Windows over a table with one leaf of `pages` pages. A chunk has 4 pages. The nonces are 0, 1, 2, …"""
+    """Returns windows for one table, and the progress of this table. The table has `pages` pages in one leaf, and a
+    chunk has 4 pages. The nonces, which identify the chunks, are 0, 1, 2, …
+    """
     leaves = {LEAF: LeafProgress(filenode=1, pages=pages, ranges_left=[(0, None)])}
     progress = TableProgress(entity=ENTITY, signature="columns", leaves=leaves, chunk_pages=4)
     nonces = map(str, count())
@@ -62,7 +66,7 @@ def _signalled(windows: Windows, nonce: str) -> list[str] | None:
     return None if rows is None else rows.column("key").to_pylist()
 
 
-def test_a_table_is_handed_out_to_its_end_and_published_chunk_by_chunk() -> None:
+def test_a_table_is_read_to_its_end_and_published_chunk_by_chunk() -> None:
     windows, progress = _windows()
     chunks = [_take(windows) for _ in range(3)]
     assert [chunk for _, chunk in chunks] == [_pages(0, 4), _pages(4, 8), _pages(8, None)]
@@ -89,7 +93,7 @@ def test_rows_are_left_out_if_the_snapshot_does_not_see_their_changes() -> None:
     assert _signalled(windows, nonce) == ["2", "4"]
 
 
-def test_rows_of_another_entity_touch_no_keys() -> None:
+def test_changes_of_another_entity_leave_out_no_rows() -> None:
     windows, _ = _windows()
     other = rows_of([1], [0]).set_column(0, "entity", pa.array(["guest"]))
     windows.touched(other, np.array([300]))
@@ -98,7 +102,7 @@ def test_rows_of_another_entity_touch_no_keys() -> None:
     assert _signalled(windows, nonce) == ["1"]
 
 
-def test_a_foreign_or_repeated_message_publishes_nothing() -> None:
+def test_a_message_that_is_foreign_or_repeated_publishes_nothing() -> None:
     windows, _ = _windows()
     nonce, _ = _take(windows)
     assert _signalled(windows, "someone else's") is None
@@ -108,7 +112,7 @@ def test_a_foreign_or_repeated_message_publishes_nothing() -> None:
     assert _signalled(windows, nonce) is None
 
 
-def test_a_chunk_waits_for_transactions_that_ran_when_recording_began() -> None:
+def test_a_chunk_waits_for_transactions_that_were_running_when_the_service_started() -> None:
     windows, progress = _windows()
     nonce, range_ = _take(windows)
     assert not windows.reading(nonce, _snapshot(90, 99, 100, 150), Fingerprint("columns", 1))
@@ -120,7 +124,7 @@ def test_a_chunk_waits_for_transactions_that_ran_when_recording_began() -> None:
     assert not windows.waiting
 
 
-@pytest.mark.parametrize("pages", [10, 3])  # with 3 pages, the chunk is the table's last one
+@pytest.mark.parametrize("pages", [10, 3])  # with 3 pages, the first chunk is also the last one
 def test_withdrawn_rows_are_read_again(pages: int) -> None:
     windows, progress = _windows(pages)
     nonce, _ = _take(windows)
@@ -144,7 +148,7 @@ def test_a_chunk_that_was_discarded_is_read_again() -> None:
 
 
 @pytest.mark.parametrize(("columns", "filenode"), [("other columns", 1), ("columns", 2)])
-def test_another_file_or_other_columns_restart_the_table(columns: str, filenode: int) -> None:
+def test_a_table_that_is_rewritten_or_altered_is_read_from_its_start(columns: str, filenode: int) -> None:
     windows, progress = _windows()
     first, second, third = (_take(windows)[0] for _ in range(3))
     _read(windows, first, 1)
@@ -191,7 +195,7 @@ def test_rows_that_cannot_be_published_are_read_again() -> None:
 
 
 def test_a_chunk_that_is_too_large_is_divided() -> None:
-    """The chunk is divided again and again, until it is the slot of a single row."""
+    """The chunk is divided again and again, until it has room for only one row."""
     windows, progress = _windows()
     for size in (4 * PAGE_SLOTS, PAGE_SLOTS, 512, 128, 32, 8, 2, 1):
         nonce, range_ = _take(windows)
@@ -206,8 +210,8 @@ def test_a_chunk_that_is_too_large_is_divided() -> None:
     assert len(parts) == 1 + 1 + 6 * 3 + 2
 
 
-def test_a_table_that_grew_beyond_its_planned_end_is_divided_there_too() -> None:
-    """For example, a transaction was running when the reading was planned, and filled the table later."""
+def test_the_part_of_a_table_beyond_its_planned_end_is_also_divided() -> None:
+    """For example, a transaction may fill the table after the reading was planned."""
     windows, _ = _windows(pages=1)
     for first in (0, 1536, 1920, 2016, 2040, 2046, 2047):
         while (part := _take(windows))[1].end is not None:
@@ -220,7 +224,7 @@ def test_a_table_that_grew_beyond_its_planned_end_is_divided_there_too() -> None
     assert ends == [*range(4 * PAGE_SLOTS, 64 * PAGE_SLOTS, 4 * PAGE_SLOTS), None]
 
 
-def test_no_chunk_is_handed_out_while_the_rows_read_fill_the_memory() -> None:
+def test_no_chunk_is_read_while_rows_that_were_read_fill_the_memory() -> None:
     windows, _ = _windows(bytes_max=1)
     nonce, _ = _take(windows)
     _read(windows, nonce, 1)
@@ -250,7 +254,7 @@ def test_progress_is_resumed_if_the_table_is_unchanged() -> None:
     assert _resumed("others", 1, stored) == [(0, None)]
 
 
-def test_progress_inside_a_page_is_resumed_there() -> None:
+def test_progress_inside_a_page_is_resumed() -> None:
     windows, progress = _windows()
     for _ in range(3):
         windows.give_back_unread(_take(windows)[0], smaller=True)

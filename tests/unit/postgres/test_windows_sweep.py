@@ -1,12 +1,13 @@
-"""Tests lookups of keys, and sweeps, on the database of `window_simulation`. Sweeps delete keys that the table lacks.
+"""Tests how keys are looked up in a table, and sweeps: they delete the keys that the table lacks from the changelog.
 
-Everything that is published is compared with the true state of the table at that place in the stream:
+The tests use the simulated database of `window_simulation`. Everything that the service publishes is compared with the
+true state of the table at this place in the stream:
 
-- The true state is computed from the table's first state and the streamed changes.
-- A row that was read must equal the true row.
-- A deleted key must be absent from the true state, and must have been in the changelog.
+- The true state is computed from the first state of the table and the changes in the stream.
+- If a row was read, it must equal the row in the true state.
+- If a key is deleted, the true state must not have the key, and the changelog must have had it.
 
-The stored changelog lags behind the delivered one. After a crash, the service continues from the stored changelog.
+The service stores what it publishes only now and then. After a crash, it continues from what it has stored.
 """
 
 import copy
@@ -75,16 +76,17 @@ class _KeyRows:
 
 
 class _WrongError(AssertionError):
-    """The service published a row or a deletion that contradicts the true state of the table."""
+    """The service published a row or a delete that contradicts the true state of the table."""
 
 
 @dataclass(slots=True)
 class _Changelog:
-    """The state of a changelog.
+    """What a changelog has up to a place in the stream.
 
-    - `read_to` is the changelog's position in the stream.
-    - `alive` has the version of each live key, and the number of the opening that published it.
-    - `truth` is the true state of the table at that position.
+    - `read_to` is this place.
+    - `alive` has the keys that exist in the changelog. Each has its version, and the number of the opening that
+      published this version.
+    - `truth` is the true state of the table at this place.
     """
 
     read_to: int
@@ -98,7 +100,7 @@ class _Changelog:
 class _Sweep:
     """A service whose changelog has rows that the table lacks.
 
-    Each start of the service is an *opening*. It looks up all keys that earlier openings published.
+    Each start of the service is an *opening*. An opening looks up all keys that earlier openings have published.
     """
 
     def __init__(self, database: Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
@@ -133,7 +135,7 @@ class _Sweep:
         self.durable = self.now.copy()
 
     def scan(self) -> None:
-        """Searches the changelog. A key that was published before this opening may be a ghost."""
+        """Searches the changelog for ghosts. Each key that was published before this opening may be one."""
         if self.scanned:
             return
         older = [key for key, (_, opening) in self.durable.alive.items() if opening < self.opening]
@@ -151,7 +153,7 @@ class _Sweep:
             self.taken.append(next_chunk)
 
     def read_chunk(self) -> None:
-        """Takes a snapshot and reads the chunk at once. `test_windows` tests rewrites of tables."""
+        """Takes a snapshot, and reads the chunk immediately. (`test_windows` tests tables that are rewritten.)"""
         if not self.taken:
             return
         nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
@@ -258,17 +260,19 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the limit of touched keys. Beyond it, windows drop the keys that they no longer need."""
+    """Windows remember which keys changed. If there are more of them than a limit, windows forget those that are no
+    longer needed. Lowers this limit, so that they do it often.
+    """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
-def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> None:
+def test_keys_that_the_table_lacks_are_deleted_once_and_no_other_keys(seed: int) -> None:
     for number in range(150):
         _run(seed + number, Windows)
 
 
-def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
-    """The snapshot sees all transactions, so only the remembered keys tell what the transactions touched."""
+def test_the_keys_that_changed_are_remembered_for_each_swept_entity() -> None:
+    """The snapshot sees all transactions, so the windows must tell from the remembered keys what changed."""
     sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
     windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
     windows.record_snapshot(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
@@ -284,7 +288,9 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
 
 
 class _Watched(Lookup):
-    """Checks the attributes after each assignment, because a thread without the lock can read them then."""
+    """A lookup that checks its attributes after each assignment. At any of these moments, a thread that does not hold
+    the lock may read the attributes.
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -292,7 +298,7 @@ class _Watched(Lookup):
             assert (self.more, self.failed) == (True, True)
 
 
-def test_a_complete_sweep_already_says_how_it_ended() -> None:
+def test_a_sweep_is_complete_only_when_it_says_how_it_ended() -> None:
     sweep = _Watched(ENTITY, sweeping=True)
     sweep.end(more=True, failed=True)
     assert sweep.complete
@@ -306,7 +312,7 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Uses the rule for rows also for deletes. So it repeats deletes that the changelog already has."""
+    """Applies the rule for rows to deletes as well. So it repeats deletes that the changelog already has."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None
@@ -314,7 +320,7 @@ class _ByVisibilityAlone(Windows):
 
 
 class _ForgetsTheSwept(Windows):
-    """Remembers a touched key only as long as a snapshot may lack its change."""
+    """Remembers a key that changed only as long as a snapshot may not see the change."""
 
     def _remember(self, swept: object) -> None:
         pass
@@ -328,7 +334,7 @@ class _DeletesNothing(Windows):
 
 
 @pytest.mark.parametrize("broken", [_DeletesWhatIsGone, _ByVisibilityAlone, _ForgetsTheSwept, _DeletesNothing])
-def test_a_broken_rule_is_caught(broken: type[Windows], seed: int) -> None:
+def test_the_simulation_detects_sweeps_that_break_a_rule(broken: type[Windows], seed: int) -> None:
     def runs() -> None:
         for number in range(2000):
             _run(seed + number, broken)

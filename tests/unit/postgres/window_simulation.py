@@ -1,13 +1,13 @@
-"""Runs the real windows on a simulated database, one step at a time. Windows read tables in chunks.
+"""Simulates a database, and a service that uses the real windows to read a table in chunks, one step at a time.
 
-The simulation has everything that makes this hard in PostgreSQL:
+The simulation has everything that makes it difficult to read tables of PostgreSQL:
 
 - A commit is in the log before it is visible.
 - Rows move between pages.
-- Transactions are running when the service starts.
-- The service restarts.
+- When the service starts, transactions are running.
+- The service starts again at any time.
 
-A *version* is a number that grows with each write. The simulation looks for one error: an older version of a key is
+Each write to a row gives it a higher *version*. The simulation looks for one error: that an older version of a key is
 published after a newer one.
 """
 
@@ -79,7 +79,9 @@ class Read:
 
 @dataclass(slots=True)
 class _Tuple:
-    """A version of a row, at a place in the file. `ended_by` is the transaction that replaced or deleted it."""
+    """A version of a row, at a place in the file. The transaction `made_by` wrote it, and the transaction `ended_by`
+    replaced or deleted it.
+    """
 
     key: int
     version: int
@@ -90,7 +92,7 @@ class _Tuple:
 
 @dataclass(slots=True)
 class _Writer:
-    """A running transaction: its changes as (key, version, deleted), and the keys that it has locked."""
+    """A running transaction. Each of its changes is a key, the new version, and whether the key is deleted."""
 
     xid: int
     changes: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -99,7 +101,7 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An entry of the log: a committed transaction, or the message of a window."""
+    """An entry of the log: a committed transaction, or a message by which the service marks where a chunk was read."""
 
     xid: int
     changes: Sequence[tuple[int, int, bool]] = ()
@@ -108,14 +110,16 @@ class Logged:
 
 
 class Database:
-    """One table under multi-version concurrency control, and its log in commit order."""
+    """A table with several versions of each row, as PostgreSQL keeps them. The log has transactions in the order of
+    their commits.
+    """
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
         self.log: list[Logged] = []
         self.writers: list[_Writer] = []
-        self.logged: list[_Writer] = []  # committed in the log, not yet visible
-        self.over: set[int] = {0}  # visible, or rolled back
+        self.logged: list[_Writer] = []  # transactions that are committed in the log, but not yet visible
+        self.over: set[int] = {0}  # transactions that are visible or rolled back
         self.rolled_back: set[int] = set()
         self.filenode = 1
         self.locks = 0
@@ -136,7 +140,7 @@ class Database:
         return xid
 
     def write(self) -> None:
-        """Inserts, updates or deletes a key that no other transaction has locked, or moves its row to another key."""
+        """Inserts, updates or deletes a row whose key no other transaction has locked. Or gives the row another key."""
         writer = self.dice.choice(self.writers)
         locked = {key for other in (*self.writers, *self.logged) if other is not writer for key in other.locked}
         key = self.dice.choice([key for key in KEYS if key not in locked] or [-1])
@@ -158,7 +162,7 @@ class Database:
         writer.locked.add(key)
 
     def _live(self, key: int) -> _Tuple | None:
-        """The newest version of a key, as the transaction that writes the key sees it."""
+        """The newest version of a key, as a transaction sees it that is about to write this key."""
         return next(
             (
                 row
@@ -169,7 +173,7 @@ class Database:
         )
 
     def commit(self) -> None:
-        """Puts a transaction into the log. Others do not see it yet."""
+        """Puts a transaction into the log. It is not yet visible to others."""
         writer = self._pop(self.writers)
         self.log.append(Logged(writer.xid, tuple(writer.changes)))
         self.logged.append(writer)
@@ -205,13 +209,13 @@ class Database:
         return seen(row.made_by) and (row.ended_by is None or not seen(row.ended_by))
 
     def rewrite(self) -> None:
-        """Does a VACUUM FULL: every row moves to a random page of another file."""
+        """Does what VACUUM FULL does: moves every row to a random page of a new file."""
         self.filenode += 1
         for row in self.heap:
             row.place = self._place()
 
     def state(self) -> dict[int, int]:
-        """The rows of the table, when no transaction is running."""
+        """The rows of the table. No transaction may be running."""
         return {
             row.key: row.version for row in self.heap if row.ended_by is None and row.made_by not in self.rolled_back
         }
@@ -225,7 +229,7 @@ def _within(place: int, pages: Range) -> bool:
 
 
 class StaleError(AssertionError):
-    """The service published a state of a key that is older than a published one."""
+    """The service published a state of a key after it had already published a newer one."""
 
 
 class _Service:
@@ -242,7 +246,7 @@ class _Service:
         self.start()
 
     def start(self) -> None:
-        """Starts a new process. It does not know the rows that were read but not published."""
+        """Starts a new process. Rows that were read before, but not published, are lost."""
         database = self.database
         leaves = {LEAF: LeafProgress(filenode=database.filenode, pages=PAGES - 1, ranges_left=[(0, None)])}
         self.progress = TableProgress.resume(ENTITY, str(self.signature), leaves, self.stored)
@@ -289,7 +293,7 @@ class _Service:
             self.unsent.append(nonce)
 
     def send(self) -> None:
-        """Writes a chunk's message into the log, and releases the chunk's lock."""
+        """Writes the message of a chunk into the log, and releases the lock with which the chunk was read."""
         if self.unsent:
             nonce = self.unsent.pop()
             xid = self.database.new_xid()
@@ -331,7 +335,7 @@ class _Service:
 
 
 def progress_of(windows: Windows) -> list[object]:
-    """Returns everything about the windows that a source uses for its checkpoint."""
+    """Returns everything that a source takes from the windows for its checkpoint."""
     lookups = [task for task in windows._tasks if isinstance(task, Lookup)]
     return [
         windows.progress(),
@@ -341,15 +345,16 @@ def progress_of(windows: Windows) -> list[object]:
 
 
 def check_counted(windows: Windows, before: Windows, changes: int, progress: Sequence[object]) -> None:
-    """Checks that `windows.changes` has counted the last step if it changed the progress.
-
-    A source reads the progress only if `windows.changes` has grown.
+    """Checks that `windows.changes` has grown if the last step changed the progress. A source reads the progress only
+    then.
     """
     assert windows is not before or changes != windows.changes or progress_of(windows) == progress
 
 
 def run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
-    """Does random steps, then ends all transactions. At the end, the changelog must equal the table."""
+    """Does random steps. Then ends all transactions, and lets the service read everything. Raises StaleError if the
+    changelog does not equal the table at the end.
+    """
     dice = random.Random(seed)
     database = Database(dice)
     for _ in range(dice.randrange(12)):
@@ -401,7 +406,7 @@ def step_of_the_database(database: Database, dice: random.Random) -> None:
 
 
 def _change_table(service: _Service, dice: random.Random) -> None:
-    """Rewrites the table or changes its columns. Both need an exclusive lock on the table."""
+    """Rewrites the table, or changes its columns. Both are possible only while no chunk is locked."""
     if dice.random() < 0.5:
         service.database.rewrite()
     else:
