@@ -78,11 +78,11 @@ class Assembler:
         return self._assembly.stop
 
     def feed(self, frames: Sequence[bytes]) -> Assembled:
-        """Returns the complete transactions in the frames so far.
+        """Returns the transactions that are complete with these frames.
 
         Returns a part of a transaction only if the transaction has `rows_max` rows or `bytes_max` bytes. Raises
-        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are stored in `stop` instead;
-        after such an error, nothing more is returned.
+        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are stored in `stop` instead,
+        and all later calls return nothing.
         """
         if self.stop is not None or not frames:
             return Assembled()
@@ -95,7 +95,7 @@ class Assembler:
 
 
 class _Rows:
-    """The rows of one block of frames. It must not refer to the `_Feed`; `AssemblyRun` says why."""
+    """The rows of one block of frames. This object must not refer to the `_Feed`; `AssemblyRun` says why."""
 
     def __init__(self, origin: Origin, relations: Relations, frames: Frames) -> None:
         self._origin, self._relations, self._frames = origin, relations, frames
@@ -216,9 +216,9 @@ class _Feed:
     def _message(self, payload: bytes) -> None:
         """Passes a logical message to the assembly, if the message belongs to a transaction.
 
-        PostgreSQL sorts the records of a transaction and its savepoints by their LSN. For a message it uses the LSN at
+        PostgreSQL sorts the changes of a transaction and its savepoints by their LSN. For a message, this is the LSN at
         which the message's record ends, so a message and the row right after it have the same LSN. If a savepoint
-        begins between the two, the server may deliver the row before the message. So if a row has the message's LSN but
+        begins between the two, the server may deliver the row before the message. So if a row with the message's LSN
         was delivered before the message, it was in fact written after the message.
         """
         message = pgoutput.decode(payload)

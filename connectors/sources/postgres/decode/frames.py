@@ -83,9 +83,9 @@ class Frames:
         """Returns the number of the first frame of the log record that `row` belongs to.
 
         A cut inside or right after this record would be wrong, because later frames can change how its rows are
-        decoded. A delete before the record may belong to an insert in the record, with the description of a new
-        partition between the two. And a stamp (a message that says who made a change) may apply to rows that were
-        delivered before the stamp.
+        decoded. A delete right before the record may belong to an insert in the record, even if the description of a
+        new partition stands between the two. And a stamp (a message that says who made a change) may apply to rows that
+        were delivered before the stamp.
         """
         lsn = self.lsn(row)
         while row and (self.lsn(row - 1) == lsn or self._kinds[row - 1] in b"RY"):

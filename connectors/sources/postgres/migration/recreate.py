@@ -92,7 +92,7 @@ def _refused(connection: Connection, statement: str) -> str | None:
 
 
 def _publication(connection: Connection, name: str) -> Iterator[Definition]:
-    """Yields the definition of the publication with its tables, schemas and options; nothing if it does not exist."""
+    """Yields the definition of the publication, with its tables, schemas and options, if the publication exists."""
     row = connection.execute(_PUBLICATION.encode(), [name]).fetchone()
     if row is None:
         return
@@ -295,7 +295,8 @@ _DEFINITIONS = (
     _TRIGGERS,
 )
 
-# Columns that older servers lack are read from the row as JSON (to_jsonb): a query that names them would fail.
+# These queries read some columns from the row as JSON (to_jsonb), because older servers lack the columns: a query that
+# named them would fail there.
 _PUBLICATION = """
 SELECT puballtables, concat_ws(
     ', ',

@@ -167,7 +167,7 @@ class Stream:
             with contextlib.suppress(ChangelogError):
                 self._connection.finish(self._written, self._confirmed)
         self._connection.close()
-        # Set before the closes: the system may soon reuse these file descriptors, so `_wake` must not write to them.
+        # Set before the pipe is closed: the system may soon reuse its file descriptors, so `_wake` must not write then.
         self._waker_closed = True
         os.close(self._waker_in)
         os.close(self._waker_out)

@@ -16,7 +16,7 @@ _REMEDIES = libpq.Remedies(
     rejections=(
         ("authentication failed", Kind.ACCESS, _USER),
         ("no password supplied", Kind.ACCESS, "put database.password into [source.properties]"),
-        (r"pg_hba\.conf", Kind.ACCESS, "let this user connect from here: add a line to the server's pg_hba.conf"),
+        (r"pg_hba\.conf", Kind.ACCESS, "let the user connect from this host: add a line to the server's pg_hba.conf"),
         ("is not permitted to log in", Kind.ACCESS, "ALTER ROLE … LOGIN"),
         ('role ".*" does not exist', Kind.ACCESS, "check database.user in [source.properties]"),
         ("permission denied", Kind.ACCESS, "GRANT CONNECT ON DATABASE … TO …"),

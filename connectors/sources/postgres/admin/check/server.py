@@ -119,7 +119,7 @@ def _role(facts: ServerFacts) -> Iterator[Finding]:
     if facts.forbidden:
         yield fail(
             "messages",
-            f"role {facts.role} may not write marks into the log",
+            f"role {facts.role} may not write messages into the log",
             f"GRANT EXECUTE ON FUNCTION {facts.forbidden} TO {role}",
         )
 
