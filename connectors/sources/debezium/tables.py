@@ -53,7 +53,8 @@ class SampledTable:
             )
         return (
             f"the messages of the table {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so "
-            f"with another key, the events of one row may be in several partitions; name at least these columns"
+            "with another key, the events of one row may be in several partitions; let the entity's key have at least "
+            "these columns"
         )
 
     def usable_key(self) -> tuple[str, ...] | None:
@@ -97,8 +98,8 @@ def sampled(
 ) -> Sampled:
     """Returns what the sampled `messages` (by topic) say about their tables.
 
-    `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has tables that
-    the configuration names, and for each of them the columns that the configuration names.
+    `counts` says how many messages each topic has, and `partitions` how many partitions. `declared` has tables that the
+    configuration names, and for each of them the columns that the configuration names.
     """
     samples: dict[tuple[str, str], _TableSample] = {}
     unreadable: dict[str, ChangelogError] = {}

@@ -186,7 +186,7 @@ def _groups(rows: Sequence[PublishedRow], mask: Mask) -> Sequence[_Group]:
 
 
 def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | None, new: Row | None) -> bool:
-    """Returns whether the event has both sides of a row, and so also shows the row's previous key and partition."""
+    """Returns whether each side that the event has is a whole row, and the previous key and partition are known."""
     if not isinstance(change, Insert):
         if old is None and binding.unlogged:
             return False
@@ -196,7 +196,7 @@ def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | 
 
 
 def _without_unsent(group: _Group) -> _Group:
-    """Returns a group without the rows that have a value which was not sent."""
+    """Returns a group without the rows in which a value was not sent."""
     sides = [side for side in (group.before, group.after) if side]
     numbers = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
     return _Group(
@@ -245,10 +245,11 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A binding, and its variant for `json_columns`, which has further columns for the keys at the end.
+    """A binding, and the variant of it (`bound`) that `json_columns` uses.
 
-    A row consists of whole JSON values, but a key has JSON strings without their quotes. So the columns of the keys are
-    added to the row a second time. `keys` has each key column's place in a row, and whether its values are strings.
+    A row consists of whole JSON values, but a key has JSON strings without their quotes. So the variant has the key
+    columns a second time, at the end of the row. `keys` has each key column's place in a row, and whether the column's
+    values are strings.
     """
 
     binding: Binding
@@ -312,7 +313,7 @@ def _one_by_one(
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
     """Encodes the rows with the numbers `rest`, up to the first stop.
 
-    Returns the records, the number of the row of each record, and the error of the stop; None if there is no stop.
+    Returns the records, the number of each record's row, and the error that stops the changelog (None without a stop).
     """
     records: list[Record] = []
     places: list[int] = []

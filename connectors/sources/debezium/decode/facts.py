@@ -1,6 +1,6 @@
 """Reads the block `source` of an event: which transaction made the change, when, and in which table.
 
-Each connector of Debezium has a block of its own. The members that they share have the same names.
+Each connector of Debezium has a block of its own. Members that several blocks have are called the same in all of them.
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 

@@ -56,7 +56,7 @@ class KeyReader:
         self._readers: dict[int, tuple[Layout, tuple[str, ...], RowsReader]] = {}
 
     def read(self, message: SourceRecord) -> Key:
-        """Returns the key of a message; a key without names if it is missing, or not an object."""
+        """Returns the key of a message. If the message has no key, or one that is not an object, returns `NO_KEY`."""
         content, schema = message.key, message.key_schema
         if schema is None:
             return self._read(message.topic, content, message.headers)
@@ -99,7 +99,7 @@ class KeyReader:
         return Key(key.names, tokens, None)
 
     def in_header(self, topic: str, content: bytes | None) -> Key:
-        """Returns the key in a header; no key if the header's converter wrote neither JSON nor Avro."""
+        """Returns the key in a header; `NO_KEY` if the header's converter wrote neither JSON nor Avro."""
         try:
             return self._read(f"header of {topic}", content, ())
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -183,7 +183,7 @@ class Translator:
     def _untyped(
         self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str
     ) -> tuple[TableRows, Row | None, Row | None]:
-        """Reads the rows of an event without a schema. Usually, its columns are those of the last event of the table.
+        """Reads the rows of an event without a schema. It first tries the columns of the table's last event.
 
         Returns the table, and the row before and after the change.
         """
@@ -332,5 +332,5 @@ def _malformed(topic: str, what: str) -> ChangelogError:
     return ChangelogError(
         Kind.MALFORMED,
         f"a message of topic {topic} is not a change event: {what}",
-        hint="let the topic hold only what Debezium writes; docs/reference/debezium-events.md lists it",
+        hint="let the topic hold only messages that docs/reference/debezium-events.md lists",
     )

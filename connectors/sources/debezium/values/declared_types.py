@@ -150,7 +150,7 @@ def _day(value: Any) -> bytes:
 
 
 def _document(token: bytes) -> bytes:
-    """Converts a document that is either embedded in the row, or a string that holds it."""
+    """Converts a JSON document. The row contains the document itself, or a string with the document's text."""
     return scalars.embedded(parsed(token)) if token.startswith(b'"') else token
 
 

@@ -1,7 +1,7 @@
 """Defines how the values of each semantic type are published: the type of the column, and the JSON of a value.
 
-A semantic type is a schema of Kafka Connect with a name, such as `io.debezium.time.Date`; without a name, it is a base
-type. `docs/reference/debezium-events.md` has the table for users.
+A semantic type is a schema of Kafka Connect with a name, such as `io.debezium.time.Date`. A schema without a name is a
+base type. `docs/reference/debezium-events.md` has the table for users.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 """
 

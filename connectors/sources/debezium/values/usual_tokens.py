@@ -1,7 +1,7 @@
 """Converts JSON tokens of the usual forms faster than a JSON parser and a printer do, with the same result.
 
 Each function returns a fast converter for a semantic type. The arguments are the printer of that type (see `scalars`
-and `temporal`) and a JSON parser. The converter uses them for all tokens of other forms.
+and `temporal`) and a JSON parser. The converter uses this parser and this printer for tokens of any other form.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Generates a Python function for an Avro schema. The function reads messages with this schema faster than fastavro.
 
 fastavro defines the correct result. But it is slow: it reads every single byte from a stream, and makes a dict of each
-record, which the caller has to read again. The functions that are generated here read the bytes in place, for the
-schemas that Connect's converters register. If they meet anything unusual, such as a length below zero or missing bytes,
-they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the results of both, also for damaged messages.
+record, which the caller has to read again. The functions that are generated here read the bytes in place. They support
+the schemas that Connect's converters register. If they meet anything unusual, such as a length below zero or missing
+bytes, they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the generated functions with fastavro,
+also for damaged messages.
 
 - `values_reader` returns what fastavro returns.
 - `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
@@ -191,9 +192,7 @@ class _Code:
 
     @staticmethod
     def _optional(schema: Any) -> tuple[int | None, Any]:
-        """Returns the byte that marks a null, or None if no value is null; and the type of the values that are not
-        null.
-        """
+        """Returns the byte that marks a null (None if no value can be null), and the type of the other values."""
         if isinstance(schema, dict) and isinstance(schema.get("type"), list):
             schema = schema["type"]
         if not isinstance(schema, list):
