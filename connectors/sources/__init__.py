@@ -170,7 +170,7 @@ class TableInfo(Protocol):
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """Returns the columns of the primary key, or else of a unique index that can be the key; else None."""
+        """Returns the columns of the primary key, or else of a unique index that can be the key; None without both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,9 +309,9 @@ class Database(Protocol):
         streams from the checkpoint that `recover` returned.
 
         It raises an error if the changelog could not continue exactly. GAP: the log no longer reaches back to the
-        checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings that decide order or content
-        have changed. `accept_settings` says that an operator has accepted the changed settings, and `accept_cluster`
-        that an operator has accepted another database cluster. At most one source is open at a time.
+        checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings have changed on which the
+        order or the content of the changelog depends. With `accept_settings`, an operator has accepted these changes,
+        and with `accept_cluster`, another database cluster. At most one source is open at a time.
 
         `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """
@@ -329,7 +329,7 @@ class Database(Protocol):
     def retained(self) -> Retained | None:
         """Returns how much log the server keeps for us, and why.
 
-        Returns None if it keeps none, or does not answer soon. It must not wait long. Raises nothing.
+        Returns None if the server keeps none, or does not answer soon. Must not wait long. Raises nothing.
         """
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Defines an optional interface of a source, which reports what a migration's statements would do to published tables.
+"""Defines an optional interface of sources. It reports what a migration's statements would do to published tables.
 
 In a *rehearsal*, the source runs the statements in a transaction that is rolled back, on the live database or on an
 empty copy of it. Only `changelog schemas plan` uses rehearsals. The service never imports this interface, so a source
@@ -89,7 +89,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The statements of a migration, and the `file` that errors name."""
+    """The statements of a migration. `file` is what error texts call the migration."""
 
     file: str
     statements: Sequence[Statement]
@@ -158,14 +158,14 @@ class Stage(Protocol):
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float
     ) -> AbstractContextManager[Rehearsal]:
-        """Begins a rehearsal of `script`, which is rolled back at the end of the block."""
+        """Begins a rehearsal of `script`. The rehearsal is rolled back at the end of the block."""
 
 
 class Migrations(Protocol):
     """Rehearses migrations of one configured database. It holds no connection."""
 
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
-        """Parses the migration `text` into statements. `file` is its name in errors.
+        """Parses the migration `text` into statements. `file` is what error texts call the migration.
 
         `lasting` says that the database is used after the rehearsal, so statements with effects that a rollback does
         not undo are refused. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot be

@@ -344,8 +344,8 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
-        A delete with a column outside the key has all present columns of the table, so it is returned unchanged. If it
-        lacks a column, that column was dropped.
+        A delete with a column outside the key has all present columns of the table, so it is returned unchanged: a
+        column that it lacks was dropped.
         """
         bound_table = self._tables.get(self._entities[event.table.name].name)
         if bound_table is None or len(event.table.columns) >= len(bound_table.columns):
@@ -361,7 +361,7 @@ class Assembler:
         return msgspec.structs.replace(event, table=bound_table, before=None if before is None else before)
 
     def _bound(self, block: "_Block", table: EventTable) -> Binding:
-        """Returns the binding of a table. If its columns have changed, announces the change before the next row."""
+        """Returns the binding of a table. If the table's columns have changed, announces this before the next row."""
         entity = self._entities[table.name]
         binding = self._binder.bind(entity, table)
         self._tables[entity.name] = table
@@ -430,7 +430,7 @@ class _Block:
 
 
 class _Rows:
-    """The rows of one block, and their encoder. Must not refer to `AssemblyRun`, whose docstring says why."""
+    """The rows of one block, and their encoder. `AssemblyRun` says why this object must not refer to it."""
 
     def __init__(self, encoder: RowEncoder) -> None:
         self.rows: list[PublishedRow] = []

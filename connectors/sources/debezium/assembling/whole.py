@@ -198,7 +198,7 @@ class WholeTransactions:
     def _expected(self, end: Boundary) -> Mapping[str, int]:
         """Returns how many events the transaction has in each of our tables; messages have the table "".
 
-        Debezium's name of a table may begin with that of its database.
+        Debezium's name of a table may begin with the name of the database.
         """
         expected = Counter[str]()
         for name, count in end.collections.items():

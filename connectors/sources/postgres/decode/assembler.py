@@ -95,7 +95,7 @@ class Assembler:
 
 
 class _Rows:
-    """The rows of one block of frames. This object must not refer to the `_Feed`; `AssemblyRun` says why."""
+    """The rows of one block of frames. `AssemblyRun` says why this object must not refer to the `_Feed`."""
 
     def __init__(self, origin: Origin, relations: Relations, frames: Frames) -> None:
         self._origin, self._relations, self._frames = origin, relations, frames

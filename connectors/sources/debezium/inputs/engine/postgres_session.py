@@ -24,8 +24,8 @@ _REMEDIES = libpq.Remedies(
     ),
     states=(
         ("28", Kind.ACCESS, _USER),
-        ("42501", Kind.ACCESS, "`changelog check` prints the SQL, for a role that may run it"),
-        ("25006", Kind.PRECONDITION, "`changelog check` prints the SQL to run on the primary"),
+        ("42501", Kind.ACCESS, "run the SQL that `changelog check` prints, as a role that may run it"),
+        ("25006", Kind.PRECONDITION, "run, on the primary, the SQL that `changelog check` prints"),
         *libpq.LOST,
     ),
 )

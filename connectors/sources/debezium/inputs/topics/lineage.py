@@ -118,7 +118,7 @@ def order_problem(topic: str | None, states: Mapping[str, InputTopic]) -> str | 
     return f"topic {topic} has {state.partitions} partitions, so it does not tell the order of transactions"
 
 
-ORDER_HINT = "create it again with one partition, or leave out [source.topics] transactions"
+ORDER_HINT = "create the topic again with one partition, or leave out [source.topics] transactions"
 
 
 def refuse(lines: Collection[str]) -> None:

@@ -96,7 +96,7 @@ class TopicsOrigin:
         name = "topics"
         if not topics.states:
             patterns = " ".join(self._settings.include)
-            hint = "correct [source.topics] include, or let Debezium publish an event; this user may lack the rights"
+            hint = "correct [source.topics] include, let Debezium publish an event, or let our user describe the topics"
             yield fail(name, f"no topic matches {patterns}", hint)
             return
         yield ok(name, f"{len(topics.states)} topics with {len(topics.parts)} partitions")
@@ -194,7 +194,7 @@ def _compacted(admin: Admin, topics: InputTopics) -> Iterator[Finding]:
     for resource, future in (admin.describe_configs(resources) if resources else {}).items():
         try:
             policy = future.result()["cleanup.policy"].value or ""
-        except KafkaException:  # this user may lack the right to read the topic's settings
+        except KafkaException:  # our user may lack the right to read the topic's settings
             continue
         if "compact" in policy:
             compacted.append(resource.name)
