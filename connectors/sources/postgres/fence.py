@@ -184,7 +184,10 @@ def _take(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[
 
 
 def _move_log_on(dsn: str) -> None:
-    """Writes a message in a transaction of its own, so that the changelog moves past all earlier commits."""
+    """Writes a message in a transaction of its own.
+
+    So the changelog soon reaches a position after all commits that the fence shows, even if nobody else writes.
+    """
     with session(dsn) as connection, translated("writing a message"):
         connection.execute("SET synchronous_commit = local")  # a paused standby must not delay the fence
         connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [FENCE_PREFIX])

@@ -65,7 +65,7 @@ class ScannedTable:
 
 
 def session(dsn: str) -> Connection:
-    """Opens a session in which the server prints values as they are published, and which no server timeout ends."""
+    """Opens a session without the server's timeouts, in which the server prints values as they are published."""
     return connect(dsn, settings=SETTINGS, patience=Patience(silence_s=_SILENCE_S))
 
 

@@ -217,7 +217,7 @@ class PostgresSource:
         return set() if self._read_versions is None else {version.entity for version in self._read_versions()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
-        """Returns the epoch of the log position `through`, and its timeline as an entry for the checkpoint."""
+        """Returns the epoch of the log position `through`, and an entry for the checkpoint with its timeline."""
         reached = self._lineage.reached(parse_through(through))
         return reached.epoch, {"timeline": reached.timeline}
 
@@ -367,13 +367,13 @@ class PostgresSource:
         )
 
     def _progress(self) -> None:
-        """Puts into the checkpoint how far the table reads are, and which alterations of composite types ended."""
+        """Stores in the checkpoint how far tables were read, and when alterations of composite types were committed."""
         assert self._table_reads is not None
         self._table_reads.record(self._state)
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Handles the unlogged changes in each reading of the catalogue whose log position the stream has passed.
+        """Handles the unlogged changes that a reading of the catalogue has shown, once the stream is past the reading.
 
         An unlogged change is one that the database's log lacks; see `Noticed`.
         """

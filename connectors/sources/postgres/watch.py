@@ -66,7 +66,7 @@ class Refusal:
 
 
 class Watch:
-    """Reads the catalogue again and again while a source is open, in a thread.
+    """A thread that reads the catalogue again and again while a source is open.
 
     The first reading is compared with `before`. `covered` is the log position up to which changes have already been
     looked for when the thread starts. A server that does not answer for `answer_s` seconds counts as hung.
@@ -108,7 +108,7 @@ class Watch:
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
         """Returns whether a reading has covered the log up to `lsn`; waits for such a reading until the timeout.
 
-        If a reading before that ended in a `Refusal`, raises the error of the refusal.
+        If a `Refusal` has ended the readings before that, raises the error of the refusal.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._covered >= lsn or self._ended, timeout_s)
@@ -167,7 +167,8 @@ class Watch:
         """Reads the catalogue and compares it with the last reading.
 
         If an ALTER TABLE holds a lock for too long, or a partition is dropped during the reading, the reading is thrown
-        away: the result repeats the last reading and has no changes. The next reading is compared with that one.
+        away: the result repeats the previous reading, without changes. The next reading is compared with that previous
+        one, too.
         """
         before = self._before
         now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
@@ -235,7 +236,10 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
 def refuse_unpublished(
     connection: psycopg.Connection[Any], name: str, entities: Sequence[Entity], checkpoint: Checkpoint
 ) -> None:
-    """Raises ChangelogError (GAP) if the publication lacks a table that the changelog already has."""
+    """Raises ChangelogError (GAP) if the publication no longer sends all changes of the entities' tables.
+
+    The changelog already has all rows of these tables.
+    """
     with translated(f"reading publication {name}"):
         published = publication.read(connection, name)
     if published is None and entities:

@@ -3,7 +3,7 @@
 Every edit of a catalogue row gives the row a new `xmin`: the id of the transaction that made the edit. So if a table
 leaves the publication and comes back between two readings, the second reading finds another `xmin` in the row that
 makes the table part of the publication. An `xmin` survives VACUUM FREEZE and is the same on a physical standby. Another
-cluster assigns its own transaction ids, so its catalogue cannot be compared.
+cluster assigns its own transaction ids, so the catalogues of two clusters cannot be compared.
 """
 
 import hashlib
@@ -227,7 +227,7 @@ def _same_rows(
 def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) -> str | None:
     """Returns which change between two readings affects the whole table, as text; None if there is no such change."""
     if old_table.oid != new_table.oid:
-        return "another table has taken its name"
+        return "the table was replaced by another one of the same name"
     if old_table.name != new_table.name and old_table.owner == new_table.owner:
         return "the table had another name or schema for a while"
     if old_table.options != new_table.options and old_table.publisher == new_table.publisher:
@@ -240,7 +240,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
         has_same_keys = _same_text(old_table.types, new_table.types)
         return None if has_same_keys else "a key column got another type, or a composite in its type was altered"
     if old_table.keys and new_table.keys and not old_table.keys & new_table.keys:
-        return "the constraint that keeps its key unique was dropped and made again"
+        return "the constraint that keeps the entity's key unique was dropped and made again"
     return None
 
 

@@ -69,8 +69,8 @@ class Lineage:
 
     @classmethod
     def unlinked(cls, checkpoint: Checkpoint | None, system: System) -> Self:
-        """Returns a lineage that continues no earlier log. A new changelog has one, and a changelog whose new cluster
-        was accepted.
+        """Returns a lineage that continues no earlier log. It is for a new changelog, and for a changelog that an
+        operator has moved to another cluster.
         """
         epoch = FIRST_EPOCH if checkpoint is None else checkpoint.epoch + 1
         return cls(stretches=(Stretch(end_lsn=None, epoch=epoch, timeline=system.timeline),))

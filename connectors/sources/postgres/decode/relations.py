@@ -40,7 +40,7 @@ class RelationDescription:
 
 
 class Relations:
-    """Keeps the relations that the stream has described. `bound` holds those that belong to an entity, by OID.
+    """Keeps the relations that the stream has described. `bound` holds the bindings to entities, by the relation's OID.
 
     `definitions` tracks the composite types of the columns; without it, composite types count as never altered.
     """

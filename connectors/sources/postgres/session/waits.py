@@ -12,7 +12,7 @@ STANDBYS = "synchronized_standby_slots"
 
 
 def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
-    """Returns why the replication session `pid` makes no progress; None if we know of no wait.
+    """Returns what the replication session `pid` waits for; None if we know of nothing that it waits for.
 
     A session that creates a slot waits for each running transaction. A session that reads a failover slot waits for the
     standbys.

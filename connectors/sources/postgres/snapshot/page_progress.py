@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from changelog.connectors.capture.tables.table_progress import COMPLETE
 
 CHUNK_PAGES = 256
-"""Heap pages that one chunk reads at first: 2 MiB of table."""
+"""How many heap pages a chunk has at first. They take up 2 MiB."""
 
 PAGE_SLOTS = 2048
 """The distance between the bounds of two consecutive pages (see `Range`). It must be greater than the number of row

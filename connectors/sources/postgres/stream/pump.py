@@ -151,12 +151,12 @@ class Stream:
         self._confirmed = max(self._confirmed, lsn)
 
     def ask(self) -> None:
-        """Requests a reply from the server, which brings `wal_end` up to date."""
+        """Requests a reply from the server. The reply brings `wal_end` up to date."""
         self._status_at = min(self._status_at, self._sent_at + _REPEAT_S)
         self._wake()
 
     def close(self) -> None:
-        """Stops the thread, sends the last confirmation and frees the slot. Calling it again does nothing."""
+        """Stops the thread, sends the last confirmation and frees the slot. A second call does nothing."""
         if self._closing:
             return
         self._closing = True

@@ -28,8 +28,8 @@ _DRAIN_S = 2.0
 _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _NO_FILE = b"58P01"
-_PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and its rows are left out
-_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby; it uses 55000 too
+_PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and the server sends no rows
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, also as 55000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ReplicationConnection:
     def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None, patience: Patience | None = None) -> Self:
         """Opens a replication session to the database in `dsn`; `settings` control how the server prints values.
 
-        Raises ChangelogError: USAGE, ACCESS or CONNECTION.
+        Raises ChangelogError; see `connect` in `session.connection`.
         """
         return cls(connect(dsn, settings=settings, replication=True, patience=patience))
 
@@ -169,7 +169,7 @@ class ReplicationConnection:
         return payloads
 
     def send_status(self, written: int, flushed: int, *, reply: bool) -> None:
-        """Tells the server up to which position we have received the log, and up to which position it is durable.
+        """Tells the server up to which log position we have received changes, and up to which they are durable.
 
         `reply` requests a keepalive.
         """

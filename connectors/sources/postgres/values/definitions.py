@@ -173,7 +173,7 @@ class Definitions:
     def _read_types(self, reading: CompositeReading) -> tuple[CompositeReading, dict[int, PgType]]:
         """Reads the types between two equal readings of the attributes; returns the second reading and the types.
 
-        Because the readings are equal, all makers of the types had committed before the second one.
+        Because the readings are equal, all makers of the types had committed before the second reading.
         """
         while True:
             catalog = TypeCatalog(self._query)

@@ -14,7 +14,7 @@ from changelog.connectors.sources.postgres.values.lsn import lsn_text
 from changelog.envelope.checkpoint import Checkpoint
 
 EXACT = "the event trigger is installed: edits are noticed at once, with exact log positions"
-COMPARED = "edits are noticed by comparing the catalogue; for exact log positions: `changelog init --event-trigger`"
+COMPARED = "edits are noticed by comparing the catalogue; `changelog init --event-trigger` adds exact log positions"
 
 
 def findings(
