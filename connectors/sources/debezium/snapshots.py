@@ -43,7 +43,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.versions import Version
 
 _BLOCKING = "BLOCKING"
-"""A word in the offsets of snapshots that were requested by a signal. They may cover only some of the rows."""
+"""A word in the offsets of snapshots that were requested by a signal. Such a snapshot may cover only some of the rows.
+"""
 
 _log = structlog.get_logger("debezium")
 
@@ -107,7 +108,7 @@ class FirstSnapshot:
 
 
 class Sweep:
-    """Searches the changelog for the keys to delete, in a thread. `read` returns the rows of the changelog."""
+    """A thread that searches the changelog for the keys to delete. `read` returns the rows of the changelog."""
 
     def __init__(self, sweeping: Sweeping, entities: Collection[Entity], read: survivors.Read) -> None:
         self._sweeping, self._read = sweeping, read

@@ -346,7 +346,7 @@ class DebeziumSource:
 
 
 def _next_position(checkpoint: Checkpoint, place: int) -> Position:
-    """Returns a position after all rows of the changelog, and at or before the row that is published next."""
+    """Returns a position that is after all rows of the changelog, but not after the next row to publish."""
     last = checkpoint.position
     return Position(checkpoint.epoch, place, 0) if last is None else Position(last.epoch, last.commit, last.ordinal + 1)
 
@@ -366,7 +366,7 @@ def refuse_other_input(checkpoint: Checkpoint | None, name: str) -> None:
 
 
 class MeanSize:
-    """The mean size of the last messages, in bytes; it starts at `mean`."""
+    """The mean size of about the last 1,000 messages, in bytes. `mean` is the mean size so far, 0 if unknown."""
 
     def __init__(self, mean: int) -> None:
         self.mean = mean
@@ -418,7 +418,7 @@ class CutTransactions:
 def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:
     """Yields a span for each run of consecutive messages from one part: the part, and its progress before and after.
 
-    `progress` has the progress of each part before all messages.
+    `progress` has the progress of each part before the first of these messages.
     """
     reached = dict(progress)
     for part, group in groupby(items, lambda item: item.placed.part):

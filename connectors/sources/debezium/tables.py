@@ -23,7 +23,7 @@ class TableColumn:
 class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
-    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of its topics.
+    `rows_estimate` counts the messages of its topics. `partitions` is the most partitions that one of them has.
     `described` is the table as its last sampled event describes it; None for a table that only the configuration names.
     `connector` and `database` are the names in its events.
     """
@@ -64,7 +64,7 @@ class SampledTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The result of sampling: the tables, and the reason for each topic with a message that cannot be read."""
+    """The result of sampling: the tables, and for each topic with a message that cannot be read, the reason."""
 
     tables: Sequence[SampledTable]
     unreadable: Mapping[str, ChangelogError]

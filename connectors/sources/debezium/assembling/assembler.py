@@ -50,7 +50,7 @@ NO_TRANSACTION = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnd:
-    """A transaction that may have further events, as a checkpoint stores it. `ordinal` is that of its next row."""
+    """A transaction that may have further events, as a checkpoint stores it. Its next row has the ordinal `ordinal`."""
 
     transaction: Transaction
     ordinal: int
@@ -283,7 +283,7 @@ class Assembler:
         self._run_of = None
 
     def _refuse(self, block: "_Block", item: Item, unreadable: Unreadable) -> None:
-        """Stops at a message that cannot be translated, unless an operator has decided to leave it out."""
+        """Stops at a message that cannot be translated, unless an operator has decided to leave the message out."""
         error = unreadable.error
         self._close(block)
         position = Position(self._epoch, block.place, 0)
@@ -297,7 +297,7 @@ class Assembler:
         raise ChangelogError(
             Kind.STOP,
             message,
-            hint=f"{hint}`changelog accept {position} --as skip` leaves it out",
+            hint=f"{hint}`changelog accept {position} --as skip` leaves the message out",
             position=position,
             choices=("skip",),
         )

@@ -1,4 +1,4 @@
-"""Turns one event into the row that is published: decides whether its old row is complete, and adapts its columns."""
+"""Turns one event into the row that is published: decides whether the old row is complete, and adapts the columns."""
 
 from collections.abc import Iterable
 

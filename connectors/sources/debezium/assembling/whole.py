@@ -178,7 +178,7 @@ class WholeTransactions:
                 Kind.LIMIT,
                 f"transaction {name} has more than {self._bytes_max >> 20} MiB of messages, the most that are held "
                 "until a transaction is complete",
-                hint="raise [source.topics] held_mib, or leave out `transactions`: then it is published in parts",
+                hint="raise [source.topics] held_mib, or leave out `transactions`: then transactions may be divided",
             )
 
     def _free(self, queue: deque[_Waiting]) -> Iterator[Item]:

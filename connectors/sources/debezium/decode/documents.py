@@ -43,7 +43,7 @@ class Documents:
 
     @staticmethod
     def row(document: Any) -> Row:
-        """Returns the row of a document, which is a JSON string, or the text in it. Raises ValueError."""
+        """Returns the row of a document. `document` is a JSON string, or the text in that string. Raises ValueError."""
         text = (_strings.decode(document) if isinstance(document, Raw) else document).encode()
         return bytes(_ids.decode(text).id), text
 

@@ -3,7 +3,7 @@
 A value of a row is the JSON that we publish, so nothing is converted here. All values of a block go into one buffer,
 from which `json_columns` splices the objects and the keys of many rows at once. `row_records` encodes unusual rows one
 by one. Its output defines what is correct. These rows are unusual:
-- rows whose key changes, and rows with values that the event does not have
+- rows whose key changes, and rows of which the event lacks a value
 - rows at which the changelog may stop
 - the rows of small groups
 """
@@ -86,7 +86,7 @@ class RowEncoder:
     def encode(self, rows: Sequence[PublishedRow], spans: Spans) -> EncodedRows:
         """Encodes rows; `spans` cover exactly these rows.
 
-        If a policy stops the changelog at a row, the result has the stop and the rows before that row. Raises
+        If a policy stops the changelog at a row, the result has the error (`stop`) and the rows before that row. Raises
         ChangelogError (MALFORMED).
         """
         meta = Meta(spans)

@@ -69,11 +69,11 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the event says about its source.
 
     `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
-    gives no id. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
+    gives no id. `committed_at` is the time of the change in the database, in microseconds since 1970, UTC.
     `snapshot` is `true` for a row of a snapshot, `last` for the row that ends the snapshot, and empty for other events.
     If Debezium numbers the events of each transaction, `order` is the number of this event, and `counted_in` is the id
-    of the transaction in the block `transaction`. This id may differ from `transaction`, which comes from the block
-    `source` if that has one.
+    of the transaction in the block `transaction`. This id may differ from `transaction`, because that is the id in the
+    block `source`, if the block has one.
     """
 
     connector: str

@@ -115,10 +115,11 @@ def compiled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueColumn:
-    """A column whose values come from an Avro decoder, and the converter of the values, which defines the result.
+    """A column whose values come from an Avro decoder.
 
-    `type` is the base type in Kafka Connect. `passing` is the type of the column if one of `_PRINTS` prints its usual
-    values, otherwise None. `in_cell` says that the values are cells of Cassandra, which are never null.
+    The converter `convert` defines the result for each value. `type` is the base type in Kafka Connect. `passing` is
+    the type of the column if one of `_PRINTS` prints its usual values, otherwise None. `in_cell` says that the values
+    are cells of Cassandra, which are never null.
     """
 
     convert: ConvertValue

@@ -296,7 +296,7 @@ def _of_cloud(event: CloudEvent, data: Payload) -> Payload:
 
 
 def _key_values(rows: TableRows, row: Row | None, key: Key) -> tuple[Value, ...]:
-    """Returns the values of the key, from the row if it has them all, else from the message's key."""
+    """Returns the values of the key: from the row if the row has all of them, otherwise from the message's key."""
     if row is not None and rows.key_places is not None:
         values = tuple([row[place] for place in rows.key_places])
         if None not in values:

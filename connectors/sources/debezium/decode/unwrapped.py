@@ -1,8 +1,9 @@
 """Reads flat rows, as the transformation ExtractNewRecordState makes them from events.
 
-The transformation keeps the row and drops the rest. It adds what its settings name, as fields of the row or as headers:
-`add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites deletes, the field `__deleted` marks
-them. https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
+The transformation keeps the row and drops the rest of the event. Its settings can name facts that it then adds as
+fields of the row, or as headers: `add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites
+deletes, the field `__deleted` marks them.
+https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ _values: Final = msgspec.json.Decoder()
 
 
 class FlatRow(msgspec.Struct):
-    """A flat row: the members of the row, and what the transformation added, by name without prefix.
+    """A flat row: its `members`, and in `added` what the transformation added, by name without prefix.
 
     `members` is None if the message has no row. `fields` has the schemas of the row's columns, if the message has a
     schema.
@@ -67,7 +68,7 @@ class FlatRow(msgspec.Struct):
         )
 
     def table(self, source: SourceBlock, topic: str) -> Name:
-        """Returns the table. If the message does not name it, the topic does: `prefix.schema.table`."""
+        """Returns the table. If the message does not name the table, the topic does: `prefix.schema.table`."""
         name = table_of(source)
         if name is not None and name[0]:
             return name

@@ -29,7 +29,9 @@ UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, s
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
-"""The deepest nesting of types, and the most lines of a function. Python allows 20 levels of nested blocks."""
+"""The deepest nesting of types, and the most lines of a function. Deeper nesting would exceed the 20 levels of nested
+blocks that Python allows.
+"""
 
 TOGETHER: Final = 4
 """How many columns of the old and the new row are compared at once. Most updates leave most columns as they are."""
@@ -61,7 +63,7 @@ class UnsupportedError(Exception):
 
 
 def _long(d: bytes, p: int) -> tuple[int, int]:
-    """Reads the number at `p`, which has at least two bytes. Returns it, and the place after it."""
+    """Reads the number at `p`, which has at least two bytes. Returns the number, and the place after it."""
     low = d[p] & 127
     byte = d[p + 1]
     low |= (byte & 127) << 7
@@ -148,7 +150,7 @@ class _Code:
         self._define(self.schema, "")
 
     def compiled(self, result: str) -> Callable[[bytes, int], Any]:
-        """Compiles the function. It returns the value of the expression `result`."""
+        """Compiles the function, which will return the value of the expression `result`."""
         lines = [
             "def read(d, p):",
             *self._lines,

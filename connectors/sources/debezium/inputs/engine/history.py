@@ -16,7 +16,8 @@ def packed(records: Sequence[bytes]) -> str:
     if len(text) > BYTES_MAX:
         raise ChangelogError(
             Kind.LIMIT,
-            f"Debezium's history of schemas takes up {len(text)} bytes, compressed; a checkpoint holds {BYTES_MAX}",
+            f"Debezium's history of schemas takes up {len(text)} bytes when compressed, but a checkpoint has room for "
+            f"{BYTES_MAX}",
             hint="publish fewer tables with one service, so that the history has fewer tables",
         )
     return text

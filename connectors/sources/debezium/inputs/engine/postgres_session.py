@@ -51,7 +51,7 @@ def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConne
 
     `action` is for error messages: it says what the block does, for example "looking for publication x".
 
-    Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if it cannot be reached now, and
+    Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if the server cannot be reached now, and
     PRECONDITION for most other errors of the server.
     """
     port = properties.get("database.port", "")

@@ -1,8 +1,8 @@
 """Decides at which offset the reading of each partition begins, and whether the topics still continue the changelog.
 
-A restart must continue exactly after the last stored message. This is impossible if messages after it are gone, or if
-the topic was created again. It is also impossible if the topic has more partitions than before: then the events of a
-key may be in two partitions, and their order is unknown.
+A restart must continue exactly after the last stored message. This is impossible if the messages after that one are
+gone, or if the topic was created again. It is also impossible if the topic has more partitions than before: then the
+events of a key may be in two partitions, and their order is unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
