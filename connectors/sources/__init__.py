@@ -56,7 +56,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Figures about a source for metrics, besides the pieces that it returns.
+    """Figures about a source, for metrics.
 
     A window is the reading of one chunk of a table; `windows_open` counts the chunks that were requested and are not
     published yet. `waiting` holds the ids of the transactions that must end before the reading of tables can continue.
@@ -170,7 +170,7 @@ class TableInfo(Protocol):
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """Returns the columns of the primary key, or else of a unique index that can be the key; None without both."""
+        """Returns the columns of the primary key, or else of a unique index, if they can be the key; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +320,8 @@ class Database(Protocol):
         """Returns the state of the database, for metrics. It is called every few seconds, from a thread of its own.
 
         `through` is the `Checkpoint.through` that the service has reached; it is empty before the first checkpoint.
-        `checkpoint` is the stored checkpoint, if the caller has it. Some databases need it to know whether log is lost
-        (`Hold.is_lost`); without it, they say that no log is lost.
+        `checkpoint` is the stored checkpoint, if the caller has it. Some databases need the checkpoint to know whether
+        log is lost (`Hold.is_lost`); without the checkpoint, they say that no log is lost.
 
         Raises ChangelogError if the database cannot be reached.
         """

@@ -43,7 +43,7 @@ source can find the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
-    """No fence can be taken. `later` says that another session prevents it now, so that a later attempt can succeed."""
+    """No fence can be taken. `later` says that only another session prevents it, so a later attempt can succeed."""
 
     def __init__(self, message: str, *, hint: str, later: bool) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -54,8 +54,8 @@ class NoFenceError(ChangelogError):
 class FencedTable:
     """A table at the fence: how its rows are encoded, and the sizes of its leaves.
 
-    `binding` has the columns and types that the table has at the fence; these are compared. `leaf_pages` holds the size
-    of each leaf, in pages.
+    `binding` has the columns and types that the table has at the fence; a comparison uses these. `leaf_pages` holds the
+    size of each leaf, in pages.
 
     A leaf is a unit that stores rows: the table itself, or one of its partitions. Pages are numbered parts of a leaf,
     about 8 KiB each. Tasks divide the reading of a leaf by pages, which can be the server's own pages or ranges of keys
@@ -105,7 +105,7 @@ class Shown:
 
     `ids` says what the ids are. With "transactions", they are numbers that the source gives its transactions
     (`Transaction.xid` of the capture core, the column `transaction` of the changelog). With "commits", they are the
-    commits in the positions of the rows. Commits are for sources whose transactions have no numbers in order.
+    commits in the positions of the rows. A source uses commits if its transactions have no increasing numbers.
 
     A source may number transactions in the order in which they begin, as PostgreSQL does. Then `hidden` holds the
     transactions that were open at the fence. Or a source may number them in the order of the database's log. Then `end`
@@ -134,7 +134,7 @@ class Scan(Protocol):
         """Yields the rows in these parts, each once and in any order, with the columns of `ROWS`.
 
         If `keys` is given, yields only the rows whose keys are in that range. Raises ChangelogError: CONNECTION if the
-        fence no longer exists, ALTERED if a migration waits for a table. It never yields rows of another cut.
+        fence no longer exists, ALTERED if a migration waits for a table. Never yields rows of another cut.
         """
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
@@ -174,7 +174,7 @@ class Fence(Protocol):
 
     @property
     def shown(self) -> Shown:
-        """The transactions of the present epoch that the fence shows. It also shows all transactions of older epochs.
+        """Which transactions of the present epoch the fence shows. It shows all transactions of older epochs.
 
         The result must be exact. If a source cannot tell whether its tables show some transaction, it raises
         NoFenceError or takes the fence again.

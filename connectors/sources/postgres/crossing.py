@@ -1,10 +1,11 @@
 """Continues a changelog over a gap, where the database's log no longer connects to the end of the changelog.
 
 An epoch is the first part of a position. It counts the histories of the database's log: a row of a later epoch is newer
-than every row of an earlier one. After the gap, the changelog continues in a new epoch, the highest so far. Its first
-changes are those at the start of the replication slot. The existing slot is used if it can still be read and the caller
-wants to keep it, otherwise a new one. The service then reads every table again, and publishes a delete for each key of
-the changelog that the table lacks. Afterwards the changelog equals its tables, no matter which changes were lost.
+than every row of an earlier one. After the gap, the changelog continues in a new epoch, the highest so far. The first
+changes of this epoch are those at the start of the replication slot. The existing slot is used if it can still be read
+and the caller wants to keep it, otherwise a new one. The service then reads every table again, and publishes a delete
+for each key of the changelog that the table lacks. Afterwards the changelog equals its tables, no matter which changes
+were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, it publishes a truncate, as the first row after the gap,

@@ -66,7 +66,7 @@ class PostgresSource:
     read. `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS if the stream does not continue the changelog exactly where it
-    ends; also an error if it cannot connect, if a check fails, or if the slot cannot be used.
+    ends; other kinds if the source cannot connect, if a check fails, or if the slot cannot be used.
     """
 
     def __init__(

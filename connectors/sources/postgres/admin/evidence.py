@@ -1,4 +1,4 @@
-"""Reads evidence about tables from the catalogue. Two readings, compared, show changes that the database's log lacks.
+"""Reads evidence about tables from the catalogue. A comparison of two readings shows changes that the log lacks.
 
 Every edit of a catalogue row gives the row a new `xmin`: the id of the transaction that made the edit. So if a table
 leaves the publication and comes back between two readings, the second reading finds another `xmin` in the row that

@@ -31,8 +31,9 @@ def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) 
     if gid is not None:
         ending = "end it with COMMIT PREPARED or ROLLBACK PREPARED"
         return f"the slot waits for transaction {gid!r}, prepared at {since}: {ending}"
-    details = [f"process {pid}"] * (pid is not None) + [f"since {since}"] * (since is not None)
-    return f"the slot waits for the end of transaction {xid}" + (f" ({', '.join(details)})" if details else "")
+    parts = ("" if pid is None else f"process {pid}", "" if since is None else f"since {since}")
+    details = ", ".join(part for part in parts if part)
+    return f"the slot waits for the end of transaction {xid}" + (f" ({details})" if details else "")
 
 
 def _standby(name: str, exists: bool, active: bool) -> str:

@@ -37,8 +37,8 @@ class _SchemaReaders:
 class AvroReader:
     """Decodes messages.
 
-    `schema_of` returns the schema with an id, as JSON. `id_bytes` is the length of an id in messages, 0 if the ids are
-    in headers.
+    `schema_of` returns the schema that has a given id, as JSON. `id_bytes` is the length of an id in messages, 0 if the
+    ids are in headers.
     """
 
     def __init__(self, schema_of: Callable[[int], Any], id_bytes: int) -> None:

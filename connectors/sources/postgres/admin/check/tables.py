@@ -129,8 +129,8 @@ def _set_full(
 ) -> Finding:
     """Returns a finding whose fix sets REPLICA IDENTITY FULL for each of `leaves`.
 
-    Only its owner can set a leaf's replica identity. If our role lacks an owner's rights, the finding has no fix, and
-    the hint names the owner.
+    Only the owner of a leaf can set its replica identity. If our role lacks an owner's rights, the finding has no fix,
+    and the hint names the owner.
     """
     if any(column.generated == "virtual" for column in table.columns):
         hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"
