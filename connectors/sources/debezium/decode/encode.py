@@ -258,20 +258,20 @@ class _Compiled:
 
     @classmethod
     def of(cls, binding: Binding) -> "_Compiled":
-        fields = list({of.index: of for of in (*binding.key, *binding.partition)}.values())
+        fields = list({column.index: column for column in (*binding.key, *binding.partition)}.values())
         moved = {
-            of.index: replace(of, index=binding.width + number, codec=_key_codec(of.codec))
-            for number, of in enumerate(fields)
+            column.index: replace(column, index=binding.width + number, codec=_key_codec(column.codec))
+            for number, column in enumerate(fields)
         }
         spliced = replace(
             binding,
-            key=tuple(moved[of.index] for of in binding.key),
-            partition=tuple(moved[of.index] for of in binding.partition),
+            key=tuple(moved[column.index] for column in binding.key),
+            partition=tuple(moved[column.index] for column in binding.partition),
         )
         return cls(
             binding=binding,
             bound=CompiledBinding.of(spliced),
-            keys=[(of.index, _is_quoted(of.codec.column_type)) for of in fields],
+            keys=[(column.index, _is_quoted(column.codec.column_type)) for column in fields],
         )
 
     def with_keys(self, columns: TextColumns, buffer: Bytes, fast: Mask) -> TextColumns:

@@ -95,7 +95,9 @@ class KeyReader:
             return key
         content = key.content
         members = content if isinstance(content, dict) else _members.decode(content)
-        tokens = {name: of if isinstance(of, Raw) else msgspec.json.encode(of) for name, of in members.items()}
+        tokens = {
+            name: value if isinstance(value, Raw) else msgspec.json.encode(value) for name, value in members.items()
+        }
         return Key(key.names, tokens, None)
 
     def in_header(self, topic: str, content: bytes | None) -> Key:

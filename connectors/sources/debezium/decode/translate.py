@@ -195,7 +195,9 @@ class Translator:
             except UNFIT:
                 pass
         names = tuple(_members.decode(sides[0] if sides[1] == NULL else sides[1]))
-        rows = self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+        rows = self._layouts.rows(
+            layout, name, key.names, connector, names, lambda: [(column, None) for column in names]
+        )
         layout.tables[name, key.names, connector, ()] = rows
         return rows, *rows.rows.read_change(*sides)
 
@@ -204,7 +206,7 @@ class Translator:
         if payload.message is None:
             raise ValueError("a logical message without the block message")
         block = None if layout.schema is None else schemas.field(layout.schema, "message")
-        is_text = block is None or any(name == "content" and of.type == "string" for name, of in block.fields)
+        is_text = block is None or any(name == "content" and inner.type == "string" for name, inner in block.fields)
         encoding = self._settings.binary if is_text else "bytes"
         content = ENCODINGS[encoding](payload.message.content or "")
         return Emitted(prefix=payload.message.prefix, content=content, facts=facts)
@@ -252,7 +254,7 @@ class Translator:
         rows = self._flat_table(message.topic, layout, flat, name, key, source.connector)
         row: Row | None = None
         if flat.members is not None:
-            is_json = all(isinstance(of, Raw) for of in flat.members.values())
+            is_json = all(isinstance(value, Raw) for value in flat.members.values())
             row = rows.rows.from_members(flat.members) if is_json else rows.rows.from_values(flat.members)
         facts, op = facts_of(source, None, message.timestamp_ms), flat.op
         if op not in _OPS:

@@ -104,7 +104,9 @@ class FlatRows:
             value = members.pop(name)
             added[self._name(name)] = _values.decode(value) if isinstance(value, Raw) else value
         schema = None if layout is None else layout.schema
-        fields = None if schema is None else [of for of in schema.fields if not self._is_added(of[0])]
+        fields = (
+            None if schema is None else [(name, inner) for name, inner in schema.fields if not self._is_added(name)]
+        )
         return FlatRow(members=members, added=added, fields=fields)
 
     def _is_added(self, name: str) -> bool:

@@ -100,8 +100,8 @@ def _publication(connection: Connection, name: str) -> Iterator[Definition]:
     parts = [text for (text,) in connection.execute(_PUBLICATION_TABLES.encode(), [name]).fetchall()]
     if connection.info.server_version >= _SCHEMAS_PUBLISHED:
         parts += [text for (text,) in connection.execute(_PUBLICATION_SCHEMAS.encode(), [name]).fetchall()]
-    of = "FOR ALL TABLES" if all_tables else f"FOR {', '.join(parts)}" if parts else ""
-    yield Definition(what=f"publication {name}", statement=f"CREATE PUBLICATION {quoted} {of} WITH ({options})")
+    scope = "FOR ALL TABLES" if all_tables else f"FOR {', '.join(parts)}" if parts else ""
+    yield Definition(what=f"publication {name}", statement=f"CREATE PUBLICATION {quoted} {scope} WITH ({options})")
 
 
 _OURS = "n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'"

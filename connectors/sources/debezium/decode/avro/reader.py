@@ -387,7 +387,7 @@ class _Code:
     def _source(self, schema: Any) -> None:
         """Generates code that reads the block `source`. Of the block's times, it keeps only the published one."""
         fields = self._fields(schema)
-        time = next((of for of in _TIMES if of in dict(fields)), None)
+        time = next((member for member in _TIMES if member in dict(fields)), None)
         members = []
         for name, type_ in fields:
             is_needed = (

@@ -232,8 +232,8 @@ class Publication:
         own = [table.key for table in state.tables]
         if present is None:
             option = sql.SQL(" WITH (publish_via_partition_root = true)" if via_root else "")
-            of = sql.SQL("ALL TABLES") if self.mode == "all_tables" else sql.SQL("TABLE ") + _names(own)
-            yield "does not exist yet", sql.SQL("CREATE PUBLICATION {} FOR {}{}").format(name, of, option)
+            scope = sql.SQL("ALL TABLES") if self.mode == "all_tables" else sql.SQL("TABLE ") + _names(own)
+            yield "does not exist yet", sql.SQL("CREATE PUBLICATION {} FOR {}{}").format(name, scope, option)
             return
         if via_root and not present.via_root and any(table.partitioned for table in state.tables):
             setting = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)").format(name)
