@@ -87,7 +87,7 @@ class ChangeSource(Protocol):
     def end(self) -> str:
         """Returns where the database's log ends now, as a `Checkpoint.through`. Raises ChangelogError.
 
-        After this call, `read` no longer waits to gather more data, so that it reaches this end soon.
+        After this call, `read` no longer waits to gather more data, so the source reaches this end soon.
         """
 
     def confirm(self, checkpoint: Checkpoint) -> None:

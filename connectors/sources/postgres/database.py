@@ -237,7 +237,7 @@ class PostgresDatabase:
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
 
     def _catalog(self) -> PatientConnection:
-        """Opens a session for catalogue queries, which gives up soon if it has to wait for a lock."""
+        """Opens a session for catalogue queries. A query that has to wait for a lock fails soon."""
         return connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience())
 
     def _connected(self) -> PatientConnection:

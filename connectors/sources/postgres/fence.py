@@ -105,7 +105,7 @@ def _refuse_standby(connection: Connection) -> None:
         row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
     if row == (True,):
         raise NoFenceError(
-            "the server is a standby, whose snapshots do not list the transactions in progress",
+            "the server is a standby, and a standby's snapshots do not list the transactions in progress",
             hint="put the primary into [source] dsn (if it lists several hosts, add target_session_attrs=read-write)",
             later=False,
         )
@@ -142,7 +142,7 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
 
 
 def _take(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[Entity]) -> PostgresFence:
-    """Takes the fence in the open transaction, whose tables are locked.
+    """Takes the fence in the open transaction. The tables are already locked.
 
     The first query takes the snapshot, and only then the second query reads the end of the log. So all commits that the
     snapshot shows are before that end.

@@ -1,4 +1,4 @@
-"""The PostgreSQL source: merges a slot's stream and table reads into pieces, which are rows with a checkpoint."""
+"""The PostgreSQL source: merges a slot's stream and the rows of table reads into pieces. A piece has a checkpoint."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

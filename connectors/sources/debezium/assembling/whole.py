@@ -1,8 +1,8 @@
 """Holds the events of a transaction until all of them have arrived, so that it is published as a whole.
 
 With `provide.transaction.metadata`, Debezium numbers the events of each transaction, over all topics, and writes a
-BEGIN and an END to a topic of transactions. The END says how many events each table has in the transaction, which shows
-when all of them have arrived. Until then, the events are held. The checkpoint does not count held events as read, so a
+BEGIN and an END to a topic of transactions. The END says how many events the transaction has in each table. So it is
+known when all events have arrived. Until then, they are held. The checkpoint does not count held events as read, so a
 restart reads them again. A *part* is a partition of a topic. Below, `t 5 (3)` is the third event of transaction 5:
 
     part          arrived, in the order of each part

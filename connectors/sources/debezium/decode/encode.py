@@ -210,7 +210,7 @@ def _without_unsent(group: _Group) -> _Group:
 
 
 class _Values:
-    """All values of groups of rows, in one buffer, which ends with the padding that `splice` needs.
+    """All values of groups of rows, in one buffer. The buffer ends with the padding that `splice` needs.
 
     Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered. List 0 has the old rows of
     the first group, and list 1 its new rows; lists 2 and 3 have those of the second group.

@@ -128,7 +128,7 @@ def members_of(payload: Any) -> dict[str, Any] | None:
 
 
 def _header(content: bytes) -> Any:
-    """Returns the value of a header, which is JSON, or text from Connect's SimpleHeaderConverter."""
+    """Returns the value of a header. Its content is JSON, or text from Connect's SimpleHeaderConverter."""
     try:
         value = _values.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -79,7 +79,7 @@ class Input(Protocol):
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
 
     def pause(self, parts: Collection[str]) -> None:
-        """Pauses these parts, whose events wait for the events of other parts. All other parts are read."""
+        """Pauses these parts, because their events wait for events of other parts. All other parts are read."""
 
     def settle(self) -> None:
         """Waits, for a limited time, until the input has begun to read at the position where it was opened.

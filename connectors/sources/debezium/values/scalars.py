@@ -90,7 +90,7 @@ def uuid(value: Any) -> bytes:
 
 
 def octets(value: Any) -> bytes:
-    """Returns the bytes of a value, which is a string in base64 if it comes from JSON."""
+    """Returns the bytes of a value. A value from JSON is a string in base64."""
     return value if type(value) is bytes else binascii.a2b_base64(value, strict_mode=True)
 
 
@@ -123,7 +123,7 @@ def embedded(value: Any) -> bytes:
 
 
 def bits(length: int) -> Render:
-    """Returns the printer of bit strings, whose bytes are in little-endian order.
+    """Returns the printer of bit strings. Their bytes are in little-endian order.
 
     `length` is the number of bits; 0 if the column has no length. Then no leading zeros are printed, because their
     number is unknown.

@@ -1,7 +1,8 @@
 """Turns frames of the replication stream into rows of the changelog. The module does no I/O.
 
 A frame holds one message of pgoutput: a row, or a control message such as the beginning of a transaction. This module
-decodes the control messages and passes them to the `Assembly` of the capture core, which puts the rows in order.
+decodes the control messages and passes them to the `Assembly` of the capture core. The `Assembly` puts the rows in
+order.
 """
 
 import struct
@@ -234,5 +235,5 @@ class _Feed:
         if not isinstance(message, messages.ReplicationOrigin | messages.TypeName | messages.StreamAbort):
             raise ChangelogError(
                 Kind.MALFORMED,
-                f"the stream sent {type(message).__name__}, which belongs to an option that we did not request",
+                f"the stream sent {type(message).__name__}, a message of an option that we did not request",
             )

@@ -49,7 +49,7 @@ class Frames:
         return self.data[self.starts[frame] : self.ends[frame]]
 
     def kind(self, frame: int) -> int:
-        """Returns the first byte of a frame's payload, which is the kind of message."""
+        """Returns the kind of message in a frame: the first byte of the payload."""
         return int(self._kinds[frame])
 
     def lsn(self, frame: int) -> int:

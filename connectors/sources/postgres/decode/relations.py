@@ -19,7 +19,7 @@ from changelog.schemas.types import Struct
 
 
 class Flush(Protocol):
-    """Encodes the pending rows, which belong to the previous description of their table."""
+    """Encodes the pending rows with the previous description of their table."""
 
     def __call__(self, *, but_a_delete: bool = False) -> None:
         """Encodes the pending rows; with `but_a_delete`, a delete at the end of these rows stays pending."""

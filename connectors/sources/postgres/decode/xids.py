@@ -1,4 +1,4 @@
-"""Restores 64-bit transaction ids from their low 32 bits, which pgoutput sends."""
+"""Restores 64-bit transaction ids. pgoutput sends only their low 32 bits."""
 
 
 class Xids:

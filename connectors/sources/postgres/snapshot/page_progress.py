@@ -15,7 +15,7 @@ CHUNK_PAGES = 256
 
 PAGE_SLOTS = 2048
 """The distance between the bounds of two consecutive pages (see `Range`). It must be greater than the number of row
-pointers in any page, which is at most 1,169 (in a page of 32 KiB).
+pointers in any page. A page of 32 KiB, the largest, has at most 1,169.
 """
 
 

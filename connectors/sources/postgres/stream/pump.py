@@ -31,8 +31,8 @@ _REPEAT_S = 0.05
 # Used instead of `wal_sender_timeout` if the server has none. Such a server may stay silent for twice this time,
 # because decoding changes of tables that we do not publish may keep it busy for minutes.
 _BUSY_S = 300.0
-# The pause after each read. Without it, each of the small pieces that the server writes would be read separately, which
-# takes twice the CPU.
+# The pause after each read. Without it, the small pieces that the server writes would be read one by one. This would
+# take twice the CPU.
 _GATHER_S = 0.002
 
 
@@ -215,7 +215,7 @@ class Stream:
             self._changed.notify()
 
     def _keepalive(self, payload: bytes) -> int:
-        """Handles a keepalive, which may request a reply; returns the end of the server's log."""
+        """Handles a keepalive message, and returns the end of the server's log. The message may request a reply."""
         if len(payload) != _KEEPALIVE.size or payload[:1] != b"k":
             raise ChangelogError(Kind.MALFORMED, f"the stream sent an unknown message of {len(payload)} bytes")
         end_of_log, _, reply_requested = _KEEPALIVE.unpack(payload)

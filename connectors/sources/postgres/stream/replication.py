@@ -220,7 +220,7 @@ class ReplicationConnection:
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.source_function == _STANDBYS:
-            return  # the server waits for a standby, which the module `session.waits` reports
+            return  # the server waits for a standby; the module `session.waits` reports this
         if notice.sqlstate == _PREREQUISITE and notice.severity_nonlocalized == "WARNING":
             self._skipped = notice.message_primary
 

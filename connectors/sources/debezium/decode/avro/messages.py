@@ -1,4 +1,4 @@
-"""Decodes messages in Avro, whose schemas are in a registry.
+"""Decodes messages in Avro. Their schemas are in a registry.
 
 A message begins with a zero byte and the id of its schema in four bytes. Converters of Apicurio may write an id of
 eight bytes. They may also put the id into a header: then the message begins with neither the zero byte nor the id.

@@ -274,7 +274,7 @@ class _Code:
         self._add(f"{target} = {'{' + ', '.join(members) + '}' if is_needed else 'True'}")
 
     def _blocks(self, target: str, empty: str, read: Callable[[str], None]) -> None:
-        """Generates code that reads an array or a map, which are stored in blocks. `read` generates code that reads an
+        """Generates code that reads an array or a map. Both are stored in blocks. `read` generates code that reads an
         element.
 
         Each element has at least one byte, so if a count is too large, the code raises an IndexError.

@@ -16,7 +16,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTopic:
-    """A topic: its id, which is empty if the broker has none, and the number of its partitions."""
+    """A topic, with the number of its partitions. `id` is empty if the broker gives topics no ids."""
 
     id: str
     partitions: int
