@@ -188,7 +188,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The object on the server that makes it keep its log for us, such as a replication slot of PostgreSQL.
+    """The object because of which the server keeps its log for us, such as a replication slot of PostgreSQL.
 
     `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time.
 

@@ -249,7 +249,9 @@ class WholeTransactions:
         return next((waiting.name for waiting in reversed(queue) if waiting.name), "")
 
     def _released(self, name: str) -> Sequence[Item]:
-        """Returns the events before a transaction in its parts, then its own events by number, then its END."""
+        """Returns the events that a transaction's parts hold before the transaction, then the transaction's own events
+        by number, then its END.
+        """
         before: list[Item] = []
         own: list[list[Item]] = []
         others: dict[str, None] = {}

@@ -19,7 +19,7 @@ from changelog.envelope.connect.schema import ConnectSchema
 from changelog.envelope.errors import ChangelogError, Kind
 
 Name = tuple[str, str]
-"""The name of a table: its schema, database or keyspace, and its own name."""
+"""The schema (or database, or keyspace) of a table, and the table's own name."""
 
 TABLES_MAX = 65_536
 """How many tables are remembered for one schema of messages, or for all messages without a schema."""

@@ -47,7 +47,7 @@ class LeafEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEvidence:
-    """The evidence for one entity's table, whose OID is `oid`.
+    """The evidence for one entity's table. `oid` is the OID of the table.
 
     `name` is the `xmin` of the table's row in `pg_type`. PostgreSQL writes this row again each time the table gets
     another name, schema or `owner`. `options` is the OID of the publication and the `xmin` of its row in

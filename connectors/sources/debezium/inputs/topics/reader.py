@@ -134,7 +134,7 @@ class TopicsInput:
         return [placed for answer in answers if (placed := self._placed(answer)) is not None]
 
     def _placed(self, answer: KafkaMessage) -> Placed | None:
-        """Returns the client's answer with its progress and its steps; None if all offsets up to it were read before.
+        """Returns the client's answer with its progress and its steps; None if the answer brings no new offset.
 
         An answer is a message, or says that a partition was read to its end. That end may be several offsets after the
         last message, because the end of a Kafka transaction takes up an offset without a message.
