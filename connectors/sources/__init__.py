@@ -170,7 +170,7 @@ class TableInfo(Protocol):
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """Returns the columns of the primary key, or else of a unique index that can be the key; else None."""
+        """Returns the columns of the primary key, or else of a unique index, if they can be the key; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The object on the server that makes it keep its log for us, such as a replication slot of PostgreSQL.
+    """The object because of which the server keeps its log for us, such as a replication slot of PostgreSQL.
 
     `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time.
 
@@ -320,8 +320,8 @@ class Database(Protocol):
         """Returns the state of the database, for metrics. It is called every few seconds, from a thread of its own.
 
         `through` is the `Checkpoint.through` that the service has reached; it is empty before the first checkpoint.
-        `checkpoint` is the stored checkpoint, if the caller has it. Some databases need it to know whether log is lost
-        (`Hold.is_lost`); without it, they say that no log is lost.
+        `checkpoint` is the stored checkpoint, if the caller has it. Some databases need the checkpoint to know whether
+        log is lost (`Hold.is_lost`); without the checkpoint, they say that no log is lost.
 
         Raises ChangelogError if the database cannot be reached.
         """

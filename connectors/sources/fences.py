@@ -43,7 +43,7 @@ With `locator`, the source can find the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
-    """No fence can be taken. `later` says that another session prevents it now, so that a later attempt can succeed."""
+    """No fence can be taken. `later` says that only another session prevents it, so a later attempt can succeed."""
 
     def __init__(self, message: str, *, hint: str, later: bool) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -176,7 +176,7 @@ class Fence(Protocol):
 
     @property
     def shown(self) -> Shown:
-        """The transactions of the present epoch that the fence shows. It also shows all transactions of older epochs.
+        """Which transactions of the present epoch the fence shows. It shows all transactions of older epochs.
 
         The result must be exact. If a source cannot tell whether its tables show some transaction, it raises
         NoFenceError or takes the fence again.

@@ -325,7 +325,7 @@ def test_a_row_filter_is_compared_as_the_server_reads_it(
         [finding] = problems
         assert re.search(problem, finding.message)
         assert finding.hint is not None
-        assert "set the same on both sides" in finding.hint
+        assert "set the same filter in both places" in finding.hint
 
 
 def test_the_server_says_which_columns_a_row_filter_uses(conn: Connection) -> None:

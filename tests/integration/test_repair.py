@@ -222,7 +222,7 @@ def test_a_table_that_was_temporarily_not_in_the_publication_is_rebuilt(site: Si
         "DELETE FROM item WHERE id < 10",
         "UPDATE item SET name = 'other' WHERE id = 20",
     )
-    assert "add it again and start the service" in site.refused()
+    assert "add the table again and start the service" in site.refused()
     site.sql(f'ALTER PUBLICATION "{site.name}" ADD TABLE ONLY item')
     with site.running() as service:
         repair(site, service, "rebuild")

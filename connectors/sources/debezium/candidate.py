@@ -12,7 +12,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class DebeziumCandidate:
-    """The tables whose events are in `origin`. `where` names the topics in errors. `guesses` translates the events."""
+    """The tables whose events are in `origin`. `guesses` translates the events. `where` is what error texts call the
+    topics.
+    """
 
     kind = "debezium"
     usual_tables = "*"
@@ -60,7 +62,7 @@ class DebeziumCandidate:
         """See `Candidate.grants`: refused, because rights on topics are not SQL."""
         raise ChangelogError(
             Kind.USAGE,
-            f"--grants prints SQL, and {len(tables)} tables are read from topics",
+            f"--grants prints SQL, but {len(tables)} tables are read from topics",
             hint="docs/how-to/from-debezium.md says which rights on topics are needed",
         )
 
@@ -68,6 +70,6 @@ class DebeziumCandidate:
         """See `Candidate.stamps`: refused, because the database is not known here."""
         raise ChangelogError(
             Kind.USAGE,
-            f"--stamps prints SQL for PostgreSQL, and {len(tables)} tables are read from topics",
+            f"--stamps prints SQL for PostgreSQL, but {len(tables)} tables are read from topics",
             hint="give --dsn, the database of these topics, instead of --debezium",
         )

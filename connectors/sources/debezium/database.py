@@ -84,7 +84,7 @@ class DebeziumDatabase:
                     Kind.PRECONDITION,
                     f"entity {entity.name}: there is no event of the table {'.'.join(entity.table)} yet, so its "
                     "columns are unknown",
-                    hint="change a row of it, or let Debezium make a snapshot",
+                    hint="change a row of the table, or let Debezium make a snapshot",
                 )
             binding = binder.bind(entity, table.described)
             if binding.lost is not None:
@@ -155,7 +155,7 @@ class DebeziumDatabase:
         if not self._settings.origin.samples:
             return ok(entity.name, "its columns are unknown until one of its events arrives")
         if table is None or table.described is None:
-            hint = "its columns are known as soon as Debezium publishes an event of it"
+            hint = "the columns are known as soon as Debezium publishes an event of the table"
             return warn(entity.name, f"there is no event of the table {'.'.join(entity.table)} yet", hint)
         if not table.trait.suffices:
             lack = f"`before` is {table.trait.value} in updates"
@@ -165,7 +165,7 @@ class DebeziumDatabase:
             return warn(
                 entity.name,
                 f"{lack}, so their `original` is unknown",
-                f"for old rows: {remedy}; or keep them in a [state]",
+                f"to log old rows: {remedy}; or set [state] path, and the service keeps the old rows",
             )
         return ok(entity.name, f"events have {len(table.columns)} columns")
 
@@ -182,7 +182,7 @@ class DebeziumDatabase:
                 name,
                 f"Debezium's connector {self._settings.connector} may repeat events after a crash, and its repetitions "
                 "are published",
-                "consumers that apply states by key see no difference",
+                "consumers that keep the last state of each key see no difference",
             )
 
     def fix(self, statements: Iterable[str]) -> None:
@@ -235,7 +235,7 @@ class DebeziumDatabase:
         """See `Database.fence`: refused, because the service has no access to the tables."""
         raise NoFenceError(
             "Debezium's events do not show the tables at one moment, so there is nothing to compare with",
-            hint="compare with the database itself: write a configuration with its kind, and use it for `detect_drift`",
+            hint="compare with the database itself: give `detect_drift` a configuration with the database's own kind",
             later=False,
         )
 

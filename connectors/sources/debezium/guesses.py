@@ -29,7 +29,7 @@ _LITERALS: Final[Mapping[bytes, str]] = {
     b"{": "json",
     b"[": "json",
 }
-"""The types of values, by the first byte of their JSON. All others except null are numbers."""
+"""The types of values, by the first byte of their JSON. All other values except null are numbers."""
 
 _NUMBERS: Final = frozenset({"long", "double"})
 
@@ -57,7 +57,7 @@ class Guesses:
         return {column: type_ or "string" for column, type_ in self._types.get(table, {}).items()}
 
     def _learns(self, message: SourceRecord) -> bool:
-        """Looks at the values of a message. Returns whether a type is new."""
+        """Looks at the values of a message. Returns whether they change the guessed type of a column."""
         try:
             payload = payloads.decode(message.value or b"null")
             source = payload.source

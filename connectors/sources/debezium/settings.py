@@ -28,12 +28,12 @@ class Settings:
     `name` is the name of the changelog, and `connector` that of Debezium's connector. `origin` says where the events
     come from. `translator` makes a new function that translates Debezium's messages into events. `hmac_key` is the
     secret of the `sha256` masks. `codec` names the format in which the sink stores rows; the source only checks that it
-    has not changed. `keeps_state` says that the service knows the current row of every key. With `accept_settings`, the
-    source continues even if settings that decide order or content have changed. `declared` has the tables whose keys
-    the configuration names, with their columns: a table that has had no event yet is known only from there. Without
-    `whole`, transactions are published as they arrive. `snapshots` is a hash of the properties that decide which rows
-    Debezium's snapshots read. It is empty if the source makes no sweep: a search for rows that disappeared between two
-    snapshots (see the module `snapshots`).
+    has not changed. `keeps_state` says that the service itself stores the current row of every key. With
+    `accept_settings`, the source continues even if settings have changed on which the order or the content of the
+    changelog depends. `declared` has the tables whose keys the configuration names, with the columns that it names; a
+    table without any event so far is known only from there. Without `whole`, transactions are published as they arrive.
+    `snapshots` is a hash of the properties that decide which rows Debezium's snapshots read. It is empty if the source
+    makes no sweep: a search for rows that disappeared between two snapshots (see the module `snapshots`).
     """
 
     name: str

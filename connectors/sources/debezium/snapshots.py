@@ -16,8 +16,8 @@ time, the changelog has all rows of both snapshots, and no event can change a ke
 A connector that has no offset begins with a snapshot. Only this snapshot is followed by a sweep, because it covers all
 tables, and no other events come before its end. There is no sweep in two cases:
 - The connector's properties changed between the two snapshots, so the snapshots may have read different rows.
-- Several threads read the snapshot, or it has several databases. Then the marker `last` may come before other rows of
-  it.
+- Several threads read the snapshot, or it covers several databases. Then the marker `last` may come before other rows
+  of the snapshot.
 """
 
 import time
@@ -43,7 +43,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.versions import Version
 
 _BLOCKING = "BLOCKING"
-"""A word in the offsets of snapshots that were requested by a signal. They may cover only some of the rows."""
+"""A word in the offsets of snapshots that were requested by a signal. Such a snapshot may cover only some of the rows.
+"""
 
 _log = structlog.get_logger("debezium")
 
@@ -103,11 +104,11 @@ class FirstSnapshot:
             self.due = Sweeping(since=self._since, start=self._opened_at)
         else:
             hint = "rows that were deleted between the two snapshots may stay in the changelog"
-            _log.warning("the repeated snapshot had other properties than the aborted one", hint=hint)
+            _log.warning("Debezium's properties changed between an aborted snapshot and the repeated one", hint=hint)
 
 
 class Sweep:
-    """Searches the changelog for the keys to delete, in a thread. `read` returns the rows of the changelog."""
+    """A thread that searches the changelog for the keys to delete. `read` returns the rows of the changelog."""
 
     def __init__(self, sweeping: Sweeping, entities: Collection[Entity], read: survivors.Read) -> None:
         self._sweeping, self._read = sweeping, read
@@ -177,7 +178,7 @@ class _StoppedError(Exception):
 
 
 class Deletes:
-    """Makes the rows that delete the keys of a sweep. `versions` has the versions of columns in the changelog."""
+    """Makes the rows that delete the keys of a sweep. `versions` has the stored versions of columns, oldest first."""
 
     def __init__(
         self, origin: Origin, entities: Collection[Entity], versions: Collection[Version], binder: Binder, epoch: int

@@ -41,7 +41,7 @@ FAIL_POINTS = ("debezium:read", "debezium:assembled")
 """The fail points between the steps of one read, at which tests can crash the process."""
 
 ReadVersions = Callable[[], Iterable[Version]]
-"""Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
+"""Returns every stored version of the entities' columns, oldest first. It may be called only after `recover`."""
 
 _log = structlog.get_logger("debezium")
 
@@ -49,9 +49,9 @@ _log = structlog.get_logger("debezium")
 class DebeziumSource:
     """A stream of pieces from an input; see `changelog.connectors.sources.ChangeSource`.
 
-    It gets the last checkpoint from `recover`, and reads from there. `read_versions` returns the stored versions of
-    columns; it is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
-    `FAIL_POINTS`. `clock` returns seconds.
+    It gets the last checkpoint from `recover`, and reads on from that checkpoint. `read_versions` returns the stored
+    versions of columns, and `rows` reads the stored rows; both are None if the sink cannot be read. `reach` is called
+    at each of `FAIL_POINTS`, so that tests can crash the process there. `clock` returns seconds.
 
     The checkpoint's `source` has these members:
     - `input`: the name of the input. `connector`: the name of Debezium's connector.
@@ -60,7 +60,8 @@ class DebeziumSource:
     - `ahead`: the order of the messages that were read, but not published because of a stop.
     - `snapshot`: see `FirstSnapshot`. `sweep`: see `Sweeping`.
 
-    Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
+    Raises ChangelogError: GAP or SETTINGS if the input does not continue the changelog exactly where it ends, and the
+    errors of the input.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class DebeziumSource:
             joined=True,
             held_entities=lambda: (),
         )
-        # The input has the rows of every table, so no table is read.
+        # All rows come from the input, so every table counts as read.
         windows = {entity.name: COMPLETE for entity in entities}
         return Checkpointing(
             replace(new_checkpoint, windows=windows),
@@ -147,7 +148,7 @@ class DebeziumSource:
             versions = Versions(read_versions(), accepted=accepted, filled=lambda *_: ())
         open_end, ended = (checkpoint.source.get(name) for name in ("open", "ended"))
         if "sweep" in checkpoint.source:
-            open_end = None  # events after the sweep's deletes cannot continue a transaction before them
+            open_end = None  # the sweep's deletes come next, so no later event can continue the open transaction
         return Assembler(
             name=self._settings.name,
             epoch=checkpoint.epoch,
@@ -178,7 +179,9 @@ class DebeziumSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece stores it, without any rows."""
+        """See `ChangeSource.read`. If the opening has changed the checkpoint, the first piece only delivers the new
+        checkpoint; it has no rows.
+        """
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
@@ -187,7 +190,7 @@ class DebeziumSource:
         if self._sweep is not None:
             return self._swept(self._sweep, timeout_s)
         if self._ended_snapshot:
-            raise ChangelogError(Kind.ALTERED, "a snapshot that Debezium had repeated has ended")
+            raise ChangelogError(Kind.ALTERED, "a repeated snapshot has ended, and the sweep has to be made")
         batch = self._input.read(timeout_s, 0.0 if self._hurried else gather_s)
         self._reach("debezium:read")
         is_new = self._input.identity != self._state.checkpoint.source.get("identity", {})
@@ -199,8 +202,9 @@ class DebeziumSource:
         return self._piece(batch, items, fed)
 
     def _swept(self, sweep: Sweep, timeout_s: float) -> Piece | None:
-        """Returns a piece with deletes of rows that an aborted snapshot published. The last piece has no rows; its
-        checkpoint says that the sweep is done.
+        """Returns a piece with deletes of rows that an aborted snapshot published; None if the timeout passes first.
+
+        The last piece has no rows; its checkpoint says that the sweep is done.
         """
         try:
             ghosts = sweep.take(timeout_s)
@@ -240,7 +244,7 @@ class DebeziumSource:
         return rows
 
     def _in_order(self, batch: Batch) -> Sequence[Item]:
-        """Returns what can be published now, in order."""
+        """Returns the messages that can be published now, in the order in which they are published."""
         items = self._translated(batch.placed)
         if batch.in_order:
             return items
@@ -342,13 +346,13 @@ class DebeziumSource:
 
 
 def _next_position(checkpoint: Checkpoint, place: int) -> Position:
-    """Returns a position after all rows of the changelog, and at or before the row that is published next."""
+    """Returns a position that is after all rows of the changelog, but not after the next row to publish."""
     last = checkpoint.position
     return Position(checkpoint.epoch, place, 0) if last is None else Position(last.epoch, last.commit, last.ordinal + 1)
 
 
 def _progress(checkpoint: Checkpoint) -> Progress:
-    """Returns how far the input is read. The checkpoint has no progress if the input is empty."""
+    """Returns how far the input has been read; empty if the checkpoint stores no progress."""
     progress: Progress = checkpoint.source.get("progress", {})
     return progress
 
@@ -362,7 +366,7 @@ def refuse_other_input(checkpoint: Checkpoint | None, name: str) -> None:
 
 
 class MeanSize:
-    """The mean size of the last messages, in bytes; it starts at `mean`."""
+    """The mean size of about the last 1,000 messages, in bytes. `mean` is the mean size so far, 0 if unknown."""
 
     def __init__(self, mean: int) -> None:
         self.mean = mean
@@ -414,7 +418,7 @@ class CutTransactions:
 def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:
     """Yields a span for each run of consecutive messages from one part: the part, and its progress before and after.
 
-    `progress` has the progress of each part before all messages.
+    `progress` has the progress of each part before the first of these messages.
     """
     reached = dict(progress)
     for part, group in groupby(items, lambda item: item.placed.part):
@@ -425,5 +429,5 @@ def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:
 
 def _warn_of_added(added: Collection[str]) -> None:
     for name in sorted(added):
-        hint = "for its older rows, let Debezium make an incremental snapshot of its table"
-        _log.warning("an entity was added; events before now were passed over", entity=name, hint=hint)
+        hint = "to publish its older rows, let Debezium make an incremental snapshot of its table"
+        _log.warning("an entity was added; its events before now were passed over", entity=name, hint=hint)

@@ -23,7 +23,7 @@ class TableColumn:
 class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
-    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of its topics.
+    `rows_estimate` counts the messages of its topics. `partitions` is the most partitions that one of them has.
     `described` is the table as its last sampled event describes it; None for a table that only the configuration names.
     `connector` and `database` are the names in its events.
     """
@@ -53,7 +53,8 @@ class SampledTable:
             )
         return (
             f"the messages of the table {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so "
-            f"with another key, the events of one row may be in several partitions; name at least these columns"
+            "with another key, the events of one row may be in several partitions; let the entity's key have at least "
+            "these columns"
         )
 
     def usable_key(self) -> tuple[str, ...] | None:
@@ -63,7 +64,7 @@ class SampledTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The result of sampling: the tables, and the reason for each topic with a message that cannot be read."""
+    """The result of sampling: the tables, and for each topic with a message that cannot be read, the reason."""
 
     tables: Sequence[SampledTable]
     unreadable: Mapping[str, ChangelogError]
@@ -97,8 +98,8 @@ def sampled(
 ) -> Sampled:
     """Returns what the sampled `messages` (by topic) say about their tables.
 
-    `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has tables that
-    the configuration names, and for each of them the columns that the configuration names.
+    `counts` says how many messages each topic has, and `partitions` how many partitions. `declared` has tables that the
+    configuration names, and for each of them the columns that the configuration names.
     """
     samples: dict[tuple[str, str], _TableSample] = {}
     unreadable: dict[str, ChangelogError] = {}

@@ -1,14 +1,14 @@
 """Continues a changelog over a gap, where the database's log no longer connects to the end of the changelog.
 
-An epoch is the first part of a position. It is the number of a history of the database's log. A row of a later epoch is
-newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than all
-epochs before. It continues from the start of the replication slot. This is the existing slot if it can still be
-read and the caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for
-each key that the table lacks. Afterwards the changelog equals its tables, no matter which changes were lost.
+An epoch is the first part of a position. It counts the histories of the database's log: a row of a later epoch is newer
+than every row of an earlier one. After the gap, the changelog continues in a new epoch, the highest so far. The first
+changes of this epoch are those at the start of the replication slot. The existing slot is used if it can still be read
+and the caller wants to keep it, otherwise a new one. The service then reads every table again, and publishes a delete
+for each key of the changelog that the table lacks. Afterwards the changelog equals its tables, no matter which changes
+were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
-so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
-entity after the gap:
+so the service cannot delete these keys one by one. Instead, it publishes a truncate, as the first row after the gap,
 
 - for each entity that has lost a file or a topic, and
 - for every entity if the slot starts after the end of the changelog. The service confirms a part of the log to the
@@ -57,7 +57,7 @@ from changelog.envelope.position import Position
 FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-made", "gap:stored")
 """The fail points between the steps of the crossing, at which tests can crash the process.
 
-`crossing` itself reports all of them except `gap:stored`, which its caller reports after it has stored the rows.
+`crossing` itself reaches all of them except `gap:stored`. Its caller reaches that one after it has stored the rows.
 """
 
 
@@ -116,9 +116,9 @@ def crossing(
 def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
     """Returns an epoch that no row of the changelog has ever had, not even a row that was lost.
 
-    `end.epoch` is the highest epoch of the rows that are left. Each promotion of a standby begins another epoch, so
-    lost rows can have one epoch more for each promotion since the changelog's last checkpoint. `history` lists all
-    promotions of this server's log, as `timeline_history` returns them.
+    `end.epoch` is the highest epoch of the rows that are left. Each promotion of a standby begins another epoch. So
+    each promotion since the changelog's last checkpoint can have made the epoch of a lost row higher by one. `history`
+    lists all promotions in this server's log, as `timeline_history` returns them.
     """
     forks = [fork for fork in history if end.checkpoint is None or fork[0] >= timeline_of(end.checkpoint)]
     return end.epoch + len(forks) + 1
@@ -127,10 +127,10 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], checkpoint: Checkpoint | None
 ) -> None:
-    """Raises the errors that opening the source would raise, except in two cases. Changes nothing.
+    """Raises the errors that opening the source would raise, but allows two things. Changes nothing.
 
-    The slot may be missing or unusable, because it is replaced. And the changelog may end inside a transaction, because
-    the rest of that transaction is not published.
+    The slot may be missing or unusable, because a new slot then replaces it. And the changelog may end inside a
+    transaction, because the rest of that transaction is not published.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     without_partial = None if checkpoint is None else replace(checkpoint, partial=False)
@@ -162,9 +162,9 @@ def _checkpoint(
 ) -> Checkpoint:
     """Returns the checkpoint from which the changelog continues.
 
-    `before` is the last checkpoint before the gap, if known. `position` is the position of the gap's record. Its commit
-    is one byte before the start of the slot, so the rows that the slot sends come after the gap's record. The
-    checkpoint's `through` is the start of the slot.
+    `before` is the last checkpoint before the gap, if known. `position` is the position of the gap's record. The commit
+    in this position is one byte before the start of the slot, so all rows from the slot come after the gap's record.
+    The checkpoint's `through` is the start of the slot.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)

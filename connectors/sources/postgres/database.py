@@ -50,8 +50,8 @@ _SLOT_TIMEOUT_S = 3.0
 class PostgresDatabase:
     """The PostgreSQL database that `settings` describes; see `changelog.connectors.sources.Database`.
 
-    `settings.sessions` collects the sessions of all opened sources, so that we can tell our own sessions from foreign
-    ones.
+    `settings.sessions` collects the process ids of all replication sessions that our sources open, so that we can tell
+    our own sessions from foreign ones.
     """
 
     reads_tables = True
@@ -230,12 +230,14 @@ class PostgresDatabase:
             return None
 
     def _waits_for(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
-        """Returns why our session receives nothing; None if we know no reason, or if another process reads the slot."""
+        """Returns why our session receives nothing; None if no reason is known, or if none of our sessions reads the
+        slot.
+        """
         pid = None if slot is None else slot.active_pid
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
 
     def _catalog(self) -> PatientConnection:
-        """Opens a session for catalogue queries, which gives up soon if it has to wait for a lock."""
+        """Opens a session for catalogue queries. A query that has to wait for a lock fails soon."""
         return connect(self._settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience())
 
     def _connected(self) -> PatientConnection:

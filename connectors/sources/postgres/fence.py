@@ -56,7 +56,7 @@ class PostgresFence:
     @property
     def shown(self) -> Shown:
         """See `Fence.shown`. A transaction gets its id before it commits, so an id below `end` may belong to a
-        transaction that was still open when the snapshot was taken. `hidden` lists these.
+        transaction that was still open when the snapshot was taken. `hidden` lists these transactions.
         """
         snapshot = Snapshot.parse(self.text)
         return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())
@@ -69,8 +69,8 @@ class PostgresFence:
         """See `Fence.missing`.
 
         Positions on different timelines cannot be compared, because after a promotion the log has another history. The
-        changelog may end in the middle of a transaction. That is harmless: this transaction commits after
-        `through_lsn`. If `through_lsn` is at `lsn` or later, the snapshot does not show the transaction.
+        changelog may end in the middle of a transaction, but only of one that the snapshot does not show: the
+        transaction commits after `through_lsn`, and `through_lsn` is not before `lsn`.
         """
         if timeline_of(checkpoint) != self.timeline:
             return f"it is on timeline {timeline_of(checkpoint)}, but the server is on {self.timeline}"
@@ -105,7 +105,7 @@ def _refuse_standby(connection: Connection) -> None:
         row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
     if row == (True,):
         raise NoFenceError(
-            "the server is a standby, whose snapshots do not list the transactions in progress",
+            "the server is a standby, and a standby's snapshots do not list the transactions in progress",
             hint="put the primary into [source] dsn (if it lists several hosts, add target_session_attrs=read-write)",
             later=False,
         )
@@ -120,9 +120,9 @@ def _refuse_missing(entity: Entity, tables: Mapping[tuple[str, str], Table]) -> 
 def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> None:
     """Begins the transaction and locks all tables, with their partitions, before the snapshot is taken.
 
-    A table that is rewritten or truncated after a snapshot would read as empty under it. The function never waits for
-    one table while it holds a lock on another. If it did, it could cause a deadlock with a migration that needs both
-    tables, and the server might cancel the migration.
+    Otherwise, a table could be rewritten or truncated after the snapshot was taken, and would then seem empty to the
+    snapshot. The function never waits for one table while it holds a lock on another. If it did, it could cause a
+    deadlock with a migration that needs both tables, and the server might cancel the migration.
     """
     names = sql.SQL(", ").join(sql.Identifier(*entity.table) for entity in locked)
     while True:
@@ -142,10 +142,10 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
 
 
 def _take(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[Entity]) -> PostgresFence:
-    """Takes the fence in the open transaction, whose tables are locked.
+    """Takes the fence in the open transaction. The tables are already locked.
 
-    The first query takes the snapshot. The second query reads the end of the log, so all commits that the snapshot
-    shows are before that end.
+    The first query takes the snapshot, and only then the second query reads the end of the log. So all commits that the
+    snapshot shows are before that end.
     """
     [(name, text)] = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchall()
     [(lsn, timeline, cluster, database, server)] = connection.execute(
@@ -184,7 +184,10 @@ def _take(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[
 
 
 def _move_log_on(dsn: str) -> None:
-    """Writes a message in a transaction of its own, so that the changelog moves past all earlier commits."""
+    """Writes a message in a transaction of its own.
+
+    So the changelog soon reaches a position after all commits that the fence shows, even if nobody else writes.
+    """
     with session(dsn) as connection, translated("writing a message"):
         connection.execute("SET synchronous_commit = local")  # a paused standby must not delay the fence
         connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [FENCE_PREFIX])

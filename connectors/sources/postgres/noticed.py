@@ -91,8 +91,8 @@ class Noticed:
         the description. If a block of the stream describes a table but yields no piece (`piece` is None), the next
         piece is held back.
 
-        If the reading shows that the table can no longer be published, the whole piece is dropped, with its rows from
-        before the description. After the next start, the stream delivers these rows again.
+        If the reading shows that the table can no longer be published, the whole piece is dropped, including its rows
+        from before the description. The stream delivers these rows again after the next start.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):
@@ -102,7 +102,9 @@ class Noticed:
         return None
 
     def release(self, timeout_s: float) -> Piece | None:
-        """Returns the piece that was held back, once a reading has found nothing wrong; None if the timeout passes."""
+        """Returns the piece that was held back, once a reading has found nothing wrong; None if the timeout passes
+        first.
+        """
         assert self._withheld is not None
         if not self.watch.covers(self._described, timeout_s):
             return None
@@ -111,7 +113,7 @@ class Noticed:
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
         """Records what the stream has delivered. Requests a reading of the catalogue after each statement and each
-        truncate, because they may be related to unlogged changes.
+        truncate, because each of them can be the trace of an unlogged change.
 
         `statements` are messages of the event trigger, each with its commit position. `rows` are the rows to publish;
         only the truncates in them matter here.
@@ -127,7 +129,7 @@ class Noticed:
     def settle(self, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
         """Handles the unlogged changes from before the end of `checkpoint`; returns the new checkpoint and repairs.
 
-        Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error of a reading.
+        Raises ChangelogError: GAP if the policy for a changed entity is `stop`, or the error of a reading.
         """
         for reading in self.watch.passed(through_lsn(checkpoint)):
             windows = checkpoint.windows
@@ -161,11 +163,11 @@ class Noticed:
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 
     def _is_logged(self, change: Unlogged) -> bool:
-        """Returns whether the change is a TRUNCATE of the whole table, which the log shows.
+        """Returns whether the change is only a TRUNCATE of the whole table that the stream has delivered.
 
         The catalogue is read right after each TRUNCATE in the stream, so there is hardly time for another change
-        between the TRUNCATE and the reading. But a change from before the source was opened, when nothing read the
-        catalogue, may have another cause.
+        between the TRUNCATE and the reading. Before the source was opened, nothing read the catalogue. So a change from
+        that time may have another cause than the TRUNCATE.
         """
         truncated = self._truncates.get(change.entity, 0)
         return change.truncated and self._opened_at <= change.since <= truncated <= change.until

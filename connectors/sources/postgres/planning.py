@@ -38,10 +38,10 @@ from changelog.schemas.types import Struct
 # Each entry is a prefix of SQLSTATEs (PostgreSQL, appendix A), with the kind and the hint of our error for them. The
 # first prefix that matches decides. `explain` handles all other states.
 _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
-    ("25001", Kind.USAGE, "leave it out"),
+    ("25001", Kind.USAGE, "leave the statement out"),
     ("2D000", Kind.USAGE, "leave out whatever ends the transaction of the rehearsal"),
     ("25006", Kind.PRECONDITION, "connect to a primary that accepts writes, or use --embedded"),
-    ("42501", Kind.ACCESS, "connect as the role that migrates (CHANGELOG__SOURCE__DSN), or use --embedded"),
+    ("42501", Kind.ACCESS, "connect as the role that runs your migrations (CHANGELOG__SOURCE__DSN), or use --embedded"),
     ("55P03", Kind.CONNECTION, "try again, raise --lock-timeout, or use --embedded"),
     ("57014", Kind.CONNECTION, "raise --statement-timeout, or use --embedded"),
 )

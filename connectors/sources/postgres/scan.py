@@ -1,9 +1,9 @@
-"""Reads rows of tables, encoded as in the changelog, under a snapshot that Spark's driver holds.
+"""Reads rows of tables under a snapshot that Spark's driver holds, and encodes them as in the changelog.
 
-This module, with what it imports, is the only part of the source that Spark's executors import. A task reads ranges of
-pages with COPY. It encodes the rows with the same code that encodes messages, so masks, types and formats cannot
-differ. With each row it returns the row's leaf (the table, or the partition that stores the row) and the row's ctid.
-With these two, the row can be read again under the same snapshot.
+Spark's executors import nothing of this source but this module and what it imports. A task reads ranges of pages with
+COPY. It encodes the rows with the same code that encodes the changelog's messages, so masks, types and formats are the
+same as there. With each row it returns the row's leaf (the table, or the partition that stores the row) and the row's
+ctid. Leaf and ctid are enough to read the row again under the same snapshot.
 """
 
 import contextlib
@@ -53,7 +53,11 @@ _SILENCE_S = 3600.0  # a task may read many pages before it finds a row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedTable:
-    """How to read a table: the encoding of its rows, its columns in order, and its leaves' names, quoted for SQL."""
+    """How to read a table.
+
+    `binding` says how its rows are encoded. `columns` names its published columns, in the table's order. `leaves` names
+    the partitions that store its rows, quoted for SQL.
+    """
 
     binding: Binding
     columns: tuple[str, ...]
@@ -61,7 +65,7 @@ class ScannedTable:
 
 
 def session(dsn: str) -> Connection:
-    """Opens a session in which the server prints values as they are published, and which no server timeout ends."""
+    """Opens a session without the server's timeouts, in which the server prints values as they are published."""
     return connect(dsn, settings=SETTINGS, patience=Patience(silence_s=_SILENCE_S))
 
 

@@ -12,8 +12,8 @@ from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """The settings of the session that reads the catalogue.
 
-Reading the size of a table waits for a lock. Because of the timeout, a long ALTER TABLE causes an error instead of a
-silent wait.
+To read the size of a table, the session needs a lock, which a long ALTER TABLE can hold. Because of the timeout, the
+session then fails instead of waiting silently.
 """
 
 
@@ -22,19 +22,21 @@ class Settings:
     """The settings of one source.
 
     `name` is the name of the changelog. `hmac_key` is the secret of the `sha256` masks. `codec` names the format in
-    which the sink stores rows; the source only checks that it has not changed. `workers` threads read tables, in chunks
-    of `chunk_pages` pages. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
-    `failover` says that the slot is synchronized to standbys. `keeps_state` says that the service knows the current row
-    of every key, so that the log needs only the keys of old rows.
+    which the sink stores rows; the source only checks that it has not changed. Tables are read in chunks of
+    `chunk_pages` pages, by as many threads as `workers` says. Signals must be signed with `signals_secret`; without a
+    secret, all signals are obeyed. `failover` says that the slot is synchronized to standbys. `keeps_state` says that
+    the service itself stores the current row of every key. Then the log need not contain whole old rows, only their
+    keys.
 
     `patience_s` is how many seconds a start waits for a slot that a dead session may still hold. With
-    `accept_settings`, the source continues even if settings that decide order or content have changed. With
-    `accept_cluster`, it continues even on another database cluster.
+    `accept_settings`, the source continues even if settings have changed on which the order or the content of the
+    changelog depends. With `accept_cluster`, it continues even on another database cluster.
 
     A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
     `read_s` seconds. Every wait ends soon after `stopping` returns true. `sessions` holds the process ids, on the
-    server, of the replication sessions that this service has opened. `alive` is called now and then while the creation
-    of the slot waits for transactions to end.
+    server, of the replication sessions that this service has opened. The server creates a slot only after all running
+    transactions have ended; `alive` is called now and then during this wait, so that the service does not count as
+    hung.
     """
 
     name: str

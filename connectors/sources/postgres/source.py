@@ -1,4 +1,4 @@
-"""The PostgreSQL source: merges a slot's stream and table reads into pieces, which are rows with a checkpoint."""
+"""The PostgreSQL source: merges a slot's stream and the rows of table reads into pieces. A piece has a checkpoint."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
 
 ReadVersions = Callable[[], Iterable[Version]]
-"""Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
+"""Returns every stored version of the entities' columns, oldest first. It may be called only after `recover`."""
 
 _FRAMES_MAX = 4096
 
@@ -61,12 +61,12 @@ _FRAMES_MAX = 4096
 class PostgresSource:
     """A stream of pieces from a PostgreSQL database; see `changelog.connectors.sources.ChangeSource`.
 
-    It claims the slot, then calls `recover` for the last checkpoint, and streams from there. `read_versions` returns
-    the stored versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is
-    called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
+    It claims the slot, then calls `recover` for the last checkpoint, and streams from that checkpoint. `read_versions`
+    returns the stored versions of columns, and `changelog` reads the stored rows; both are None if the sink cannot be
+    read. `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
 
-    Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
-    connecting, of the checks and of the slot.
+    Raises ChangelogError: GAP, DIVERGED or SETTINGS if the stream does not continue the changelog exactly where it
+    ends; other kinds if the source cannot connect, if a check fails, or if the slot cannot be used.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class PostgresSource:
         try:
             return ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS, patience=self._patience)
         except ChangelogError:
-            # If a right is missing, a finding says how to grant it, which the server's error does not.
+            # If a right is missing, a finding says how to grant it. The server's error does not say that.
             refuse(findings(self._catalog, requirements, list(tables.values())))
             raise
 
@@ -143,7 +143,10 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         checkpoint: Checkpoint | None,
     ) -> None:
-        """Makes sure that the server's log continues the changelog, which ends at `checkpoint`; sets `_state`."""
+        """Checks that the server's log continues the changelog, which ends at `checkpoint`.
+
+        Prepares `_state` and the other attributes that depend on where the changelog ends.
+        """
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -206,7 +209,7 @@ class PostgresSource:
         self._opening_checkpoint: Checkpoint | None = None if new_checkpoint == checkpoint else new_checkpoint
 
     def _held(self) -> set[str]:
-        """Returns the entities that have rows in the changelog.
+        """Returns the names of the entities that have rows in the changelog; none if the changelog cannot be read.
 
         The changelog stores a version of an entity's columns before the entity's first row. So the versions name all
         entities that have rows.
@@ -214,7 +217,7 @@ class PostgresSource:
         return set() if self._read_versions is None else {version.entity for version in self._read_versions()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
-        """Returns the epoch of the log position `through`, and its timeline as an entry for the checkpoint."""
+        """Returns the epoch of the log position `through`, and an entry for the checkpoint with its timeline."""
         reached = self._lineage.reached(parse_through(through))
         return reached.epoch, {"timeline": reached.timeline}
 
@@ -254,7 +257,7 @@ class PostgresSource:
         )
 
     def _connect_reading(self) -> Connection:
-        """Opens a connection that reads tables. A wait ends at once when the source is closed."""
+        """Opens a connection for reading tables. Its waits end at once when the source is closed."""
         patience = Patience(silence_s=self._settings.read_s, stopping=lambda: self._closing, stopping_s=0.0)
         return connect(self._settings.dsn, settings=SETTINGS, patience=patience)
 
@@ -281,8 +284,8 @@ class PostgresSource:
             return self._catalog.execute(query.encode(), values).fetchall()
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `ChangeSource.read`. If opening the source changed the checkpoint, the first piece has the new checkpoint
-        and no rows.
+        """See `ChangeSource.read`. If the opening has changed the checkpoint, the first piece only delivers the new
+        checkpoint; it has no rows.
         """
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
@@ -316,9 +319,10 @@ class PostgresSource:
         return frames
 
     def _idle(self) -> Piece | None:
-        """Handles a read that received no frames. Returns a piece without rows if the checkpoint has changed.
+        """Called when the stream has delivered no frames. Returns a piece without rows if the checkpoint has changed.
 
-        If no transaction is open, everything before the end of the server's log (`wal_end`) has been read.
+        If the stream is not inside a transaction, everything before `wal_end`, the end of the server's log, has been
+        read. Then the checkpoint moves up to `wal_end`.
         """
         assert self._stream is not None
         before = self._state.checkpoint
@@ -334,8 +338,7 @@ class PostgresSource:
     def _piece(self, assembled: Assembled) -> Piece | None:
         """Returns the assembled rows with the checkpoint after them; None if the checkpoint has not changed.
 
-        If an unlogged change must stop the service, `read` returns this piece first, and raises the error at the next
-        call.
+        If an unlogged change must stop the service, `read` still returns this piece. The next `read` raises the error.
         """
         before = self._state.checkpoint
         self._state.deliver(assembled)
@@ -364,13 +367,13 @@ class PostgresSource:
         )
 
     def _progress(self) -> None:
-        """Puts into the checkpoint how far the table reads are, and which alterations of composite types ended."""
+        """Stores in the checkpoint how far tables were read, and when alterations of composite types were committed."""
         assert self._table_reads is not None
         self._table_reads.record(self._state)
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Handles the unlogged changes in each reading of the catalogue whose log position the stream has passed.
+        """Handles the unlogged changes that a reading of the catalogue has shown, once the stream is past the reading.
 
         An unlogged change is one that the database's log lacks; see `Noticed`.
         """

@@ -1,11 +1,11 @@
-"""Watches the catalogue while the source streams, in a thread with a connection of its own.
+"""Watches the catalogue while the source streams. A thread does this, over a connection of its own.
 
-The thread reads the catalogue and compares it with the previous reading, because some changes of tables are not in the
-database's log. The publish loop takes the results, but acts on a result only after the stream has passed the position
-at which the log ended during the reading. Then all rows from before the reading are published, and the source can
-correct them by reading the table again.
+Some changes of tables are not in the database's log. To find them, the thread reads the catalogue again and again, and
+compares each reading with the previous one. The publish loop takes the results, but acts on a result only after the
+stream has passed the position at which the log ended during the reading. Then all rows from before the reading are
+published, and the source can correct them by reading the table again.
 
-A reading of the catalogue may also show that a table can no longer be published. If the log has a row that shows this,
+A reading of the catalogue may also show that a table can no longer be published. If a row in the log shows this, too,
 the stream reaches that row first and stops there. An operator can then decide what the service does with the row.
 """
 
@@ -37,10 +37,10 @@ READ_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogReading:
-    """The result of a reading: the state of the catalogue, and the changes that the log may not show.
+    """The result of a reading: the state of the catalogue, and the changes of tables that the log may lack.
 
-    `unlogged` holds the changes since the previous reading. If only some partitions of an entity must be read again,
-    `parts` holds the entity's new entry in the checkpoint's `windows`.
+    `unlogged` holds those changes since the previous reading. `parts` has an item for each entity of which only some
+    partitions must be read again: the entity's new entry in the checkpoint's `windows`.
     """
 
     evidence: Evidence
@@ -58,7 +58,7 @@ class Refusal:
     """The result of a reading after which the tables can no longer be published completely.
 
     The kind of `error` is GAP or PRECONDITION. The source raises the error when the stream has passed the log position
-    `until`. The catalogue is not read again.
+    `until`. After a refusal, the catalogue is not read again.
     """
 
     error: ChangelogError
@@ -66,12 +66,12 @@ class Refusal:
 
 
 class Watch:
-    """Reads the catalogue again and again while a source is open, in a thread.
+    """A thread that reads the catalogue again and again while a source is open.
 
-    The first reading is compared with `before`. `covered` is the log position up to which an earlier reading has
-    already been compared. A server that does not answer for `answer_s` seconds counts as hung.
+    The first reading is compared with `before`. `covered` is the log position up to which changes have already been
+    looked for when the thread starts. A server that does not answer for `answer_s` seconds counts as hung.
 
-    `covers` and `passed` raise ChangelogError: the error of a `Refusal`, or CONNECTION if a reading failed.
+    `covers` and `passed` raise the error of a `Refusal`, or the error with which a reading failed.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Watch:
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
         """Returns whether a reading has covered the log up to `lsn`; waits for such a reading until the timeout.
 
-        If the result of that reading is a `Refusal`, raises its error.
+        If a `Refusal` has ended the readings before that, raises the error of the refusal.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._covered >= lsn or self._ended, timeout_s)
@@ -166,8 +166,9 @@ class Watch:
     def _read(self, connection: psycopg.Connection[Any]) -> CatalogReading | Refusal:
         """Reads the catalogue and compares it with the last reading.
 
-        If an ALTER TABLE holds a lock for too long, or a partition is dropped during the reading, returns a result
-        without changes. The next reading is then compared with the same earlier reading.
+        If an ALTER TABLE holds a lock for too long, or a partition is dropped during the reading, the reading is thrown
+        away: the result repeats the previous reading, without changes. The next reading is compared with that previous
+        one, too.
         """
         before = self._before
         now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
@@ -204,8 +205,8 @@ class Watch:
 def refuse(connection: psycopg.Connection[Any], requirements: Requirements, before: Evidence) -> dict[str, Table]:
     """Returns each entity's table. Raises ChangelogError if the tables can no longer be published completely.
 
-    The kind is PRECONDITION if a table is gone, or has no unique index on its key. It is GAP if the publication leaves
-    something out, because then changes that were made after the reading `before` may be missing.
+    The kind is PRECONDITION if a table is gone, or has no unique index on its key. It is GAP if the publication is gone
+    or leaves something out, because then changes that were made after the reading `before` may be missing.
     """
     tables = {(table.schema, table.name): table for table in read_tables(connection)}
     for entity in requirements.entities:
@@ -215,7 +216,8 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
             raise ChangelogError(Kind.PRECONDITION, f"{name}: there is no table {'.'.join(entity.table)}", hint=hint)
         problem = tables[entity.table].key_problem(entity.key)
         if problem is not None:
-            raise ChangelogError(Kind.PRECONDITION, f"{name}: {problem}", hint="then start the service again")
+            hint = "correct this, then start the service again"
+            raise ChangelogError(Kind.PRECONDITION, f"{name}: {problem}", hint=hint)
     entity_tables = [(entity, tables[entity.table]) for entity in requirements.entities]
     with translated("reading the publication"):
         published = publication.read(connection, requirements.publication)
@@ -234,7 +236,10 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
 def refuse_unpublished(
     connection: psycopg.Connection[Any], name: str, entities: Sequence[Entity], checkpoint: Checkpoint
 ) -> None:
-    """Raises ChangelogError (GAP) if the publication lacks a table that the changelog already has."""
+    """Raises ChangelogError (GAP) if the publication no longer sends all changes of the entities' tables.
+
+    The changelog already has all rows of these tables.
+    """
     with translated(f"reading publication {name}"):
         published = publication.read(connection, name)
     if published is None and entities:
@@ -243,11 +248,11 @@ def refuse_unpublished(
     missing = sorted(entity.table for entity in entities if entity.table not in complete)
     if missing:
         message = f"publication {name} no longer has all changes of the table {'.'.join(missing[0])}"
-        raise _gap(message, "add it again", Evidence.parse(checkpoint.source.get("publication", {})))
+        raise _gap(message, "add the table again", Evidence.parse(checkpoint.source.get("publication", {})))
 
 
 def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[int]) -> dict[str, Any]:
-    """Returns the stored progress of a table that is completely read except for the partitions `leaves` (OIDs)."""
+    """Returns the progress to store for a table of which only the partitions `leaves` (OIDs) must be read again."""
     read_leaves = {
         identifier(leaf.schema, leaf.name): {"filenode": leaf.filenode, "pages": leaf.pages, "left": []}
         for leaf in table.leaves
@@ -278,9 +283,9 @@ def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
 
 
 def _mark(connection: psycopg.Connection[Any]) -> int:
-    """Writes a message into the log and returns its position, which is after everything that this reading saw.
+    """Writes a message into the log, and returns the message's position: it is after everything that the reading saw.
 
-    Without the message, the stream might not pass that position for a long time if nobody writes to the database.
+    If nobody else writes to the database, only this message makes the stream pass that position soon.
     """
     with translated("marking the log"), connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")  # a paused standby must not delay the message

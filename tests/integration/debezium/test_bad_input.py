@@ -111,7 +111,7 @@ def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Ch
     topic_failure, entity_failure = check.failures(reader)
     assert topic_failure == (
         f"{topic}: column id of the table public.item has no declared type, and messages carry no schema -> "
-        'declare it: id = "…" in [entities.X.types] of the entity of public.item'
+        'declare the type: id = "…" in [entities.X.types] of the entity of public.item'
     )
     assert entity_failure.startswith(NO_EVENT)
     assert reader.refused("run", code=2).startswith(NO_EVENT.removeprefix("entities: "))
@@ -120,7 +120,7 @@ def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Ch
     assert line.startswith(
         f"{topic}/0, before 1: column id of the table public.item has no declared type, and messages carry"
     )
-    assert '; declare it: id = "…" in [entities.X.types]' in line
+    assert '; declare the type: id = "…" in [entities.X.types]' in line
 
 
 def test_an_id_that_the_registry_does_not_know_is_reported(
@@ -143,7 +143,7 @@ def test_an_id_that_the_registry_does_not_know_is_reported(
     [failure] = check.failures(reader)
     assert failure.startswith(f"{topic}: ")
     line = "a message seems to be in Avro with schema 987654, and no registry is configured"
-    assert failure == f"{topic}: {line} -> name it as [source.topics] registry"
+    assert failure == f"{topic}: {line} -> name the registry in [source.topics] registry"
     assert line in reader.refused()
 
 

@@ -182,8 +182,8 @@ def test_check_says_which_right_is_missing(dsn: str, role: str) -> None:
     [finding] = findings_of(publication_of_role)
     assert finding.status == "fail"
     assert finding.message == (
-        f"publication app does not exist yet, and role {role} may not change that: it lacks CREATE on database {name}; "
-        f"table public.a belongs to role {owner}"
+        f"publication app does not exist yet, and role {role} may not change that: the role lacks CREATE on database "
+        f"{name}; table public.a belongs to role {owner}"
     )
     assert (finding.hint or "").startswith('run, as a role that may do so: CREATE PUBLICATION "app"')
     with pytest.raises(ChangelogError) as caught:

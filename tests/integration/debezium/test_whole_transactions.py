@@ -155,7 +155,7 @@ def test_a_topic_of_transactions_with_two_partitions_is_refused(
     line = f"topic {own_name}.transaction has 2 partitions, so it does not tell the order of transactions"
     assert reader.call("check") == (1, [])
     assert line in " ".join(capsys.readouterr().out.split())
-    assert reader.refused("run").startswith(f"{line}; create it again with one partition, or leave out ")
+    assert reader.refused("run").startswith(f"{line}; create the topic again with one partition, or leave out ")
 
 
 def test_a_paused_partition_is_later_read_from_where_it_was_paused(

@@ -37,7 +37,7 @@ BAD = {
     "8: commit": (
         "ALTER TABLE orders ADD x int;\ncommit;",
         2,
-        "2: COMMIT would end the transaction of the rehearsal; leave it out",
+        "2: COMMIT would end the transaction of the rehearsal; leave the statement out",
     ),
     "9: commit inside": (
         "DO $$ BEGIN COMMIT; END $$",
@@ -47,12 +47,15 @@ BAD = {
     "10: concurrently": (
         "\nCREATE INDEX CONCURRENTLY ON orders (note)",
         2,
-        "2: CREATE INDEX CONCURRENTLY cannot run in a transaction, so it cannot be rehearsed; leave it out",
+        "2: CREATE INDEX CONCURRENTLY cannot run in a transaction, so it cannot be rehearsed; leave the statement out",
     ),
     "11: only the server refuses it": (
         "SELECT 1;\nCREATE SUBSCRIPTION s CONNECTION 'dbname=x' PUBLICATION p",
         2,
-        "2: CREATE SUBSCRIPTION ... WITH (create_slot = true) cannot run inside a transaction block; leave it out",
+        (
+            "2: CREATE SUBSCRIPTION ... WITH (create_slot = true) cannot run inside a transaction block; "
+            "leave the statement out"
+        ),
     ),
     "12: psql": ("\\i other.sql\n", 2, r"1: \i works only in psql; write plain SQL"),
     "13: psql's data": ("COPY orders FROM stdin;\n1\n\\.\n", 2, "1: COPY works only in psql; write plain SQL"),
@@ -120,7 +123,7 @@ def test_a_role_that_may_not_alter_the_table_can_plan_only_on_a_copy(site: Site,
     try:
         site.configure(CONFIG, dsn=psycopg.conninfo.make_conninfo(site.dsn, user=role))
         error = planner.refused("ALTER TABLE orders DROP note")
-        assert error.startswith("1: must be owner of table orders; connect as the role that migrates")
+        assert error.startswith("1: must be owner of table orders; connect as the role that runs your migrations")
         assert planner.entity("ALTER TABLE orders DROP note", "--embedded")["alterations"]
     finally:
         site.sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}")

@@ -419,7 +419,9 @@ def test_check_names_what_events_lack(tmp_path: Path) -> None:
     messages = [event("u", ITEM, None, A), SourceRecord(topic="app.public.item", key=None, value=b"[]")]
     results = findings(app(tmp_path, *messages, entities=[entity("item"), entity("sale")]))
     assert results["item"].message == "`before` is missing in updates, so their `original` is unknown"
-    assert results["item"].hint == "for old rows: ALTER TABLE … REPLICA IDENTITY FULL; or keep them in a [state]"
+    whole_rows = "ALTER TABLE … REPLICA IDENTITY FULL"
+    hint = f"to log old rows: {whole_rows}; or set [state] path, and the service keeps the old rows"
+    assert results["item"].hint == hint
     assert (results["sale"].status, results["delivery"].status) == ("warn", "ok")
     assert results["app.public.item/0"].status == "fail"
 

@@ -50,7 +50,7 @@ NO_TRANSACTION = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnd:
-    """A transaction that may have further events, as a checkpoint stores it. `ordinal` is that of its next row."""
+    """A transaction that may have further events, as a checkpoint stores it. Its next row has the ordinal `ordinal`."""
 
     transaction: Transaction
     ordinal: int
@@ -283,7 +283,7 @@ class Assembler:
         self._run_of = None
 
     def _refuse(self, block: "_Block", item: Item, unreadable: Unreadable) -> None:
-        """Stops at a message that cannot be translated, unless an operator has decided to leave it out."""
+        """Stops at a message that cannot be translated, unless an operator has decided to leave the message out."""
         error = unreadable.error
         self._close(block)
         position = Position(self._epoch, block.place, 0)
@@ -297,7 +297,7 @@ class Assembler:
         raise ChangelogError(
             Kind.STOP,
             message,
-            hint=f"{hint}`changelog accept {position} --as skip` leaves it out",
+            hint=f"{hint}`changelog accept {position} --as skip` leaves the message out",
             position=position,
             choices=("skip",),
         )
@@ -344,8 +344,8 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
-        A delete with a column outside the key has all present columns of the table, so it is returned unchanged. If it
-        lacks a column, that column was dropped.
+        A delete with a column outside the key has all present columns of the table, so it is returned unchanged: a
+        column that it lacks was dropped.
         """
         bound_table = self._tables.get(self._entities[event.table.name].name)
         if bound_table is None or len(event.table.columns) >= len(bound_table.columns):
@@ -361,7 +361,7 @@ class Assembler:
         return msgspec.structs.replace(event, table=bound_table, before=None if before is None else before)
 
     def _bound(self, block: "_Block", table: EventTable) -> Binding:
-        """Returns the binding of a table. If its columns have changed, announces the change before the next row."""
+        """Returns the binding of a table. If the table's columns have changed, announces this before the next row."""
         entity = self._entities[table.name]
         binding = self._binder.bind(entity, table)
         self._tables[entity.name] = table
@@ -430,7 +430,7 @@ class _Block:
 
 
 class _Rows:
-    """The rows of one block, and their encoder. Must not refer to `AssemblyRun`, whose docstring says why."""
+    """The rows of one block, and their encoder. `AssemblyRun` says why this object must not refer to it."""
 
     def __init__(self, encoder: RowEncoder) -> None:
         self.rows: list[PublishedRow] = []

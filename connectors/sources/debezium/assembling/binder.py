@@ -25,7 +25,8 @@ class Binder:
         """Returns the binding of a table to an entity.
 
         An old row that is not complete has only the columns of the message's key, and an update may have no old row at
-        all. Then the row's earlier key or partition is unknown, if its columns are not all in the message's key.
+        all. In both cases, the row's earlier key and partition are known only if the message's key has all columns of
+        the entity key and of the partition key.
         """
         binding = self._bindings.get((entity.name, table.number))
         if binding is not None:

@@ -1,4 +1,4 @@
-"""Turns one event into the row that is published: decides whether its old row is complete, and adapts its columns."""
+"""Turns one event into the row that is published: decides whether the old row is complete, and adapts the columns."""
 
 from collections.abc import Iterable
 
@@ -80,7 +80,7 @@ def _key_row(event: Changed) -> Row:
     )
 
 
-def fitted(row: Row, of: EventTable, to: EventTable) -> Row:
-    """Returns `row`, which has the columns of `of`, as a row with the columns of `to`. Missing values are UNCHANGED."""
-    values = {column.name: value for column, value in zip(of.columns, row, strict=True)}
-    return tuple(values.get(column.name, UNCHANGED) for column in to.columns)
+def fitted(row: Row, table: EventTable, target: EventTable) -> Row:
+    """Returns `row`, a row of `table`, as a row with the columns of `target`. Missing values are UNCHANGED."""
+    values = {column.name: value for column, value in zip(table.columns, row, strict=True)}
+    return tuple(values.get(column.name, UNCHANGED) for column in target.columns)

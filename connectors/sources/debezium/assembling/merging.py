@@ -56,8 +56,8 @@ def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
 class _Merge:
     """Merges the queues of several parts.
 
-    `_waiting` has, for each transaction, the parts whose next event belongs to it. `_heap` sorts parts by the time of
-    their next event.
+    `_waiting` has, for each transaction, the parts whose next event belongs to this transaction. `_heap` sorts parts by
+    the time of their next event.
     """
 
     def __init__(self, queues: dict[str, deque[Item]], current: str) -> None:
@@ -137,7 +137,7 @@ class _Merge:
 
 
 def is_move(deleted: Changed, created: Changed) -> bool:
-    """Returns whether the two events belong to one row, whose key changed."""
+    """Returns whether the two events together change the key of one row."""
     return (
         deleted.moves == "to"
         and created.moves == "from"

@@ -1,8 +1,8 @@
 """Holds the events of a transaction until all of them have arrived, so that it is published as a whole.
 
 With `provide.transaction.metadata`, Debezium numbers the events of each transaction, over all topics, and writes a
-BEGIN and an END to a topic of transactions. The END says how many events each table has in the transaction, which shows
-when all of them have arrived. Until then, the events are held. The checkpoint does not count held events as read, so a
+BEGIN and an END to a topic of transactions. The END says how many events the transaction has in each table. So it is
+known when all events have arrived. Until then, they are held. The checkpoint does not count held events as read, so a
 restart reads them again. A *part* is a partition of a topic. Below, `t 5 (3)` is the third event of transaction 5:
 
     part          arrived, in the order of each part
@@ -178,7 +178,7 @@ class WholeTransactions:
                 Kind.LIMIT,
                 f"transaction {name} has more than {self._bytes_max >> 20} MiB of messages, the most that are held "
                 "until a transaction is complete",
-                hint="raise [source.topics] held_mib, or leave out `transactions`: then it is published in parts",
+                hint="raise [source.topics] held_mib, or leave out `transactions`: then transactions may be divided",
             )
 
     def _free(self, queue: deque[_Waiting]) -> Iterator[Item]:
@@ -198,7 +198,7 @@ class WholeTransactions:
     def _expected(self, end: Boundary) -> Mapping[str, int]:
         """Returns how many events the transaction has in each of our tables; messages have the table "".
 
-        Debezium's name of a table may begin with that of its database.
+        Debezium's name of a table may begin with the name of the database.
         """
         expected = Counter[str]()
         for name, count in end.collections.items():
@@ -249,7 +249,9 @@ class WholeTransactions:
         return next((waiting.name for waiting in reversed(queue) if waiting.name), "")
 
     def _released(self, name: str) -> Sequence[Item]:
-        """Returns the events before a transaction in its parts, then its own events by number, then its END."""
+        """Returns the events that a transaction's parts hold before the transaction, then the transaction's own events
+        by number, then its END.
+        """
         before: list[Item] = []
         own: list[list[Item]] = []
         others: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """Reads CloudEvents, as Debezium's CloudEventsConverter writes them in JSON.
 
-The attributes `iodebezium…` have the members of the blocks `source` and `transaction`, as strings. The names of these
-members have no underscores there. `data` has the rows, with or without a schema.
+The attributes `iodebezium…` have the members of the blocks `source` and `transaction`, as strings. An attribute's name
+is `iodebezium` and the name of the member, without underscores. `data` has the rows, with or without a schema.
 https://debezium.io/documentation/reference/stable/integrations/cloudevents.html
 """
 

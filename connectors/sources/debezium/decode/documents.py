@@ -1,7 +1,7 @@
-"""Reads the events of MongoDB, whose rows are documents in the form of JSON text.
+"""Reads the events of MongoDB. They contain documents, as JSON text, where other databases have rows.
 
 A document becomes a row of two columns: `id`, which is the `_id` of the document, and `document`, which is the whole
-document. Both are JSON. An update may come without the document; then the column `document` is unavailable.
+document. Both columns are JSON. An update may come without the document; then the column `document` is unavailable.
 https://debezium.io/documentation/reference/stable/connectors/mongodb.html
 """
 
@@ -43,7 +43,7 @@ class Documents:
 
     @staticmethod
     def row(document: Any) -> Row:
-        """Returns the row of a document, which is a JSON string, or the text in it. Raises ValueError."""
+        """Returns the row of a document. `document` is a JSON string, or the text in that string. Raises ValueError."""
         text = (_strings.decode(document) if isinstance(document, Raw) else document).encode()
         return bytes(_ids.decode(text).id), text
 

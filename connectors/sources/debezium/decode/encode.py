@@ -3,7 +3,7 @@
 A value of a row is the JSON that we publish, so nothing is converted here. All values of a block go into one buffer,
 from which `json_columns` splices the objects and the keys of many rows at once. `row_records` encodes unusual rows one
 by one. Its output defines what is correct. These rows are unusual:
-- rows whose key changes, and rows with values that the event does not have
+- rows whose key changes, and rows of which the event lacks a value
 - rows at which the changelog may stop
 - the rows of small groups
 """
@@ -86,7 +86,7 @@ class RowEncoder:
     def encode(self, rows: Sequence[PublishedRow], spans: Spans) -> EncodedRows:
         """Encodes rows; `spans` cover exactly these rows.
 
-        If a policy stops the changelog at a row, the result has the stop and the rows before that row. Raises
+        If a policy stops the changelog at a row, the result has the error (`stop`) and the rows before that row. Raises
         ChangelogError (MALFORMED).
         """
         meta = Meta(spans)
@@ -186,7 +186,7 @@ def _groups(rows: Sequence[PublishedRow], mask: Mask) -> Sequence[_Group]:
 
 
 def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | None, new: Row | None) -> bool:
-    """Returns whether the event has both sides of a row, and so also shows the row's previous key and partition."""
+    """Returns whether each side that the event has is a whole row, and the previous key and partition are known."""
     if not isinstance(change, Insert):
         if old is None and binding.unlogged:
             return False
@@ -196,7 +196,7 @@ def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | 
 
 
 def _without_unsent(group: _Group) -> _Group:
-    """Returns a group without the rows that have a value which was not sent."""
+    """Returns a group without the rows in which a value was not sent."""
     sides = [side for side in (group.before, group.after) if side]
     numbers = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
     return _Group(
@@ -210,7 +210,7 @@ def _without_unsent(group: _Group) -> _Group:
 
 
 class _Values:
-    """All values of groups of rows, in one buffer, which ends with the padding that `splice` needs.
+    """All values of groups of rows, in one buffer. The buffer ends with the padding that `splice` needs.
 
     Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered. List 0 has the old rows of
     the first group, and list 1 its new rows; lists 2 and 3 have those of the second group.
@@ -245,10 +245,11 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A binding, and its variant for `json_columns`, which has further columns for the keys at the end.
+    """A binding, and the variant of it (`bound`) that `json_columns` uses.
 
-    A row consists of whole JSON values, but a key has JSON strings without their quotes. So the columns of the keys are
-    added to the row a second time. `keys` has each key column's place in a row, and whether its values are strings.
+    A row consists of whole JSON values, but a key has JSON strings without their quotes. So the variant has the key
+    columns a second time, at the end of the row. `keys` has each key column's place in a row, and whether the column's
+    values are strings.
     """
 
     binding: Binding
@@ -257,20 +258,20 @@ class _Compiled:
 
     @classmethod
     def of(cls, binding: Binding) -> "_Compiled":
-        fields = list({of.index: of for of in (*binding.key, *binding.partition)}.values())
+        fields = list({column.index: column for column in (*binding.key, *binding.partition)}.values())
         moved = {
-            of.index: replace(of, index=binding.width + number, codec=_key_codec(of.codec))
-            for number, of in enumerate(fields)
+            column.index: replace(column, index=binding.width + number, codec=_key_codec(column.codec))
+            for number, column in enumerate(fields)
         }
         spliced = replace(
             binding,
-            key=tuple(moved[of.index] for of in binding.key),
-            partition=tuple(moved[of.index] for of in binding.partition),
+            key=tuple(moved[column.index] for column in binding.key),
+            partition=tuple(moved[column.index] for column in binding.partition),
         )
         return cls(
             binding=binding,
             bound=CompiledBinding.of(spliced),
-            keys=[(of.index, _is_quoted(of.codec.column_type)) for of in fields],
+            keys=[(column.index, _is_quoted(column.codec.column_type)) for column in fields],
         )
 
     def with_keys(self, columns: TextColumns, buffer: Bytes, fast: Mask) -> TextColumns:
@@ -312,7 +313,7 @@ def _one_by_one(
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
     """Encodes the rows with the numbers `rest`, up to the first stop.
 
-    Returns the records, the number of the row of each record, and the error of the stop; None if there is no stop.
+    Returns the records, the number of each record's row, and the error that stops the changelog (None without a stop).
     """
     records: list[Record] = []
     places: list[int] = []

@@ -27,10 +27,10 @@ Row = tuple[Value, ...]
 class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record as it arrived.
 
-    `key` and `value` are the bytes of the record, None for a null. Debezium in a process sends their schemas
-    separately: then `key_schema` and `value_schema` are these schemas in JSON, or the text `null` if there is none.
-    For a record of a topic, both are None, because a converter of Kafka Connect wrote its bytes. `timestamp_ms` is the
-    record's own time, in milliseconds since 1970, UTC.
+    `key` and `value` are the bytes of the record, None for a null. An engine sends their schemas separately: then
+    `key_schema` and `value_schema` are these schemas in JSON, or the text `null` if there is none. For a record of a
+    topic, both schemas are None, because Kafka Connect's converter put them, or their ids, into the bytes if it wrote
+    any. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
     """
 
     topic: str
@@ -69,11 +69,11 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the event says about its source.
 
     `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
-    gives no id. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
+    gives no id. `committed_at` is the time of the change in the database, in microseconds since 1970, UTC.
     `snapshot` is `true` for a row of a snapshot, `last` for the row that ends the snapshot, and empty for other events.
     If Debezium numbers the events of each transaction, `order` is the number of this event, and `counted_in` is the id
-    of the transaction in the block `transaction`. This id may differ from `transaction`, which comes from the block
-    `source` if that has one.
+    of the transaction in the block `transaction`. This id may differ from `transaction`, because that is the id in the
+    block `source`, if the block has one.
     """
 
     connector: str
@@ -91,7 +91,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `before` is None if the event has no old row: the events of updates and deletes may lack it. `key` has the values of
     the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and then a
     create. The delete has `moves` = `to`: its row moved to `other_key`, the new key. The create has `moves` = `from`:
-    its row came from `other_key`, the old key. Both are empty if the message has no header with the other key.
+    its row came from `other_key`, the old key. `moves` and `other_key` are empty if the message has no header with the
+    other key.
     """
 
     table: EventTable
@@ -122,7 +123,8 @@ class Emitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A transaction begins, or ends (Debezium's setting `provide.transaction.metadata`).
 
-    `events` is how many events it had, and `collections` how many in each table, by Debezium's names of tables.
+    At the end, `events` is how many events the transaction had, and `collections` how many it had in each table, by
+    Debezium's name for the table.
     """
 
     transaction: str

@@ -1,6 +1,6 @@
 """Reads the block `source` of an event: which transaction made the change, when, and in which table.
 
-Each connector of Debezium has a block of its own. The members that they share have the same names.
+Each connector of Debezium has a block of its own. Members that several blocks have are called the same in all of them.
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 
@@ -57,7 +57,7 @@ class TransactionBlock(msgspec.Struct, gc=False):
 
 
 def facts_of(source: SourceBlock, transaction: TransactionBlock | None, timestamp_ms: int) -> EventFacts:
-    """Returns the facts of an event. `timestamp_ms` is the time of its message, for a `source` without a time."""
+    """Returns the facts of an event. If `source` has no time, `timestamp_ms`, the time of the message, is used."""
     block_id = "" if transaction is None else transaction_id(transaction.id)
     order = 0 if transaction is None else transaction.total_order or 0
     return EventFacts(
@@ -82,8 +82,8 @@ def table_of(source: SourceBlock) -> tuple[str, str] | None:
 def transaction_id(text: str) -> str:
     """Returns the id of a transaction as `EventFacts.transaction` has it.
 
-    In PostgreSQL's topic of transactions, a position follows the id. It is removed, because it differs between the
-    begin and the end of a transaction.
+    In PostgreSQL's topic of transactions, a log position follows the id. This position is removed, because it differs
+    between the begin and the end of a transaction.
     """
     match = _POSTGRES_ID.fullmatch(text)
     return match[1] if match else text

@@ -56,7 +56,7 @@ class KeyReader:
         self._readers: dict[int, tuple[Layout, tuple[str, ...], RowsReader]] = {}
 
     def read(self, message: SourceRecord) -> Key:
-        """Returns the key of a message; a key without names if it is missing, or not an object."""
+        """Returns the key of a message. If the message has no key, or one that is not an object, returns `NO_KEY`."""
         content, schema = message.key, message.key_schema
         if schema is None:
             return self._read(message.topic, content, message.headers)
@@ -95,11 +95,13 @@ class KeyReader:
             return key
         content = key.content
         members = content if isinstance(content, dict) else _members.decode(content)
-        tokens = {name: of if isinstance(of, Raw) else msgspec.json.encode(of) for name, of in members.items()}
+        tokens = {
+            name: value if isinstance(value, Raw) else msgspec.json.encode(value) for name, value in members.items()
+        }
         return Key(key.names, tokens, None)
 
     def in_header(self, topic: str, content: bytes | None) -> Key:
-        """Returns the key in a header; no key if the header's converter wrote neither JSON nor Avro."""
+        """Returns the key in a header; `NO_KEY` if the header's converter wrote neither JSON nor Avro."""
         try:
             return self._read(f"header of {topic}", content, ())
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -19,7 +19,7 @@ from changelog.envelope.connect.schema import ConnectSchema
 from changelog.envelope.errors import ChangelogError, Kind
 
 Name = tuple[str, str]
-"""The name of a table: its schema, database or keyspace, and its own name."""
+"""The schema (or database, or keyspace) of a table, and the table's own name."""
 
 TABLES_MAX = 65_536
 """How many tables are remembered for one schema of messages, or for all messages without a schema."""
@@ -74,9 +74,9 @@ class Layouts:
     ) -> TableRows:
         """Returns the table of this name, with the reader of its rows.
 
-        `key` are the names in the message's key. `names` are the columns of the row, if the layout does not have them.
-        `fields` returns the columns and their schemas. Raises ChangelogError: PRECONDITION if a column has neither a
-        schema nor a declared type, USAGE if a declared type does not exist.
+        `key` has the names of the fields in the message's key. `names` has those of the row's columns, if the layout
+        does not have them. `fields` returns the columns with their schemas. Raises ChangelogError: PRECONDITION if a
+        column has neither a schema nor a declared type, USAGE if a declared type does not exist.
         """
         description = name, key, connector, names
         rows = layout.tables.get(description)
@@ -113,7 +113,7 @@ class Layouts:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"column {column} of the table {'.'.join(table)} has no declared type, and messages carry no schema",
-                hint=f'declare it: {column} = "…" in [entities.X.types] of the entity of {".".join(table)}',
+                hint=f'declare the type: {column} = "…" in [entities.X.types] of the entity of {".".join(table)}',
             )
         value = cell_of(schema) if cell else None
         value_schema = schema if value is None else value
@@ -123,8 +123,8 @@ class Layouts:
     def _unknown_type(self, table: Name, column: str) -> Callable[[str], None]:
         def warn(name: str) -> None:
             self._warn(
-                f"column {column} of the table {'.'.join(table)} has the unknown type {name}: "
-                "published as its base type"
+                f"column {column} of the table {'.'.join(table)} has the unknown type {name}; values are published as "
+                "its base type"
             )
 
         return warn

@@ -2,7 +2,7 @@
 
 A row in JSON is decoded to the raw tokens of its columns, in compiled code of msgspec. For columns of the usual types,
 a generated function then tests each token with one expression. Most tokens pass the test, and are published as they
-are. All other tokens go through the column's converter, which defines the result (`values.tokens`).
+are. All other tokens go through the column's converter (`values.tokens`), whose result is correct by definition.
 `RowsReader.from_members` has the same result, and uses only the converters. Tests compare the two.
 
 For rows from an Avro decoder, a generated function prints most strings, integers and booleans itself. The other values
@@ -51,8 +51,8 @@ _NO_ESCAPE: Final = r" if b'\\' not in {t} and "
 class ValueReaders:
     """Functions that read a table's rows from the values of an Avro decoder. Each value is an argument.
 
-    `row` takes the values of one row; `change` takes those of the old row, and then those of the new row. Both raise
-    the errors of converters.
+    `row` takes the values of one row; `change` takes those of the old row, and then those of the new row. Both
+    functions raise the errors of converters.
     """
 
     row: Callable[..., Row]
@@ -63,8 +63,8 @@ class ValueReaders:
 class Readers:
     """Functions that read a table's rows from JSON.
 
-    `row` reads one row, and `change` the rows before and after a change, which have mostly the same values. Both raise
-    msgspec.ValidationError if a row does not have exactly the columns of the table. They also raise the errors of
+    `row` reads one row. `change` reads the rows before and after a change; most of their values are the same. Both
+    functions raise msgspec.ValidationError if a row does not have exactly the columns of the table, and the errors of
     converters.
     """
 
@@ -115,10 +115,11 @@ def compiled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueColumn:
-    """A column whose values come from an Avro decoder, and the converter of the values, which defines the result.
+    """A column whose values come from an Avro decoder.
 
-    `type` is the base type in Kafka Connect. `passing` is the type of the column if one of `_PRINTS` prints its usual
-    values, otherwise None. `in_cell` says that the values are cells of Cassandra, which are never null.
+    The converter `convert` defines the result for each value. `type` is the base type in Kafka Connect. `passing` is
+    the type of the column if one of `_PRINTS` prints its usual values, otherwise None. `in_cell` says that the values
+    are cells of Cassandra, which are never null.
     """
 
     convert: ConvertValue

@@ -37,5 +37,5 @@ def _text(value: Any) -> str:
 
 
 def field(schema: ConnectSchema, name: str) -> ConnectSchema | None:
-    """Returns the schema of a struct's field, None if it has no such field."""
+    """Returns the schema of a struct's field; None if the struct has no such field."""
     return next((inner for field_name, inner in schema.fields if field_name == name), None)

@@ -14,7 +14,7 @@ def _unknown_schema(number: int) -> Any:
     raise ChangelogError(
         Kind.PRECONDITION,
         f"a message seems to be in Avro with schema {number}, and no registry is configured",
-        hint="name it as [source.topics] registry",
+        hint="name the registry in [source.topics] registry",
     )
 
 

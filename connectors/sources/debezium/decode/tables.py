@@ -33,8 +33,8 @@ UNFIT: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, Ove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadColumn:
-    """A column with the schema of its values, and how they are published. `cell` says that each value is in a cell of
-    Cassandra.
+    """A column, with the schema of its values. `semantics` says how the values are published, and `cell` that each of
+    them is in a cell of Cassandra.
     """
 
     name: str
@@ -100,14 +100,17 @@ class RowsReader:
         return self._values.change(*before, *after)
 
     def from_json(self, text: Raw | bytes) -> Row:
-        """Returns the row in a JSON object. Raises ChangelogError (MALFORMED), with the name of the column."""
+        """Returns the row in a JSON object.
+
+        Raises ChangelogError (MALFORMED) if a value does not fit its column, or if the table lacks a column of the row.
+        """
         try:
             return self.exact.row(text)
         except UNFIT:  # also msgspec.ValidationError, if the row lacks a column
             return self.from_members(_members.decode(text))
 
     def from_members(self, members: dict[str, Raw]) -> Row:
-        """Returns the row with these members, which are removed from `members`. Raises the error of `from_json`."""
+        """Returns the row with these members, and removes them from `members`. Raises the error of `from_json`."""
         row: list[Value] = []
         for name, convert in self.converters.items():
             token = members.pop(name, None)

@@ -183,7 +183,7 @@ class Translator:
     def _untyped(
         self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str
     ) -> tuple[TableRows, Row | None, Row | None]:
-        """Reads the rows of an event without a schema. Usually, its columns are those of the last event of the table.
+        """Reads the rows of an event without a schema. It first tries the columns of the table's last event.
 
         Returns the table, and the row before and after the change.
         """
@@ -195,7 +195,9 @@ class Translator:
             except UNFIT:
                 pass
         names = tuple(_members.decode(sides[0] if sides[1] == NULL else sides[1]))
-        rows = self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+        rows = self._layouts.rows(
+            layout, name, key.names, connector, names, lambda: [(column, None) for column in names]
+        )
         layout.tables[name, key.names, connector, ()] = rows
         return rows, *rows.rows.read_change(*sides)
 
@@ -204,7 +206,7 @@ class Translator:
         if payload.message is None:
             raise ValueError("a logical message without the block message")
         block = None if layout.schema is None else schemas.field(layout.schema, "message")
-        is_text = block is None or any(name == "content" and of.type == "string" for name, of in block.fields)
+        is_text = block is None or any(name == "content" and inner.type == "string" for name, inner in block.fields)
         encoding = self._settings.binary if is_text else "bytes"
         content = ENCODINGS[encoding](payload.message.content or "")
         return Emitted(prefix=payload.message.prefix, content=content, facts=facts)
@@ -252,7 +254,7 @@ class Translator:
         rows = self._flat_table(message.topic, layout, flat, name, key, source.connector)
         row: Row | None = None
         if flat.members is not None:
-            is_json = all(isinstance(of, Raw) for of in flat.members.values())
+            is_json = all(isinstance(value, Raw) for value in flat.members.values())
             row = rows.rows.from_members(flat.members) if is_json else rows.rows.from_values(flat.members)
         facts, op = facts_of(source, None, message.timestamp_ms), flat.op
         if op not in _OPS:
@@ -296,7 +298,7 @@ def _of_cloud(event: CloudEvent, data: Payload) -> Payload:
 
 
 def _key_values(rows: TableRows, row: Row | None, key: Key) -> tuple[Value, ...]:
-    """Returns the values of the key, from the row if it has them all, else from the message's key."""
+    """Returns the values of the key: from the row if the row has all of them, otherwise from the message's key."""
     if row is not None and rows.key_places is not None:
         values = tuple([row[place] for place in rows.key_places])
         if None not in values:
@@ -332,5 +334,5 @@ def _malformed(topic: str, what: str) -> ChangelogError:
     return ChangelogError(
         Kind.MALFORMED,
         f"a message of topic {topic} is not a change event: {what}",
-        hint="let the topic hold only what Debezium writes; docs/reference/debezium-events.md lists it",
+        hint="let the topic hold only messages that docs/reference/debezium-events.md lists",
     )

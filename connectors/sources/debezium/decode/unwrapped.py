@@ -1,8 +1,9 @@
 """Reads flat rows, as the transformation ExtractNewRecordState makes them from events.
 
-The transformation keeps the row and drops the rest. It adds what its settings name, as fields of the row or as headers:
-`add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites deletes, the field `__deleted` marks
-them. https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
+The transformation keeps the row and drops the rest of the event. Its settings can name facts that it then adds as
+fields of the row, or as headers: `add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites
+deletes, the field `__deleted` marks them.
+https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ _values: Final = msgspec.json.Decoder()
 
 
 class FlatRow(msgspec.Struct):
-    """A flat row: the members of the row, and what the transformation added, by name without prefix.
+    """A flat row: its `members`, and in `added` what the transformation added, by name without prefix.
 
     `members` is None if the message has no row. `fields` has the schemas of the row's columns, if the message has a
     schema.
@@ -67,7 +68,7 @@ class FlatRow(msgspec.Struct):
         )
 
     def table(self, source: SourceBlock, topic: str) -> Name:
-        """Returns the table. If the message does not name it, the topic does: `prefix.schema.table`."""
+        """Returns the table. If the message does not name the table, the topic does: `prefix.schema.table`."""
         name = table_of(source)
         if name is not None and name[0]:
             return name
@@ -103,7 +104,9 @@ class FlatRows:
             value = members.pop(name)
             added[self._name(name)] = _values.decode(value) if isinstance(value, Raw) else value
         schema = None if layout is None else layout.schema
-        fields = None if schema is None else [of for of in schema.fields if not self._is_added(of[0])]
+        fields = (
+            None if schema is None else [(name, inner) for name, inner in schema.fields if not self._is_added(name)]
+        )
         return FlatRow(members=members, added=added, fields=fields)
 
     def _is_added(self, name: str) -> bool:
@@ -125,7 +128,7 @@ def members_of(payload: Any) -> dict[str, Any] | None:
 
 
 def _header(content: bytes) -> Any:
-    """Returns the value of a header, which is JSON, or text from Connect's SimpleHeaderConverter."""
+    """Returns the value of a header. Its content is JSON, or text from Connect's SimpleHeaderConverter."""
     try:
         value = _values.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -46,7 +46,7 @@ class Batch:
 
     `more` says that further messages have arrived already; they may belong to the same transaction as the last message
     of this batch. `in_order` says that the messages are to be published in this order: it is the database's order, or
-    the service chose it before a restart. `behind` has the parts that are not known to be read to their end.
+    the service chose it before a restart. `behind` has the parts that may have further messages.
     """
 
     placed: Sequence[Placed]
@@ -61,7 +61,7 @@ Span = tuple[str, Any, Any]
 
 
 class Input(Protocol):
-    """An opened input. Only the thread of the publish loop calls its methods, except `left`."""
+    """An opened input. Other threads than that of the publish loop may call only `left`."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -79,11 +79,12 @@ class Input(Protocol):
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
 
     def pause(self, parts: Collection[str]) -> None:
-        """Pauses these parts, whose events wait for the events of other parts. All other parts are read."""
+        """Pauses these parts, because their events wait for events of other parts. All other parts are read."""
 
     def settle(self) -> None:
-        """Waits until the input has begun to read where it was opened, for a limited time. Raises ChangelogError if the
-        input cannot read from there.
+        """Waits, for a limited time, until the input has begun to read at the position where it was opened.
+
+        Raises ChangelogError if the input cannot read from there.
         """
 
     def left(self, progress: Progress) -> int:

@@ -1,7 +1,8 @@
 """Reads the cells in the events of Debezium's connector for Cassandra.
 
-A cell has the value of one column, the time of its deletion, and a flag `set`, which says whether the statement wrote
-the column. A column that the statement did not write has no cell, or a cell whose `set` is false. Its value is unknown.
+A cell has the value of one column, the time of its deletion if it was deleted, and a flag `set`. The flag says whether
+the statement wrote the column. A column that the statement did not write has no cell, or a cell whose `set` is false.
+The value of such a column is unknown.
 https://debezium.io/documentation/reference/stable/connectors/cassandra.html
 """
 

@@ -1,7 +1,7 @@
 """Knows the placeholders that Debezium publishes for a value that the database's log did not send.
 
 Debezium's setting `unavailable.value.placeholder` is a text, or bytes as `hex:…`. In a column of bytes, the placeholder
-is encoded like the column's values; in an array, a map or a column of UUIDs, it has further forms.
+is encoded like the column's values. Arrays, maps and UUIDs have placeholders of other forms.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
 """
 

@@ -1,8 +1,8 @@
 """Converts single values to JSON tokens (*prints* them). The values come from a decoder of JSON or Avro.
 
 Bytes come from JSON as a string in base64, and from Avro as bytes. Numbers with a fraction are of the type
-`decimal.Decimal` if they come from JSON. All functions raise ValueError, TypeError or OverflowError for a value that
-does not have their type.
+`decimal.Decimal` if they come from JSON. All functions raise ValueError, TypeError or OverflowError for a value of
+another type than theirs.
 """
 
 import binascii
@@ -90,7 +90,7 @@ def uuid(value: Any) -> bytes:
 
 
 def octets(value: Any) -> bytes:
-    """Returns the bytes of a value, which is a string in base64 if it comes from JSON."""
+    """Returns the bytes of a value. A value from JSON is a string in base64."""
     return value if type(value) is bytes else binascii.a2b_base64(value, strict_mode=True)
 
 
@@ -123,7 +123,7 @@ def embedded(value: Any) -> bytes:
 
 
 def bits(length: int) -> Render:
-    """Returns the printer of bit strings, whose bytes are in little-endian order.
+    """Returns the printer of bit strings. Their bytes are in little-endian order.
 
     `length` is the number of bits; 0 if the column has no length. Then no leading zeros are printed, because their
     number is unknown.
@@ -146,7 +146,7 @@ def decimal_text(unscaled: int, scale: int) -> str:
 
 
 def decimal(scale: int) -> Render:
-    """Returns the printer of Connect's decimals: the bytes of a two's complement, or a number in JSON."""
+    """Returns the printer of Connect's decimals, which are the bytes of a two's complement, or numbers in JSON."""
 
     def render(value: Any) -> bytes:
         if type(value) is not bytes and (type(value) is int or isinstance(value, Number)):

@@ -1,7 +1,7 @@
 """Defines how the values of each semantic type are published: the type of the column, and the JSON of a value.
 
-A semantic type is a schema of Kafka Connect with a name, such as `io.debezium.time.Date`; without a name, it is a base
-type. `docs/reference/debezium-events.md` has the table for users.
+A semantic type is a schema of Kafka Connect with a name, such as `io.debezium.time.Date`. A schema without a name is a
+base type. `docs/reference/debezium-events.md` has the table for users.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 """
 
@@ -88,7 +88,7 @@ def semantics(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
 
 
 def _or_infinite(column: Semantics, infinite: Mapping[Any, bytes]) -> Semantics:
-    """Returns the same semantics, except for PostgreSQL's infinite values."""
+    """Returns the semantics `column`, changed only for PostgreSQL's infinite values."""
 
     def render(value: Any) -> bytes:
         text = infinite.get(value)
@@ -216,8 +216,8 @@ def _spelled(convert: Callable[[str], bytes]) -> Render:
 
 
 def _zoned_time(value: str) -> bytes:
-    """Converts a time with a zone to PostgreSQL's form. Debezium converts times to UTC, so the text ends with `Z`, and
-    the result with `+00`. Any other text stays as it is.
+    """Converts a time with a zone to PostgreSQL's form. Debezium converts times to UTC, so `value` ends with `Z`; the
+    result ends with `+00`. Any other text stays as it is.
     """
     return temporal.from_iso_clock(value) + b"+00" if value.endswith("Z") else value.encode("ascii")
 

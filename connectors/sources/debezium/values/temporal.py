@@ -1,4 +1,4 @@
-"""Converts dates, times and durations, which events often have as numbers, to the texts of `docs/reference/types.md`.
+"""Converts dates, times and durations to the texts of `docs/reference/types.md`. In events, they are often numbers.
 
 A day is the number of days since 1970-01-01 in the proleptic Gregorian calendar, as `java.time` counts them. The year 0
 is 1 BC. Days and timestamps outside the years 1 to 9999 get the text that PostgreSQL prints.
@@ -42,9 +42,9 @@ def day(days: int) -> bytes:
 
 
 def clock(nanoseconds: int) -> bytes:
-    """Returns a time of day, or an amount of time, as `HH:MM:SS` with its fraction, but without zeros at the end.
+    """Returns a time of day, or an amount of time, as `HH:MM:SS`, then the fraction of the second, if there is one.
 
-    The time may be negative, or longer than a day: MySQL has such values.
+    The fraction has no zeros at its end. The time may be negative, or longer than a day: MySQL has such values.
     """
     sign = "-" if nanoseconds < 0 else ""
     seconds, fraction = divmod(abs(nanoseconds), SECOND_NS)
@@ -54,10 +54,11 @@ def clock(nanoseconds: int) -> bytes:
 
 
 def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
-    """Returns the text of a point in time, which is given in nanoseconds since 1970. With `utc`, it ends with the zone.
+    """Returns the text of the point in time that is `nanoseconds` after the begin of 1970. With `utc`, the text ends
+    with the zone.
 
-    In the years 1 to 9999, the result is in ISO 8601, with six digits after the second. If the value is not a whole
-    number of microseconds, there are nine digits.
+    In the years 1 to 9999, the text is in ISO 8601, with six digits after the second, or with nine digits if the value
+    is not a whole number of microseconds.
     """
     microseconds, rest = divmod(nanoseconds, 1000)
     days, in_day = divmod(microseconds, _DAY_US)

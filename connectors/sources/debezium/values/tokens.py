@@ -44,7 +44,7 @@ def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Conver
 
 
 def value_converter(column: Semantics, unavailable: Collection[Any]) -> ConvertValue:
-    """Returns a function that converts a column's values, which come from an Avro decoder.
+    """Returns a function that converts a column's values as an Avro decoder returns them.
 
     The values in `unavailable` mean that a value was not sent.
     """

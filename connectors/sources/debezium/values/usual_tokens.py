@@ -1,7 +1,7 @@
 """Converts JSON tokens of the usual forms faster than a JSON parser and a printer do, with the same result.
 
 Each function returns a fast converter for a semantic type. The arguments are the printer of that type (see `scalars`
-and `temporal`) and a JSON parser. The converter uses them for all tokens of other forms.
+and `temporal`) and a JSON parser. The converter uses this parser and this printer for tokens of any other form.
 """
 
 import re
@@ -17,7 +17,7 @@ _strings: Final = msgspec.json.Decoder(str)
 
 Parse = Callable[[bytes], Any]
 
-# Days after the 28th are left to the printer, which knows the lengths of months.
+# Days after the 28th do not match, because the pattern does not know how long the months are.
 _ZONED: Final = re.compile(
     rb'"(?!0000)\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{6}Z"'
 )
@@ -26,7 +26,7 @@ _INTEGER_DIGITS_MAX: Final = 19
 
 
 def zoned(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Returns timestamps unchanged if they are in UTC and have six digits after the second."""
+    """Returns a converter that leaves timestamps unchanged if they are in UTC and have six digits after the second."""
 
     def convert(token: bytes) -> bytes:
         return token if _ZONED.fullmatch(token) else render(parse(token))
@@ -35,7 +35,7 @@ def zoned(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def counted(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Reads numbers of days, milliseconds and so on without a JSON parser."""
+    """Returns a converter that reads numbers of days, milliseconds and so on without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
         return render(int(token) if token.isdigit() and len(token) <= _INTEGER_DIGITS_MAX else parse(token))
@@ -44,7 +44,7 @@ def counted(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def double(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Reads numbers without a JSON parser."""
+    """Returns a converter that reads numbers without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
         return render(parse(token) if token[0] == _QUOTE else float(token))
@@ -53,7 +53,7 @@ def double(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes]:
-    """Reads decimals in base64, the usual form, without a JSON parser."""
+    """Returns a converter that reads decimals in base64, the usual form, without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
         if token[0] != _QUOTE:
@@ -65,7 +65,7 @@ def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes
 
 
 def document(render: Render, _parse: Parse) -> Callable[[bytes], bytes]:
-    """Reads JSON documents, which are strings in the event, with a parser for strings only."""
+    """Returns a converter that reads JSON documents with a parser for strings only: in events, they are strings."""
 
     def convert(token: bytes) -> bytes:
         return render(_strings.decode(token))

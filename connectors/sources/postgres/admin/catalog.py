@@ -1,4 +1,4 @@
-"""Lists the tables that a database has now, from its catalogue. Setup, checks and the reading of tables need this list.
+"""Reads from the catalogue which tables a database has now. Setup, checks and the reading of tables need these facts.
 
 The columns of streamed rows come from the Relation messages in the stream, not from the catalogue.
 """
@@ -54,8 +54,8 @@ class Leaf:
     """A table that stores rows: a plain table, or a partition that is not partitioned further.
 
     `pages` is its size in blocks, 0 if the size was not requested. `filenode` changes when the table is rewritten.
-    `identity` names the columns of an old row that the log contains; it is None if the log contains all columns. If it
-    is empty, the log contains none, and the server refuses UPDATE and DELETE.
+    `identity` names the columns of an old row that the log contains; it is None if the log contains all columns. If
+    `identity` is empty, the log contains none, and the server refuses UPDATE and DELETE while the table is published.
     """
 
     oid: int
@@ -98,7 +98,9 @@ class Table:
         return Trait(name="replica identity", value=value, suffices=value == "full")
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """Returns the columns of the primary key or of the first unique index that can serve as the key, else None."""
+        """Returns the columns of the first index that can serve as the key, or None. The primary key comes first, then
+        the unique indexes by name.
+        """
         indexes = sorted(self.indexes, key=lambda index: (not index.primary, index.name))
         keys = [index.columns for index in indexes if index.unique]
         return next((key for key in keys if key and self.key_problem(key) is None), None)
@@ -167,7 +169,7 @@ def read_tables(
 
 
 def identity_problem(table: Table) -> str | None:
-    """Returns why publishing the table would make the application's own UPDATE and DELETE fail; None otherwise."""
+    """Returns why the application's own UPDATE and DELETE fail once the table is published; None if they do not."""
     virtual_columns = [column.name for column in table.columns if column.generated == "virtual"]
     logs_all_columns = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
     if not virtual_columns or not logs_all_columns:
@@ -300,9 +302,9 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 
 
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns the columns that may have a value in rows that were inserted before the column was added.
+    """Returns those of `columns` that may be non-null even in rows that are older than the column.
 
-    An example is a column that was added with a default. The log does not contain these values.
+    An example is a column that was added with a default. The log does not contain the values of such rows.
     """
     with translated("asking the catalogue"):
         rows = connection.execute(_FILLED, [*entity.table, list(columns)]).fetchall()

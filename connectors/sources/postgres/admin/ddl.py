@@ -1,8 +1,8 @@
-"""Defines an optional event trigger of PostgreSQL, which records some DDL statements in the database's log.
+"""Defines an optional event trigger for PostgreSQL. It records some DDL statements in the database's log.
 
 These statements, such as ALTER PUBLICATION, can keep changes of rows out of the log. Without the trigger, the service
-compares the catalogue every few seconds, and knows only that an edit was made between two comparisons. With the
-trigger, it knows the exact log positions of the statements. On most servers, only a superuser can create the trigger.
+reads the catalogue every few seconds, and knows only between which two readings an edit was made. With the trigger, it
+knows the exact log positions of the statements. On most servers, only a superuser can create the trigger.
 """
 
 from collections import deque
@@ -60,7 +60,10 @@ class Statements:
         self._statements: deque[tuple[int, str]] = deque(maxlen=_STATEMENTS_MAX)
 
     def add(self, content: bytes, commit: int) -> None:
-        """Adds a message that was committed at `commit`. Any role may write one, so invalid content is ignored."""
+        """Adds the statement in a message that was committed at `commit`.
+
+        Any role may write such messages, so invalid content is ignored.
+        """
         try:
             statement = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -71,7 +74,7 @@ class Statements:
     def bounds(self, change: Unlogged) -> tuple[str, str]:
         """Returns the log positions of the first and the last statement that can have made the change.
 
-        If no such statement is known, returns the positions of the two comparisons around the change.
+        If no such statement is known, returns the positions between which the change was made.
         """
         commits = [
             commit

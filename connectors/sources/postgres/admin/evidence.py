@@ -1,9 +1,9 @@
-"""Records what the catalogue says about tables. Comparing two records shows changes that the database's log lacks.
+"""Reads evidence about tables from the catalogue. A comparison of two readings shows changes that the log lacks.
 
-Every edit of a catalogue row gives the row a new `xmin`, the id of the transaction that wrote it. An `xmin` survives
-VACUUM FREEZE and is the same on a physical standby. So if a table leaves the publication and comes back between two
-readings, the second one finds another `xmin` in the row that makes the table part of the publication. Another cluster
-assigns its own transaction ids, so its catalogue cannot be compared.
+Every edit of a catalogue row gives the row a new `xmin`: the id of the transaction that made the edit. So if a table
+leaves the publication and comes back between two readings, the second reading finds another `xmin` in the row that
+makes the table part of the publication. An `xmin` survives VACUUM FREEZE and is the same on a physical standby. Another
+cluster assigns its own transaction ids, so the catalogues of two clusters cannot be compared.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
 """The most partitions of a table that a checkpoint lists. If a table has more, the checkpoint stores one hash of all
-its partitions instead, because every commit writes a checkpoint, which must be short."""
+its partitions instead: every commit writes a checkpoint, so it must be short."""
 
 _PROBED_PAGES = 128
 """How many pages of a rewritten or truncated partition are searched for a row from before the last reading."""
@@ -37,7 +37,9 @@ changelog stay the same."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafEvidence:
-    """A partition that stores rows: its storage, and the `xmin` of each catalogue row that links it to its table."""
+    """A partition that stores rows. `filenode` is the number of its file. `links` joins, with `/`, the `xmin` of the
+    rows of `pg_inherits` that lead from the published table down to the partition.
+    """
 
     filenode: int
     links: str
@@ -45,7 +47,7 @@ class LeafEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEvidence:
-    """The evidence for one entity's table, whose OID is `oid`.
+    """The evidence for one entity's table. `oid` is the OID of the table.
 
     `name` is the `xmin` of the table's row in `pg_type`. PostgreSQL writes this row again each time the table gets
     another name, schema or `owner`. `options` is the OID of the publication and the `xmin` of its row in
@@ -68,7 +70,7 @@ class TableEvidence:
     leaves: Mapping[int, LeafEvidence] | str
 
     def to_json(self) -> list[Any]:
-        """Returns the form that the checkpoint stores. It is short, because every commit writes a checkpoint."""
+        """Returns the form that the checkpoint stores; see `LEAVES_MAX` for why it is short."""
         leaves: Any = self.leaves
         if not isinstance(leaves, str):
             leaves = [[oid, leaf.filenode, leaf.links] for oid, leaf in leaves.items()]
@@ -137,10 +139,10 @@ _TABLE, _KEY, _PUBLICATION = ("TABLE", "SCHEMA", "OWNED"), ("TABLE", "TYPE"), ("
 class Unlogged:
     """A change of a table whose effect on rows may be missing from the log.
 
-    The table was changed between the log positions `since` and `until`. `why` describes the change. The module `ddl`
-    searches for it among the commands whose name contains one of the words `statements`. `leaves` holds the OIDs of the
-    partitions to read again; None means the whole table. `sweep` says that rows may be gone. `truncated` says that
-    partitions were truncated and nothing else happened.
+    The table was changed between the log positions `since` and `until`. `why` says what was changed. One of the words
+    in `statements` is in the name of the command that made the change, so `ddl` can find the command in the log.
+    `leaves` holds the OIDs of the partitions to read again; None means the whole table. `sweep` says that the log may
+    lack deletes. `truncated` says that partitions were truncated and nothing else happened.
     """
 
     entity: str
@@ -156,8 +158,8 @@ class Unlogged:
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
     """Reads the catalogue. This locks no table, so it never waits for an ALTER TABLE.
 
-    A first statement reads the position at which the log ends (`Evidence.lsn`). Then a second statement reads the
-    catalogue. So the result shows every change of a table that was made before the log reached `lsn`.
+    A first statement reads the position at which the log ends (`Evidence.lsn`). Only then does a second statement read
+    the catalogue. So the result shows every change of a table that was committed before the log reached `lsn`.
     """
     requests = [
         {"entity": entity.name, "schema": entity.table[0], "name": entity.table[1], "key": sorted(entity.key)}
@@ -190,8 +192,7 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
     """Returns `before`, but with the present state of those partitions whose changes lost no row.
 
     So `unlogged` does not report partitions that VACUUM FULL or CLUSTER has rewritten, or new partitions whose rows are
-    all in the log. The rows of a partition show whether it was rewritten or truncated: only a rewritten partition still
-    has rows from before the earlier reading.
+    all in the log. A partition that was rewritten, not truncated, still has rows from before the earlier reading.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():
@@ -214,7 +215,7 @@ def _same_rows(
     oid: int,
     leaf: LeafEvidence,
 ) -> bool:
-    """Returns whether the changelog's rows of this partition are still correct, although its evidence may differ."""
+    """Returns whether the changelog still has the right rows of this partition, even if its evidence has changed."""
     old_leaf = old_leaves.get(oid)
     if old_leaf == leaf:
         return True
@@ -224,9 +225,9 @@ def _same_rows(
 
 
 def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) -> str | None:
-    """Returns why a change between two readings affects the whole table; None if it does not."""
+    """Returns which change between two readings affects the whole table, as text; None if there is no such change."""
     if old_table.oid != new_table.oid:
-        return "another table has taken its name"
+        return "the table was replaced by another one of the same name"
     if old_table.name != new_table.name and old_table.owner == new_table.owner:
         return "the table had another name or schema for a while"
     if old_table.options != new_table.options and old_table.publisher == new_table.publisher:
@@ -239,7 +240,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
         has_same_keys = _same_text(old_table.types, new_table.types)
         return None if has_same_keys else "a key column got another type, or a composite in its type was altered"
     if old_table.keys and new_table.keys and not old_table.keys & new_table.keys:
-        return "the constraint that keeps its key unique was dropped and made again"
+        return "the constraint that keeps the entity's key unique was dropped and made again"
     return None
 
 
@@ -290,8 +291,8 @@ def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, sin
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:
     """Returns whether the first pages of a partition have a row that a transaction below `horizon` wrote.
 
-    Returns False for a partition that our role may not read; it then counts as truncated. Transaction ids wrap around,
-    so a row that was frozen long ago can seem younger than `horizon`; such a partition counts as truncated, too.
+    If it returns False, the partition counts as truncated. This also happens if our role may not read the partition,
+    and if its rows were frozen so long ago that, because transaction ids wrap around, they seem younger than `horizon`.
     """
     probe = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")
@@ -304,10 +305,10 @@ def _is_new(
 ) -> bool:
     """Returns whether the log has all rows of a new partition as rows of its partitioned table.
 
-    A table can be filled before it is attached as a partition; then the log has these rows as rows of that table alone.
-    So the result is True if the partition is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF).
-    If its parent is new as well, the parent must also have been created as a partition. If our role may not read the
-    partition, returns True if the same transaction created and attached it.
+    A table can be filled before it is attached as a partition; the log then has its rows as rows of that table, not of
+    the partitioned one. So the result is True only if the partition is empty, or was created as a partition (CREATE
+    TABLE … PARTITION OF); if its parent is new as well, the parent must also have been created as a partition. If our
+    role may not read the partition, returns True if the same transaction created and attached it.
     """
     probe = _probe(connection, leaf)
     if probe is None:
@@ -323,7 +324,7 @@ class _PartitionProbe:
     """Facts from the catalogue about an existing partition.
 
     `pages` is its size, and `made_by` is the transaction that created it. `made_as_partition` says that the partition
-    was never a table of its own. `made_as_partitions` says that this is also true of all partitions above it.
+    was never a table of its own. `made_as_partitions` says this of the partition and of all partitions above it.
     """
 
     schema: str
@@ -336,13 +337,12 @@ class _PartitionProbe:
 
 
 def _probe(connection: psycopg.Connection[Any], leaf: int) -> _PartitionProbe | None:
-    """Reads the partition's facts; None if it has been dropped."""
+    """Reads the facts about the partition; None if it has been dropped."""
     with translated("looking at a partition"), connection.cursor(row_factory=class_row(_PartitionProbe)) as cursor:
         return cursor.execute(_PROBE, {"leaf": leaf}).fetchone()
 
 
 def _exists(connection: psycopg.Connection[Any], leaf: _PartitionProbe, condition: sql.Composed) -> bool:
-    """Returns whether the partition has a row that meets the condition."""
     table = sql.Identifier(leaf.schema, leaf.name)
     with translated("looking at a partition"):
         row = connection.execute(

@@ -22,7 +22,7 @@ WHERE c.oid = ANY (%s::int8[]::oid[]) ORDER BY 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedTable:
-    """A table or partition, with the facts that decide which rights it needs."""
+    """A table or partition, with the facts that decide which rights our roles need for it."""
 
     schema: str
     name: str
@@ -65,7 +65,7 @@ def _setup(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
 
 
 def _run(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
-    yield "-- The role for `changelog run`. It reads the log and the tables, and writes marks into the log."
+    yield "-- The role for `changelog run`. It reads the log and the tables, and writes messages into the log."
     yield f"CREATE ROLE {RUN} LOGIN REPLICATION;"
     yield f"GRANT CONNECT ON DATABASE {printable(database)} TO {RUN};"
     yield from _read(owned, RUN)

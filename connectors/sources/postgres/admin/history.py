@@ -4,10 +4,10 @@ A server that was restored to an earlier point continues with other transactions
 its log grows past the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
 slot was restored together with the server, so its confirmed position is an earlier one too. The server sends every
 transaction after this position, so the stream shows which transactions the log now has before the end of the changelog.
-Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the
-stream starts at that transaction. The stream's first transaction must then be the same one, with the same commit
-position, id and time. Until this transaction has arrived, the source does not move the slot's confirmed position past
-it. Otherwise, the server would not send the transaction at the next start, and it could not be checked.
+Therefore the checkpoint names the last transaction that the changelog has. If the slot has not confirmed that
+transaction, the stream starts there. The stream's first transaction must then be the same one: it must have the same
+commit position, id and time. Until this transaction has arrived, the source does not move the slot's confirmed position
+past it. Otherwise, the server would not send the transaction at the next start, and there would be nothing to check.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,10 @@ MEMBER = "history"
 
 
 def last_transaction(transaction: Transaction, publication: str) -> dict[str, Any]:
-    """Returns the checkpoint's entry for the last transaction that it covers. `publication` sent that transaction."""
+    """Returns the checkpoint's entry for `transaction`, the last one that the checkpoint covers.
+
+    `publication` is the publication through which the server sent it.
+    """
     return {
         "commit": lsn_text(transaction.commit),
         "xid": transaction.xid & 0xFFFFFFFF,  # the form in the log
@@ -38,8 +41,8 @@ class History:
 
     `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if that
     transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has
-    already confirmed the last transaction. Nothing can be checked either if another publication sent that transaction,
-    because the present publication may leave it out.
+    already confirmed the last transaction. Nothing can be checked either if that transaction came through another
+    publication, because the present publication may leave the transaction out.
     """
 
     def __init__(self, last: Mapping[str, Any] | None, through_lsn: int, publication: str, confirmed: int) -> None:
@@ -78,7 +81,8 @@ class History:
     def heard(self, first: Transaction | None) -> bool:
         """Checks the first transaction of the stream; returns whether it is the changelog's last transaction.
 
-        Raises ChangelogError (DIVERGED) if it is another transaction. Returns False if nothing is left to check.
+        Raises ChangelogError (DIVERGED) if it is another transaction. Returns False if there is nothing to check: no
+        first transaction yet, or none that must be the changelog's last one.
         """
         if self._awaited is None or first is None:
             return False
@@ -99,6 +103,7 @@ class History:
         return ChangelogError(
             Kind.DIVERGED,
             f"the server's log lacks the last transaction of the changelog ({awaited['xid']}, committed at "
-            f"{awaited['commit']}): the database was restored to an earlier point, or this is another copy of it",
+            f"{awaited['commit']}): the database was restored to an earlier point, or is another copy of the same "
+            "database",
             hint=f"connect to the server that has this transaction; if no server does, {OVER_GAP}",
         )

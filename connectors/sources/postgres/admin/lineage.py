@@ -43,8 +43,8 @@ class Lineage:
         """Traces how the log continues from `checkpoint` on the server `system`.
 
         `history` holds the ancestors of the server's timeline, oldest first, each with the position at which it ends;
-        `confirmed_flush` is the slot's position. Raises ChangelogError: GAP if the log after the checkpoint is no
-        longer available or if this is another cluster, DIVERGED if the changelog has commits that this history lacks.
+        `confirmed_flush` is the slot's position. Raises ChangelogError: GAP if the slot no longer has the log after the
+        checkpoint or if this is another cluster, DIVERGED if the changelog has commits that the server's log lacks.
         """
         if checkpoint is None:
             return cls.unlinked(None, system)
@@ -69,7 +69,9 @@ class Lineage:
 
     @classmethod
     def unlinked(cls, checkpoint: Checkpoint | None, system: System) -> Self:
-        """Returns a lineage that continues no earlier log: for a new changelog, or after a new cluster was accepted."""
+        """Returns a lineage that continues no earlier log. It is for a new changelog, and for a changelog that an
+        operator has moved to another cluster.
+        """
         epoch = FIRST_EPOCH if checkpoint is None else checkpoint.epoch + 1
         return cls(stretches=(Stretch(end_lsn=None, epoch=epoch, timeline=system.timeline),))
 
@@ -106,7 +108,7 @@ def is_elsewhere(checkpoint: Checkpoint | None, system: System) -> bool:
 def joins_on(
     checkpoint: Checkpoint, database: Mapping[str, Any], system: System, history: tuple[tuple[int, int], ...]
 ) -> bool:
-    """Returns whether the changelog was made from this server's log, and this log has everything that was published."""
+    """Returns whether the changelog was made from this server's log, and the log still has all published commits."""
     try:
         check_database(checkpoint, database)
         Lineage.trace(checkpoint, system, history, confirmed_flush=0)

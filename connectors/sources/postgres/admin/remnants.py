@@ -36,7 +36,7 @@ def drop(connection: Connection, kind: str, name: str) -> None:
 def _drop_publication(connection: Connection, name: str) -> None:
     """Drops the publication.
 
-    Raises ChangelogError (ACCESS) if it belongs to another role, which is often the role that set the service up.
+    Raises ChangelogError (ACCESS) if the publication belongs to another role. Often, that role set the service up.
     """
     try:
         connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))

@@ -1,4 +1,4 @@
-"""Sends signals: writes requests to the service into the database's log, as messages.
+"""Sends signals: they are requests to the service, written as messages into the database's log.
 
 `changelog.envelope.signal` defines the form of the requests. Any role may write such messages; if `[signals] secret` is
 configured, the service obeys only signals that are signed with it.

@@ -32,8 +32,9 @@ class SlotState:
     """The present state of a replication slot.
 
     `reader` is the session that reads it. `wal_status` is reserved, extended, unreserved or lost, and `retained_bytes`
-    is how much log the slot keeps on the server; they are None while unknown. `xids` is the age of the slot's
-    `catalog_xmin`, in transaction ids: VACUUM cannot remove rows of the server's catalogue that were deleted since.
+    is how much log the slot keeps on the server; both are None while unknown. `xids` says how many transaction ids the
+    server has assigned since the slot's `catalog_xmin`. VACUUM cannot remove the catalogue rows that any of these
+    transactions deleted.
     """
 
     name: str
@@ -68,10 +69,10 @@ def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
-    """Returns the statement that creates the publication; `server_version` is libpq's number.
+    """Returns the statement that creates the publication; `server_version` is the number that libpq returns.
 
-    The publication has no column lists, because the application's own UPDATE would fail if a list lacked a column of
-    the replica identity.
+    The publication has no column lists. If a list lacked a column of the replica identity, the application's own UPDATE
+    would fail.
     """
     tables = ", ".join(published_as(entity) for entity in entities)
     options = [f"publish = '{OPERATIONS}'", "publish_via_partition_root = true"]
@@ -90,7 +91,7 @@ def published_as(entity: Entity) -> str:
 
 
 def ensure_publication(conn: psycopg.Connection[Any], name: str, entities: Sequence[Entity]) -> None:
-    """Creates the publication if there is none. An existing one is left alone; `check` reports what it lacks.
+    """Creates the publication if there is none. An existing one is not changed; `check` reports what it lacks.
 
     Raises ChangelogError: ACCESS if the role may not create it, PRECONDITION if the server refuses.
     """
@@ -130,14 +131,14 @@ def ensure_slot(
     answer_s: float = ANSWER_S,
     alive: Callable[[], None] = lambda: None,
 ) -> SlotState:
-    """Returns the state of the slot `name`. Creates the slot if it is missing, but only if there is no changelog yet
-    (`checkpoint` is None).
+    """Returns the state of the slot `name`. Creates the slot if it is missing, but only if `checkpoint` is None: a new
+    slot cannot continue a changelog.
 
-    Creating a slot waits until all running transactions have ended. `alive` is called now and then during that wait.
-    The server counts as hung if it has neither answered nor waited for a transaction for `answer_s` seconds.
+    To create a slot, the server waits until all running transactions have ended. `alive` is called now and then during
+    that wait. The server counts as hung if it has neither answered nor waited for a transaction for `answer_s` seconds.
 
-    Raises ChangelogError. GAP: the changelog exists, but its slot is missing or lost its log. IN_USE: another session
-    reads the slot. PRECONDITION: the slot is not one of ours, or the server cannot create one.
+    Raises ChangelogError. GAP: there is a checkpoint, but the slot is missing or has lost its log. IN_USE: another
+    session reads the slot. PRECONDITION: the slot is not one of ours, or the server cannot create one.
     """
     if checkpoint is not None:
         refuse_lost(conn, name)

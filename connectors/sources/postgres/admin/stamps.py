@@ -1,7 +1,7 @@
-"""Defines an optional trigger of PostgreSQL, which writes stamps into the log, so that applications need not do so.
+"""Defines an optional trigger for PostgreSQL. It writes stamps into the log, so that applications need not write them.
 
-A stamp says who makes the changes of a transaction. Before the first statement that changes a table, the trigger writes
-the stamp that is in the setting `changelog.provenance`. If the setting is empty, the trigger writes the name of the
+A stamp says who makes the changes of a transaction. Before the first change in a transaction, the trigger writes the
+stamp that is in the setting `changelog.provenance`. If the setting is empty, the trigger writes the name of the
 application and the role of the session.
 """
 
@@ -25,13 +25,14 @@ SETTING = "changelog.provenance"
 """The setting in which an application leaves the stamp of its transaction."""
 
 _NBYTES_MAX = 2 * (NBYTES_MAX + CONTEXT_NBYTES_MAX)
-"""The trigger ignores a setting of more bytes than this, which is twice the size of the longest valid stamp."""
+"""If the setting has more bytes than this, the trigger ignores it. This is twice the size of the longest valid stamp.
+"""
 
 _NAMED_MAX = 20
 """The most tables without a trigger that a finding names."""
 
-# The message is emitted outside the block with the exception handler. That block is a subtransaction. If it emitted the
-# message, the server could deliver the message after the first row that it belongs to.
+# The message is emitted outside the block with the exception handler, because that block is a subtransaction. A message
+# from a subtransaction could reach the service after the first row that the stamp is for.
 _HEAD = f"""\
 -- Run this as the owner of the tables. Each CREATE TRIGGER waits until no transaction writes to its table, and blocks
 -- later writers meanwhile. To make it give up instead of waiting: SET lock_timeout = '2s'.
@@ -109,7 +110,7 @@ ORDER BY 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampedTable:
-    """A table or partition; `stamped` says whether it has the trigger, and the trigger is enabled."""
+    """A table or partition; `stamped` says that it has the trigger and that the trigger is enabled."""
 
     schema: str
     name: str
@@ -125,7 +126,7 @@ def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> list[S
 
 
 def script(tables: Collection[StampedTable]) -> str:
-    """Returns the SQL that creates the function, and the trigger of each table. It may be run again."""
+    """Returns the SQL that creates the function, and the trigger of each table. The SQL may be run repeatedly."""
     return "".join([_HEAD, *_triggers(tables)])
 
 
@@ -135,9 +136,9 @@ def _triggers(tables: Collection[StampedTable]) -> Iterator[str]:
 
 
 def finding(tables: Collection[StampedTable]) -> Finding:
-    """Returns a finding that names the tables without the trigger.
+    """Returns a finding about the tables without the trigger.
 
-    It is a warning only if other tables have the trigger.
+    It is a warning only if some tables have the trigger and others do not.
     """
     without = [safe(f"{table.schema}.{table.name}") for table in tables if not table.stamped]
     if not without:

@@ -1,7 +1,8 @@
 """Turns frames of the replication stream into rows of the changelog. The module does no I/O.
 
 A frame holds one message of pgoutput: a row, or a control message such as the beginning of a transaction. This module
-decodes the control messages and passes them to the `Assembly` of the capture core, which puts the rows in order.
+decodes the control messages and passes them to the `Assembly` of the capture core. The `Assembly` puts the rows in
+order.
 """
 
 import struct
@@ -78,11 +79,11 @@ class Assembler:
         return self._assembly.stop
 
     def feed(self, frames: Sequence[bytes]) -> Assembled:
-        """Returns the complete transactions in the frames so far.
+        """Returns the transactions that are complete with these frames.
 
         Returns a part of a transaction only if the transaction has `rows_max` rows or `bytes_max` bytes. Raises
-        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are stored in `stop` instead;
-        after such an error, nothing more is returned.
+        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are stored in `stop` instead,
+        and all later calls return nothing.
         """
         if self.stop is not None or not frames:
             return Assembled()
@@ -95,7 +96,7 @@ class Assembler:
 
 
 class _Rows:
-    """The rows of one block of frames. It must not refer to the `_Feed`; `AssemblyRun` says why."""
+    """The rows of one block of frames. `AssemblyRun` says why this object must not refer to the `_Feed`."""
 
     def __init__(self, origin: Origin, relations: Relations, frames: Frames) -> None:
         self._origin, self._relations, self._frames = origin, relations, frames
@@ -216,9 +217,9 @@ class _Feed:
     def _message(self, payload: bytes) -> None:
         """Passes a logical message to the assembly, if the message belongs to a transaction.
 
-        PostgreSQL sorts the records of a transaction and its savepoints by their LSN. For a message it uses the LSN at
+        PostgreSQL sorts the changes of a transaction and its savepoints by their LSN. For a message, this is the LSN at
         which the message's record ends, so a message and the row right after it have the same LSN. If a savepoint
-        begins between the two, the server may deliver the row before the message. So if a row has the message's LSN but
+        begins between the two, the server may deliver the row before the message. So if a row with the message's LSN
         was delivered before the message, it was in fact written after the message.
         """
         message = pgoutput.decode(payload)
@@ -234,5 +235,5 @@ class _Feed:
         if not isinstance(message, messages.ReplicationOrigin | messages.TypeName | messages.StreamAbort):
             raise ChangelogError(
                 Kind.MALFORMED,
-                f"the stream sent {type(message).__name__}, which belongs to an option that we did not request",
+                f"the stream sent {type(message).__name__}, a message of an option that we did not request",
             )

@@ -30,8 +30,8 @@ class Binder:
     def bind(self, entity: Entity, relation: Relation, *, crossing: bool, leaves: Collection[Relation] = ()) -> Binding:
         """Returns the binding of `relation` to `entity`.
 
-        `leaves` are the partitions of the relation that the stream has described so far. `crossing` says that rows can
-        move between partitions, because the table is partitioned.
+        `leaves` are those partitions of `relation` that the stream has described so far. `crossing` says that the table
+        is partitioned, so that rows can move between partitions.
         """
         names = [column.name for column in relation.columns]
         table = f"{relation.namespace}.{relation.name}"
@@ -62,8 +62,8 @@ class Binder:
 def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
     """Returns, for each table or partition in `leaves`, the columns of an old row that the log contains.
 
-    A column is given as its position in `names`. Tables and partitions whose old rows are logged completely are left
-    out, and so are columns that are not in `names`.
+    A column is given as its position in `names`; columns that are not in `names` are left out. So are tables and
+    partitions whose old rows the log contains completely.
     """
     indexes = {name: index for index, name in enumerate(names)}
     return frozenset(

@@ -3,10 +3,10 @@
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
 joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one:
 - rows that move to another key or partition
-- rows that lack a value in the database's log
+- rows of which the database's log lacks a value
 - rows at which an entity's policy may stop the stream
 
-For all rows, the output must be the same as if `row_records` had encoded them.
+The output must be the same as if `row_records` had encoded all rows.
 """
 
 from collections import Counter
@@ -87,7 +87,7 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
 
 
 class _Scan:
-    """Reads those parts of a block's messages that do not depend on the relation of the message."""
+    """Reads what the messages of a block have in common, whatever their relation."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -238,7 +238,7 @@ def _plain(
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
     """Encodes the rows at these places one by one, up to the first row at which an entity's policy is to stop.
 
-    Returns the records, the place of each record's message, and the error of the stop; None if there is no stop.
+    Returns the records, the place of each record's message, and the error for that row (None if there is no such row).
     """
     records: list[Record] = []
     at: list[int] = []

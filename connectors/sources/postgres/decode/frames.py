@@ -49,7 +49,7 @@ class Frames:
         return self.data[self.starts[frame] : self.ends[frame]]
 
     def kind(self, frame: int) -> int:
-        """Returns the first byte of a frame's payload, which is the kind of message."""
+        """Returns the kind of message in a frame: the first byte of the payload."""
         return int(self._kinds[frame])
 
     def lsn(self, frame: int) -> int:
@@ -83,9 +83,9 @@ class Frames:
         """Returns the number of the first frame of the log record that `row` belongs to.
 
         A cut inside or right after this record would be wrong, because later frames can change how its rows are
-        decoded. A delete before the record may belong to an insert in the record, with the description of a new
-        partition between the two. And a stamp (a message that says who made a change) may apply to rows that were
-        delivered before the stamp.
+        decoded. A delete right before the record may belong to an insert in the record, even if the description of a
+        new partition stands between the two. And a stamp (a message that says who made a change) may apply to rows that
+        were delivered before the stamp.
         """
         lsn = self.lsn(row)
         while row and (self.lsn(row - 1) == lsn or self._kinds[row - 1] in b"RY"):

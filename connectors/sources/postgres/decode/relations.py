@@ -19,7 +19,7 @@ from changelog.schemas.types import Struct
 
 
 class Flush(Protocol):
-    """Encodes the pending rows, which belong to the previous description of their table."""
+    """Encodes the pending rows with the previous description of their table."""
 
     def __call__(self, *, but_a_delete: bool = False) -> None:
         """Encodes the pending rows; with `but_a_delete`, a delete at the end of these rows stays pending."""
@@ -40,7 +40,7 @@ class RelationDescription:
 
 
 class Relations:
-    """Keeps the relations that the stream has described. `bound` holds those that belong to an entity, by OID.
+    """Keeps the relations that the stream has described. `bound` holds the bindings to entities, by the relation's OID.
 
     `definitions` tracks the composite types of the columns; without it, composite types count as never altered.
     """
@@ -63,15 +63,15 @@ class Relations:
     def shapes(self, entities: Iterable[str]) -> bytes:
         """Returns the columns of these entities, encoded for a batch. Entities without a description are left out.
 
-        The columns of an entity are encoded when the stream describes its table. If instead all entities were encoded
-        at each description, a stream that describes 1,000 tables would take a minute of CPU.
+        The columns of an entity are encoded when the stream describes its table. If instead each description made us
+        encode the columns of all entities, a stream that describes 1,000 tables would take a minute of CPU.
         """
         return batch.join_shapes(self._shapes[entity] for entity in sorted(entities) if entity in self._shapes)
 
     def describe(
         self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]
     ) -> RelationDescription | None:
-        """Makes `relation` the description of the rows that follow; returns None if no entity has this table.
+        """Makes `relation` the description of its table's next rows; returns None if no entity has this table.
 
         If the columns of an entity's table differ from the previous description, calls `changed` with the previous
         description, even if `relation` cannot be bound afterwards. Raises ChangelogError: ALTERED if the type of a key
@@ -144,10 +144,10 @@ class Relations:
         return RelationDescription(entity=entity, table=table, has_key=binding.lost is None)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
-        """Applies a partition's description, which says which columns of an old row the partition logs.
+        """Applies a partition's description. It says which columns of the partition's old rows the log contains.
 
-        The server sends it right after the description of the table under which the partition's rows are published,
-        and before any of these rows (`maybe_send_schema` in its pgoutput.c).
+        The server sends this description right after that of the table under which the partition's rows are published,
+        and before any of these rows (`maybe_send_schema` in the server's pgoutput.c).
         """
         bound = self.bound.get(root)
         if bound is None or not bound.binding.crossing:

@@ -1,8 +1,11 @@
-"""Restores 64-bit transaction ids from their low 32 bits, which pgoutput sends."""
+"""Restores 64-bit transaction ids. pgoutput sends only their low 32 bits."""
 
 
 class Xids:
-    """Extends pgoutput's 32-bit transaction ids to 64 bits: takes the 64-bit id that is nearest to the previous id."""
+    """Extends pgoutput's 32-bit transaction ids to 64 bits.
+
+    Of all 64-bit ids with the given low bits, it takes the one that is nearest to the previous id.
+    """
 
     def __init__(self, reference: int) -> None:
         self._reference = reference

@@ -1,6 +1,6 @@
-"""Finds what a rehearsed migration script does to a table, and which line of the script does it. It does no I/O.
+"""Finds what a rehearsed migration script does to a table, and which line of the script does it.
 
-The module compares the states of the table before the script and after each statement.
+The module compares the states of the table before the script and after each statement. It does no I/O.
 """
 
 import re
@@ -108,8 +108,8 @@ class _History:
     def _files(self) -> Iterator[Alteration]:
         """Yields at most one alteration for all truncates of the table, and at most one for all rewrites.
 
-        Each alteration has the line of the last such statement. Among rewrites, those that may have changed values take
-        precedence.
+        Each alteration has the line of the last such statement. But if any rewrites may have changed values, the line
+        is that of the last one of those.
         """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]

@@ -92,7 +92,7 @@ def _refused(connection: Connection, statement: str) -> str | None:
 
 
 def _publication(connection: Connection, name: str) -> Iterator[Definition]:
-    """Yields the definition of the publication with its tables, schemas and options; nothing if it does not exist."""
+    """Yields the definition of the publication, with its tables, schemas and options, if the publication exists."""
     row = connection.execute(_PUBLICATION.encode(), [name]).fetchone()
     if row is None:
         return
@@ -100,8 +100,8 @@ def _publication(connection: Connection, name: str) -> Iterator[Definition]:
     parts = [text for (text,) in connection.execute(_PUBLICATION_TABLES.encode(), [name]).fetchall()]
     if connection.info.server_version >= _SCHEMAS_PUBLISHED:
         parts += [text for (text,) in connection.execute(_PUBLICATION_SCHEMAS.encode(), [name]).fetchall()]
-    of = "FOR ALL TABLES" if all_tables else f"FOR {', '.join(parts)}" if parts else ""
-    yield Definition(what=f"publication {name}", statement=f"CREATE PUBLICATION {quoted} {of} WITH ({options})")
+    scope = "FOR ALL TABLES" if all_tables else f"FOR {', '.join(parts)}" if parts else ""
+    yield Definition(what=f"publication {name}", statement=f"CREATE PUBLICATION {quoted} {scope} WITH ({options})")
 
 
 _OURS = "n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'"
@@ -295,7 +295,8 @@ _DEFINITIONS = (
     _TRIGGERS,
 )
 
-# Columns that older servers lack are read from the row as JSON (to_jsonb): a query that names them would fail.
+# These queries read some columns from the row as JSON (to_jsonb), because older servers lack the columns: a query that
+# named them would fail there.
 _PUBLICATION = """
 SELECT puballtables, concat_ws(
     ', ',

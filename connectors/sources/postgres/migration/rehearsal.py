@@ -32,8 +32,8 @@ class TableState:
     """A table in the catalogue.
 
     `keys` describes its unique indexes, and `identities` the replica identities of the table and its partitions.
-    `partitions` maps oids to names. `files` maps oids to file numbers, which change when rows are rewritten. `access`
-    is a string that changes with the owner, the rights, the row security or the persistence of the table.
+    `partitions` maps oids to names. `files` maps oids to file numbers; a rewrite of the rows changes the file number.
+    `access` is a string that changes with the owner, the rights, the row security or the persistence of the table.
     """
 
     oid: int

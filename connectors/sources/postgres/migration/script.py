@@ -50,8 +50,8 @@ _KEYWORDS = re.compile(
     r"(?:(?:CREATE|DROP|ALTER|START|PREPARE)\s+)?(?:UNIQUE\s+)?\w+(?:\s+CONCURRENTLY\b)?", re.IGNORECASE
 )
 
-_ENDS = "would end the transaction of the rehearsal; leave it out"
-_ALONE = "cannot run in a transaction, so it cannot be rehearsed; leave it out"
+_ENDS = "would end the transaction of the rehearsal; leave the statement out"
+_ALONE = "cannot run in a transaction, so it cannot be rehearsed; leave the statement out"
 _STAYS = "has effects that a rollback does not undo; use --embedded, or leave it out"
 _BEYOND = "has effects outside the database; leave it out"
 _PSQL = "works only in psql; write plain SQL"

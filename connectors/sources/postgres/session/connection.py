@@ -19,7 +19,7 @@ _REMEDIES = libpq.Remedies(
     rejections=(
         ("authentication failed", Kind.ACCESS, "check user and password in [source] dsn"),
         ("no password supplied", Kind.ACCESS, "put a password into [source] dsn"),
-        (r"pg_hba\.conf", Kind.ACCESS, "let this user connect from here: add a line to the server's pg_hba.conf"),
+        (r"pg_hba\.conf", Kind.ACCESS, "let the user connect from this host: add a line to the server's pg_hba.conf"),
         ("permission denied", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
         ("must be superuser or replication role", Kind.ACCESS, "ALTER ROLE … REPLICATION"),
         ("is not permitted to log in", Kind.ACCESS, "ALTER ROLE … LOGIN"),
@@ -50,8 +50,8 @@ def connect(
     If `settings` is given, `transaction_timeout` is switched off, too: it would abort the replay of a large
     transaction.
 
-    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses us, CONNECTION if
-    the server cannot be reached now.
+    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS or PRECONDITION if the server refuses us,
+    CONNECTION if the server cannot be reached now.
     """
     parameters = libpq.parameters(dsn, _REMEDIES)
     if replication:

@@ -9,7 +9,7 @@ def identifier(*names: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Returns a string in quotes, for a server whose standard_conforming_strings is on, which is the default."""
+    """Returns a string in quotes, for a server with the default standard_conforming_strings = on."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -12,7 +12,7 @@ STANDBYS = "synchronized_standby_slots"
 
 
 def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
-    """Returns why the replication session `pid` makes no progress; None if we know of no wait.
+    """Returns what the replication session `pid` waits for; None if we know of nothing that it waits for.
 
     A session that creates a slot waits for each running transaction. A session that reads a failover slot waits for the
     standbys.
@@ -31,22 +31,23 @@ def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) 
     if gid is not None:
         ending = "end it with COMMIT PREPARED or ROLLBACK PREPARED"
         return f"the slot waits for transaction {gid!r}, prepared at {since}: {ending}"
-    process = "" if pid is None else f" of process {pid}"
-    return f"the slot waits for transaction {xid}{process} to end" + (f", which began at {since}" if since else "")
+    parts = ("" if pid is None else f"process {pid}", "" if since is None else f"since {since}")
+    details = ", ".join(part for part in parts if part)
+    return f"the slot waits for the end of transaction {xid}" + (f" ({details})" if details else "")
 
 
 def _standby(name: str, exists: bool, active: bool) -> str:
     if not exists:
         return f"there is no slot {name}"
-    return f"the standby of slot {name} has not received them yet" if active else f"nobody reads slot {name}"
+    return f"the standby of slot {name} has not received the changes yet" if active else f"nobody reads slot {name}"
 
 
 class SlotCreationWait:
     """Decides whether the server may stay silent while it creates a slot.
 
     Each call of the object asks the server what it waits for. If the server waits for a transaction, it may stay
-    silent, and the call also calls `alive`. If the server waits for nothing that we know of, it may stay silent until
-    `answer_s` seconds after the last call at which it waited.
+    silent, and the object calls `alive`. If the server waits for nothing that we know of, it may stay silent until
+    `answer_s` seconds after the last call that found it waiting for a transaction.
     """
 
     def __init__(

@@ -30,7 +30,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import PREFIX
 
 LOCK_TIMEOUT_S = 2
-"""How many seconds a thread waits for the lock on a table that is being altered, before it reads another chunk."""
+"""How many seconds a thread waits for the lock on a table. If the table is being altered for longer, the thread gives
+the chunk back."""
 
 _log = structlog.get_logger("postgres")
 
@@ -71,7 +72,7 @@ class _ChunkSnapshot:
 class ChunkReader:
     """Reads the chunks that `windows` hands out.
 
-    `bind` uses a connection to find out how an entity's table is read now.
+    `bind` finds out, over a connection, how to read an entity's table now.
     """
 
     def __init__(
@@ -134,14 +135,14 @@ class ChunkReader:
         return encode_copied(self._origin, table.bound, _copy(reader, table, chunk.part), read_at=at)
 
     def _table(self, reader: Connection, entity: str, table_signature: str) -> ReadTable:
-        """Returns how to read the table while it has this signature; queries the catalogue if the signature is new."""
+        """Returns how to read the table. Queries the catalogue only if the signature differs from the last call's."""
         if entity not in self._tables or self._tables[entity].signature != table_signature:
             self._tables[entity] = self._bind(reader, entity)
         return self._tables[entity]
 
 
 class _Renewed:
-    """A connection that reads tables; if a reader has closed it, a new one takes its place."""
+    """A connection for reading tables. After it has been closed, the next use opens another one."""
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
@@ -161,8 +162,8 @@ class _Renewed:
 def _begin(reader: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     """Locks the leaf (the plain table or partition that stores the rows), then takes the snapshot.
 
-    If keys are looked up, locks the whole table instead. The order matters: if the table were rewritten between the
-    snapshot and the lock, it would look empty under the snapshot.
+    If keys are looked up, locks the whole table instead. The lock must come first: if the table were rewritten between
+    the snapshot and the lock, it would look empty under the snapshot.
 
     Returns None if another session holds a conflicting lock. Raises ChangelogError (ALTERED) if the leaf no longer
     exists: it was dropped, or renamed while some of its rows were still unread.
@@ -174,7 +175,7 @@ def _begin(reader: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise ChangelogError(
             Kind.ALTERED,
-            f"the table {leaf} disappeared while it was being read; the service plans how to read its table again",
+            f"the table {leaf} disappeared while it was being read; the service makes a new plan for the reading",
         ) from error
     except psycopg.errors.LockNotAvailable:
         return None

@@ -1,7 +1,7 @@
-"""Collects the output of COPY (rows in its text format) up to a size limit, and splits it into values.
+"""Collects rows that COPY writes in its text format, up to a size limit, and splits them into values.
 
-Rows can be large, so only one copy of them is kept in memory, in one buffer. The buffer is searched piece by piece, and
-escaped values are unescaped in place.
+Rows can be large, so memory holds only one copy of them, in one buffer. To save memory, the buffer is searched piece by
+piece, and escaped values are unescaped in place.
 """
 
 import re
@@ -54,10 +54,11 @@ def add(rows: bytearray, more: memoryview | bytearray) -> None:
 
 @contextmanager
 def copying(reader: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
-    """Runs a COPY to STDOUT and yields its rows. An error inside the block closes the connection.
+    """Runs a COPY to STDOUT and yields its rows. After an error inside the block, closes the connection if the COPY is
+    still running.
 
-    Only closing the connection ends a COPY at once. A cancelled COPY has to be read to its end, and the server may make
-    us wait for that end.
+    Nothing else ends a COPY at once. A cancelled COPY has to be read to its end, and the server may make us wait for
+    that end.
     """
     try:
         yield copy_out(reader, query.as_bytes(reader))
@@ -115,7 +116,7 @@ def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
 def parse_copy(data: bytearray, width: int) -> TextColumns:
     """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which must be under 2 GiB.
 
-    Unescapes values in place, and adds `INLINE` bytes of padding to `data`, which `splice` requires. Raises
+    Unescapes values in place, and appends `INLINE` bytes to `data`, because `splice` requires this padding. Raises
     ChangelogError (MALFORMED) if a row does not have `width` columns.
     """
     length = len(data)
@@ -145,14 +146,14 @@ def parse_copy(data: bytearray, width: int) -> TextColumns:
 
 
 def _positions(buffer: Bytes, *bytes_: int) -> Iterator[Ints]:
-    """Yields the positions of any of these bytes, in one array for each piece of the buffer."""
+    """Yields, for each piece of the buffer, an array of the positions at which one of these bytes stands."""
     for begin in range(0, len(buffer), _PIECE_BYTES):
         piece = buffer[begin : begin + _PIECE_BYTES]
         yield np.flatnonzero(np.logical_or.reduce([piece == byte for byte in bytes_])) + begin
 
 
 def _unescape(data: bytearray, start: int, end: int) -> int:
-    """Unescapes a value in place, because the result is never longer; returns its new length."""
+    """Unescapes a value in place, which works because the result is never longer. Returns the new length."""
     at = to = start
     while at < end:
         piece = bytes(data[at : min(at + _PIECE_BYTES, end)])

@@ -1,9 +1,9 @@
 """Reads the rows of requested keys from a table.
 
-The server's input function converts a key's canonical text back into a value, and the query searches the table for this
-value. A type may treat different spellings as equal, such as 1.5 and 1.50. So the query can return a row whose key is
-spelled differently from the requested one. Returned rows are therefore compared with the requested keys by their
-encoded key text, not by the server's equality.
+A key is requested by its canonical text, the form in which the changelog stores it. The server's input function
+converts this text back into a value, and a query searches the table for the value. A type may treat different spellings
+as equal, such as 1.5 and 1.50. So the query can also return a row whose key is spelled differently from the requested
+one. Therefore a returned row counts only if the canonical text of its key is among the requested ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -104,12 +104,12 @@ def _texts(key: str, width: int) -> Texts | None:
 
 
 def _castable(reader: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
-    """Returns the keys that the server accepts as values.
+    """Returns the keys that the server can convert into values.
 
-    The other keys are found by bisection and left out, because text that is not a value of the column's type cannot be
-    the key of any row. Returns None if the server rejects a key for another reason, such as deep nesting; then only a
-    scan of the table can find the key's row. The query reads no table, so an error in reading a table is never mistaken
-    for a bad key.
+    The other keys are found by bisection and left out: a text that is not a value of the column's type cannot be the
+    key of any row. Returns None if the server rejects a key for another reason, for example because its value is nested
+    too deeply; then only a scan of the table can find the key's row. The query here reads no table, so an error in
+    reading a table is never mistaken for a bad key.
     """
     if not keys:
         return keys

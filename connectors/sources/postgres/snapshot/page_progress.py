@@ -1,4 +1,4 @@
-"""Tracks which parts of a table are published.
+"""Tracks which parts of a table have been published.
 
 A part is a range of heap pages of a leaf (the plain table, or a partition that stores rows). If rows are large, a part
 is a range of rows inside a page.
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from changelog.connectors.capture.tables.table_progress import COMPLETE
 
 CHUNK_PAGES = 256
-"""Heap pages that one chunk reads at first: 2 MiB of table."""
+"""How many heap pages a chunk has at first. They take up 2 MiB."""
 
 PAGE_SLOTS = 2048
 """The distance between the bounds of two consecutive pages (see `Range`). It must be greater than the number of row
-pointers in any page, which is at most 1,169 (in a page of 32 KiB).
+pointers in any page. A page of 32 KiB, the largest, has at most 1,169.
 """
 
 
@@ -65,7 +65,7 @@ class TableProgress:
     `signature` identifies the columns with which its chunks were read. `queue` holds the ranges that were handed out
     and are not yet published. `generation` counts restarts. If a table that was already complete is read again, `again`
     holds the columns that are the reason. `stale` holds the columns whose values stay out of date, because only a part
-    of the table is read. A range spans `chunk_pages` pages, or less after a division.
+    of the table is read. A range spans `chunk_pages` pages, or less if it was divided.
     """
 
     entity: str
@@ -110,7 +110,8 @@ class TableProgress:
         """Divides a range that is too large to read at once into about four parts.
 
         A range without an end is divided up to the end that the leaf had when the reads were planned. Its last part has
-        no end either, so it includes rows that were added later.
+        no end either, so this part includes rows that were added later. If even that part is too large, the planned end
+        is moved (see `_GROWTH_CHUNKS`).
         """
         self.give_back(part)
         leaf = self.leaves[part.leaf]
@@ -126,7 +127,7 @@ class TableProgress:
         leaf.ranges_left[number : number + 1] = zip(starts, [*starts[1:], part.end], strict=True)
 
     def admit(self, part: Range, fingerprint: Fingerprint) -> bool:
-        """Returns whether the leaf has the same columns and storage as before; if not, restarts the whole table."""
+        """Returns whether the leaf has the same columns and storage as before; if not, the whole table starts anew."""
         leaf = self.leaves[part.leaf]
         if fingerprint == Fingerprint(self.signature, leaf.filenode):
             return True
@@ -181,7 +182,7 @@ class TableProgress:
     def resume(
         cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], document: Mapping[str, Any] | None
     ) -> "TableProgress":
-        """Resumes from a checkpoint's stored progress, for the leaves that have not changed since then."""
+        """Returns the progress that a checkpoint stored (`document`). Leaves that changed since then start anew."""
         progress = cls(entity=entity, signature=signature, leaves=dict(leaves))
         if document is None:
             return progress

@@ -10,12 +10,11 @@ from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
-    """How to read an entity's table while it has this `signature`.
+    """How to read an entity's table as long as `signature`, the hash of its columns and their types, stays the same.
 
     `columns` are the published columns, in the order of the binding `bound`. `where` is the entity's row filter.
-    `casts` holds, for each column of the `key`, an SQL expression that converts a canonical text into a value; the text
-    replaces `{}`. `casts` is None if a column of the key has no exact conversion. `only` excludes tables that inherit
-    from this one.
+    `casts` is the result of `key_casts` for the columns of the `key`. `only` says that tables that inherit from this
+    one are not read with it.
     """
 
     signature: str

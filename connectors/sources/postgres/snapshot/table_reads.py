@@ -1,6 +1,6 @@
 """Plans and starts the table reads of an opened source. `capture.table_reads` does the part that all databases share.
 
-A chunk is a range of pages, or the rows of some keys.
+Tables are read in chunks. A chunk is a range of pages, or the rows with some requested keys.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ class ReadContext:
     """What the table reads of an opened source need.
 
     `workers` is the number of threads that read; `connect` opens their connections. At first, a chunk has `chunk_pages`
-    pages. `tables` describes the tables, as the catalogue has them. `horizon` is a transaction id above all ids that
-    the server had assigned before the source was opened. `changelog` reads the stored rows of entities; it is None if
-    the sink cannot be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
+    pages. `tables` holds the tables of the catalogue, by schema and name. `horizon` is a transaction id above all ids
+    that the server had assigned before the source was opened. `changelog` reads the stored rows of entities; it is None
+    if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash the process there.
     """
 
     origin: Origin
@@ -112,7 +112,7 @@ def _snapshot(connection: Connection) -> Snapshot:
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """Returns how to read an entity's table now. The rows get the same binding as streamed rows with these columns.
+    """Returns how to read an entity's table now. Its rows are bound as streamed rows with the same columns would be.
 
     Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION in the same case as `bind_table`.
     """

@@ -18,7 +18,8 @@ class Snapshot:
     """The result of `pg_current_snapshot()`.
 
     Transactions with ids below `xmin` have ended, and those from `xmax` on have not. Those in between have ended unless
-    they are in `running`. A transaction that has ended is visible, or it was rolled back and changed nothing.
+    they are in `running`. Every transaction that has ended counts as visible. If it was rolled back, this makes no
+    difference, because it changed nothing.
     """
 
     xmin: int
@@ -37,5 +38,5 @@ class Snapshot:
         return (ids >= self.xmax) | np.isin(ids, self.running)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """Returns the ids below `horizon` of the transactions that were running."""
+        """Returns the ids of the transactions that were running, if they are below `horizon`."""
         return tuple(xid for xid in self.running.tolist() if xid < horizon)

@@ -31,8 +31,8 @@ _REPEAT_S = 0.05
 # Used instead of `wal_sender_timeout` if the server has none. Such a server may stay silent for twice this time,
 # because decoding changes of tables that we do not publish may keep it busy for minutes.
 _BUSY_S = 300.0
-# The pause after each read. Without it, each of the small pieces that the server writes would be read separately, which
-# takes twice the CPU.
+# The pause after each read. Without it, the small pieces that the server writes would be read one by one. This would
+# take twice the CPU.
 _GATHER_S = 0.002
 
 
@@ -151,12 +151,12 @@ class Stream:
         self._confirmed = max(self._confirmed, lsn)
 
     def ask(self) -> None:
-        """Requests a reply from the server, which brings `wal_end` up to date."""
+        """Requests a reply from the server. The reply brings `wal_end` up to date."""
         self._status_at = min(self._status_at, self._sent_at + _REPEAT_S)
         self._wake()
 
     def close(self) -> None:
-        """Stops the thread, sends the last confirmation and frees the slot. Calling it again does nothing."""
+        """Stops the thread, sends the last confirmation and frees the slot. A second call does nothing."""
         if self._closing:
             return
         self._closing = True
@@ -167,7 +167,7 @@ class Stream:
             with contextlib.suppress(ChangelogError):
                 self._connection.finish(self._written, self._confirmed)
         self._connection.close()
-        # Set before the closes: the system may soon reuse these file descriptors, so `_wake` must not write to them.
+        # Set before the pipe is closed: the system may soon reuse its file descriptors, so `_wake` must not write then.
         self._waker_closed = True
         os.close(self._waker_in)
         os.close(self._waker_out)
@@ -215,7 +215,7 @@ class Stream:
             self._changed.notify()
 
     def _keepalive(self, payload: bytes) -> int:
-        """Handles a keepalive, which may request a reply; returns the end of the server's log."""
+        """Handles a keepalive message, and returns the end of the server's log. The message may request a reply."""
         if len(payload) != _KEEPALIVE.size or payload[:1] != b"k":
             raise ChangelogError(Kind.MALFORMED, f"the stream sent an unknown message of {len(payload)} bytes")
         end_of_log, _, reply_requested = _KEEPALIVE.unpack(payload)

@@ -28,8 +28,8 @@ _DRAIN_S = 2.0
 _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _NO_FILE = b"58P01"
-_PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and its rows are left out
-_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby; it uses 55000 too
+_PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and the server sends no rows
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, also as 55000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ReplicationConnection:
     def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None, patience: Patience | None = None) -> Self:
         """Opens a replication session to the database in `dsn`; `settings` control how the server prints values.
 
-        Raises ChangelogError: USAGE, ACCESS or CONNECTION.
+        Raises ChangelogError; see `connect` in `session.connection`.
         """
         return cls(connect(dsn, settings=settings, replication=True, patience=patience))
 
@@ -80,9 +80,9 @@ class ReplicationConnection:
             return cursor.fetchall() if cursor.description else []
 
     def backend_pid(self) -> int:
-        """Returns the id of the server process of this session.
+        """Returns the id of the server process that serves this session.
 
-        It asks the server for the id, because a proxy may have told libpq another one.
+        Asks the server itself, because a proxy may have told libpq another id.
         """
         return int(self.query("SELECT pg_backend_pid()")[0][0])
 
@@ -100,10 +100,10 @@ class ReplicationConnection:
         return parse_history(content.encode() if isinstance(content, str) else content)
 
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
-        """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
+        """Creates a permanent slot for pgoutput. Returns the log position from which the slot delivers changes.
 
         The server waits until every transaction that is running now has ended. Every two seconds, this method calls
-        `excused`, and continues to wait if that returns true. `failover` needs PostgreSQL 17.
+        `excused`; if that returns false, the server counts as hung. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
@@ -113,14 +113,14 @@ class ReplicationConnection:
         return parse_lsn(row[1])
 
     def drop_slot(self, name: str) -> None:
-        """Drops a slot. Raises ChangelogError: IN_USE if a session reads it."""
+        """Drops a slot. Raises ChangelogError, for example IN_USE if a session reads the slot."""
         self.query(f"DROP_REPLICATION_SLOT {identifier(name)}")
 
     def start(self, slot: str, lsn: int, options: Mapping[str, str]) -> None:
         """Starts streaming from `slot`, at `lsn` or at the slot's confirmed position, whichever is later.
 
         `options` go to the output plugin. Raises ChangelogError: IN_USE, naming the session, if another session reads
-        the slot; GAP if the slot is missing or lost its log; PRECONDITION for other errors of the server.
+        the slot; GAP if the slot is missing or has lost its log; other kinds for other errors of the server.
         """
         option_list = ", ".join(f"{identifier(name)} {literal(value)}" for name, value in options.items())
         command = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn_text(lsn)} ({option_list})"
@@ -169,7 +169,7 @@ class ReplicationConnection:
         return payloads
 
     def send_status(self, written: int, flushed: int, *, reply: bool) -> None:
-        """Tells the server up to which position we have received the log, and up to which position it is durable.
+        """Tells the server up to which log position we have received changes, and up to which they are durable.
 
         `reply` requests a keepalive.
         """
@@ -220,7 +220,7 @@ class ReplicationConnection:
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.source_function == _STANDBYS:
-            return  # the server waits for a standby, which the module `session.waits` reports
+            return  # the server waits for a standby; the module `session.waits` reports this
         if notice.sqlstate == _PREREQUISITE and notice.severity_nonlocalized == "WARNING":
             self._skipped = notice.message_primary
 
@@ -299,7 +299,7 @@ def _no_publication(server_message: str) -> ChangelogError:
 
 
 def stream_options(publication: str, server_version: int) -> dict[str, str]:
-    """Returns the options of pgoutput: logical messages, and the newest protocol that this server has.
+    """Returns the options for pgoutput: the publication, logical messages, and the server's newest protocol version.
 
     See the protocol page *Logical Streaming Replication Parameters*.
     """

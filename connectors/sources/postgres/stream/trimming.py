@@ -27,8 +27,8 @@ _PREFIX_MAX = max(map(len, _CONTENT_MAX))
 def trimmed(frame: memoryview) -> bytes:
     """Returns a copy of a stream frame. If it is a long logical message, leaves out the parts that nobody reads.
 
-    Content that exceeds the maximum for its prefix is cut to one byte more than the maximum, so that its reader still
-    rejects it as too long. A message with a foreign prefix loses its prefix and its content.
+    Content that exceeds the maximum for its prefix is cut to one byte more than the maximum, so that the decoder of the
+    content still rejects it as too long. A message with a foreign prefix loses its prefix and its content.
     """
     if len(frame) <= _SHORT_BYTES or frame[0] != ord("w") or frame[HEADER] != ord("M"):
         return bytes(frame)

@@ -4,8 +4,8 @@ The log does not announce an ALTER TYPE of a composite. If the type of a column 
 log does not announce an ALTER TABLE of that other table either. After the commit of such a statement, the values simply
 have other attributes. So the source reads the catalogue now and then, and finds out for which log positions each
 reading is valid. Two equal readings in a row prove that nothing was altered between them. Two different readings prove
-only that something was altered. Until the commit position of the altering transaction is known, the values in between
-are uncertain, and their texts are published unchanged.
+only that something was altered. Until the source knows where the altering transaction committed, it cannot know which
+attributes the values in between have. These values are *uncertain*, and their texts are published unchanged.
 
 An uncertain value in a key cannot be published unchanged, because readers would take it for the key of another row. So
 a row with such a key waits until the type is no longer being altered. The alteration changes how every key of the table
@@ -113,7 +113,7 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether the type is uncertain for the current transaction, and another transaction alters it now."""
+        """Returns whether the type is uncertain for the current transaction because another one is altering it now."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
@@ -123,7 +123,7 @@ class Definitions:
     def enter(self, xid: int, first: int, commit: int) -> None:
         """Makes a committed transaction the current one.
 
-        Its first row is at `first` (0 if unknown), its commit at `commit`.
+        `first` is the log position of its first row (0 if unknown), and `commit` that of its commit.
         """
         self._within = first, commit
         if not self._oids:
@@ -173,7 +173,7 @@ class Definitions:
     def _read_types(self, reading: CompositeReading) -> tuple[CompositeReading, dict[int, PgType]]:
         """Reads the types between two equal readings of the attributes; returns the second reading and the types.
 
-        Because the readings are equal, all makers of the types had committed before the second one.
+        Because the readings are equal, all makers of the types had committed before the second reading.
         """
         while True:
             catalog = TypeCatalog(self._query)
@@ -202,10 +202,10 @@ def read_composites(connection: psycopg.Connection[Any], slot: str, relations: C
     )
 
 
-# The order matters. A transaction that alters a type holds its lock until other sessions can see its commit, and each
-# query has a snapshot of its own. So if an alteration is in the log before the first query, and its lock is gone at the
-# second, the third query sees it. `bool_and` finds the types that were never altered: all their attributes were created
-# with the type itself.
+# The order of the queries matters. A transaction that alters a type holds its lock until other sessions can see its
+# commit, and each query has a snapshot of its own. So if an alteration is in the log before the first query, and its
+# lock is gone at the second, the third query sees the alteration. `bool_and` finds the types that were never altered:
+# all their attributes were created with the type itself.
 _ATTRIBUTES = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint;

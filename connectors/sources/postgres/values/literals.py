@@ -1,8 +1,8 @@
-"""Parses the text forms of PostgreSQL's structured values, such as arrays. It accepts only what the server prints.
+"""Parses the text forms of PostgreSQL's structured values, such as arrays. Accepts only text that the server can print.
 
-Source: PostgreSQL's documentation, chapters 8.15 to 8.17, for arrays (array_out), composites (record_out), ranges
-(range_out) and multiranges (multirange_out); appendix F for hstore. On any other text, every function raises
-ChangelogError with the byte offset.
+On any other text, every function raises ChangelogError, and says at which byte the text is wrong. Source: PostgreSQL's
+documentation, chapters 8.15 to 8.17, for arrays (array_out), composites (record_out), ranges (range_out) and
+multiranges (multirange_out); appendix F for hstore.
 """
 
 import re
@@ -77,7 +77,7 @@ def multirange(text: bytes) -> list[bytes]:
 
 
 def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
-    """Returns the pairs of key and value of an hstore; a value may be None."""
+    """Returns an hstore's keys, each with its value; a value may be None."""
     pairs: list[tuple[bytes, bytes | None]] = []
     at = 0
     while at < len(text):
@@ -88,9 +88,7 @@ def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
 
 
 def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Convert, parts: list[bytes]) -> int:
-    """Appends the JSON array of the dimension that starts at `at` to `parts`; returns the offset of the dimension's
-    end.
-    """
+    """Appends to `parts` the JSON array for the dimension that starts at offset `at`. Returns the offset of its end."""
     if text[at : at + 1] != b"{" or depth > MAX_DIMENSIONS:
         raise _malformed("array", at)
     at += 1

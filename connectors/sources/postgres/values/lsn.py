@@ -2,8 +2,8 @@
 
 An LSN counts the bytes of PostgreSQL's write-ahead log. PostgreSQL prints it as two hexadecimal numbers without leading
 zeros. LSNs in this form do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore
-a checkpoint stores an LSN as 16 hexadecimal digits, which sort like the log. The commit of a position is an LSN in the
-same form.
+a checkpoint stores an LSN as 16 hexadecimal digits, which sort like the log. The commit part of a position is an LSN,
+too, and is stored in the same form.
 """
 
 from changelog.envelope.checkpoint import Checkpoint
@@ -34,5 +34,5 @@ def parse_through(text: str) -> int:
 
 
 def through_lsn(checkpoint: Checkpoint) -> int:
-    """Returns the LSN that a checkpoint of this source reaches. It is the end of a log record."""
+    """Returns the LSN up to which a checkpoint of this source covers the log. A log record ends there."""
     return checkpoint.complete_before.commit

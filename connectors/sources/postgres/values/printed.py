@@ -41,8 +41,8 @@ _DAY = rb"\d{4,}-\d\d-\d\d"
 _CLOCK = rb"\d\d:\d\d:\d\d(?:\.\d+)?"
 _ENDLESS = rb"-?infinity"
 
-# The second column lists type names. A pattern must not match a quote, a backslash or a control character, because the
-# text goes between quotes in JSON as it is.
+# Each pattern is followed by the names of the types that print it. A pattern must not match a quote, a backslash or a
+# control character, because the text is put between quotes in JSON without escaping.
 _PRINTED: Mapping[str, re.Pattern[bytes]] = {
     name: re.compile(pattern)
     for pattern, names in (

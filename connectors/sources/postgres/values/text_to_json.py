@@ -34,8 +34,8 @@ SETTINGS: Mapping[str, str] = {
 }
 """Settings of every session that reads values. No value contains a space, so each fits `options='-c NAME=VALUE'`.
 
-The timeouts of the role, the database or the server do not apply to these sessions. `connect` turns off
-`transaction_timeout`, too, which servers before 17 do not know.
+The timeouts of the role, the database or the server do not apply to these sessions. `transaction_timeout` is not
+listed, because servers before 17 do not know it; `connect` turns it off.
 
 `lc_monetary` keeps the database's own value: it decides how many digits of a stored `money` come after the point, so
 another value would print another amount.

@@ -14,12 +14,12 @@ Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 class PgType:
     """A type of PostgreSQL.
 
-    `name` has no schema for built-in types and for the extension's `hstore`; other names begin with their schema.
+    `name` begins with the type's schema, except for built-in types and for the `hstore` of the extension.
     `element` is the element type of an array, the subtype of a range or the range type of a multirange. `base` and
     `typmod` are the underlying type of a domain and its modifier. `fields` are the attributes of a composite, and
     `relation` is the OID under which the catalogue lists them. `delimiter` separates an array's elements. A type that
     is no longer in the catalogue has the kind `unknown`, and its values are published as text. `certain` is false if
-    the type may have had other attributes when the values were written.
+    the type may have had other attributes when the values to convert were written.
     """
 
     oid: int
@@ -50,7 +50,10 @@ class CompositeAttribute:
 
 
 def composites(type_: PgType) -> frozenset[int]:
-    """Returns the relations (OIDs) of all composites inside a type. ALTER TYPE or ALTER TABLE can change them."""
+    """Returns the OIDs of the relations that hold the attributes of the composites inside a type.
+
+    ALTER TYPE or ALTER TABLE can change these attributes.
+    """
     own = {type_.relation} if type_.relation else set()
     return frozenset(own.union(*map(composites, type_.parts)))
 

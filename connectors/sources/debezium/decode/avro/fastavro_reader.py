@@ -1,4 +1,4 @@
-"""Decodes values in Avro with fastavro. Its result is correct by definition: the faster `reader` must return the same.
+"""Decodes values in Avro with fastavro. Its values are correct by definition: the faster `reader` must return the same.
 
 `messages` imports this module when the first message in Avro arrives, because fastavro is an optional package.
 """

@@ -1,4 +1,4 @@
-"""Decodes messages in Avro, whose schemas are in a registry.
+"""Decodes messages in Avro. Their schemas are in a registry.
 
 A message begins with a zero byte and the id of its schema in four bytes. Converters of Apicurio may write an id of
 eight bytes. They may also put the id into a header: then the message begins with neither the zero byte nor the id.
@@ -37,8 +37,8 @@ class _SchemaReaders:
 class AvroReader:
     """Decodes messages.
 
-    `schema_of` returns the schema of an id, as JSON. `id_bytes` is the length of an id in messages, 0 if the ids are in
-    headers.
+    `schema_of` returns the schema that has a given id, as JSON. `id_bytes` is the length of an id in messages, 0 if the
+    ids are in headers.
     """
 
     def __init__(self, schema_of: Callable[[int], Any], id_bytes: int) -> None:

@@ -1,9 +1,10 @@
 """Generates a Python function for an Avro schema. The function reads messages with this schema faster than fastavro.
 
 fastavro defines the correct result. But it is slow: it reads every single byte from a stream, and makes a dict of each
-record, which the caller has to read again. The functions that are generated here read the bytes in place, for the
-schemas that Connect's converters register. If they meet anything unusual, such as a length below zero or missing bytes,
-they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the results of both, also for damaged messages.
+record, which the caller has to read again. The functions that are generated here read the bytes in place. They support
+the schemas that Connect's converters register. If they meet anything unusual, such as a length below zero or missing
+bytes, they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the generated functions with fastavro,
+also for damaged messages.
 
 - `values_reader` returns what fastavro returns.
 - `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
@@ -28,7 +29,9 @@ UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, s
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
-"""The deepest nesting of types, and the most lines of a function. Python allows 20 levels of nested blocks."""
+"""The deepest nesting of types, and the most lines of a function. Deeper nesting would exceed the 20 levels of nested
+blocks that Python allows.
+"""
 
 TOGETHER: Final = 4
 """How many columns of the old and the new row are compared at once. Most updates leave most columns as they are."""
@@ -60,7 +63,7 @@ class UnsupportedError(Exception):
 
 
 def _long(d: bytes, p: int) -> tuple[int, int]:
-    """Reads the number at `p`, which has at least two bytes. Returns it, and the place after it."""
+    """Reads the number at `p`, which has at least two bytes. Returns the number, and the place after it."""
     low = d[p] & 127
     byte = d[p + 1]
     low |= (byte & 127) << 7
@@ -147,7 +150,7 @@ class _Code:
         self._define(self.schema, "")
 
     def compiled(self, result: str) -> Callable[[bytes, int], Any]:
-        """Compiles the function. It returns the value of the expression `result`."""
+        """Compiles the function, which will return the value of the expression `result`."""
         lines = [
             "def read(d, p):",
             *self._lines,
@@ -191,9 +194,7 @@ class _Code:
 
     @staticmethod
     def _optional(schema: Any) -> tuple[int | None, Any]:
-        """Returns the byte that marks a null, or None if no value is null; and the type of the values that are not
-        null.
-        """
+        """Returns the byte that marks a null (None if no value can be null), and the type of the other values."""
         if isinstance(schema, dict) and isinstance(schema.get("type"), list):
             schema = schema["type"]
         if not isinstance(schema, list):
@@ -273,7 +274,7 @@ class _Code:
         self._add(f"{target} = {'{' + ', '.join(members) + '}' if is_needed else 'True'}")
 
     def _blocks(self, target: str, empty: str, read: Callable[[str], None]) -> None:
-        """Generates code that reads an array or a map, which are stored in blocks. `read` generates code that reads an
+        """Generates code that reads an array or a map. Both are stored in blocks. `read` generates code that reads an
         element.
 
         Each element has at least one byte, so if a count is too large, the code raises an IndexError.
@@ -386,7 +387,7 @@ class _Code:
     def _source(self, schema: Any) -> None:
         """Generates code that reads the block `source`. Of the block's times, it keeps only the published one."""
         fields = self._fields(schema)
-        time = next((of for of in _TIMES if of in dict(fields)), None)
+        time = next((member for member in _TIMES if member in dict(fields)), None)
         members = []
         for name, type_ in fields:
             is_needed = (

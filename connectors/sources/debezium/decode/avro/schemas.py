@@ -1,6 +1,6 @@
-"""Translates Avro schemas back into schemas of Kafka Connect, whose Avro converters have made and registered them.
+"""Translates Avro schemas back into the schemas of Kafka Connect from which an Avro converter made them.
 
-The properties `connect.*` hold what Avro has no place for.
+In the properties `connect.*`, the converter stores what Avro has no place for.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Compresses Debezium's history of schemas for the checkpoint, which is stored with each commit."""
+"""Compresses Debezium's history of schemas, so that a checkpoint can hold it: each commit stores a checkpoint."""
 
 import zlib
 from base64 import b64decode, b64encode
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from changelog.envelope.errors import ChangelogError, Kind
 
 BYTES_MAX = 512 << 10
-"""The most bytes of the history in a checkpoint. A message of Kafka may have 1 MiB by default."""
+"""The most bytes of the history in a checkpoint. In Kafka, a checkpoint is one message, by default of at most 1 MiB."""
 
 
 def packed(records: Sequence[bytes]) -> str:
-    """Returns the text that a checkpoint stores. Raises ChangelogError (LIMIT) if it is too long."""
+    """Returns the text that a checkpoint stores. Raises ChangelogError (LIMIT) if the text is too long."""
     text = b64encode(zlib.compress(b"\n".join(records))).decode() if records else ""
     if len(text) > BYTES_MAX:
         raise ChangelogError(
             Kind.LIMIT,
-            f"Debezium's history of schemas takes up {len(text)} bytes, compressed; a checkpoint holds {BYTES_MAX}",
+            f"Debezium's history of schemas takes up {len(text)} bytes when compressed, but a checkpoint has room for "
+            f"{BYTES_MAX}",
             hint="publish fewer tables with one service, so that the history has fewer tables",
         )
     return text

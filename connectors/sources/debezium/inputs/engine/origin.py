@@ -22,7 +22,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 class EngineOrigin:
     """Debezium with these settings. `environment` says where installed jars are.
 
-    `publication` is that of PostgreSQL; None for other databases.
+    `publication` is the PostgreSQL publication that Debezium reads; None if it reads none.
     """
 
     settings: EngineSettings

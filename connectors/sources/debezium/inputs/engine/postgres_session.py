@@ -16,7 +16,7 @@ _REMEDIES = libpq.Remedies(
     rejections=(
         ("authentication failed", Kind.ACCESS, _USER),
         ("no password supplied", Kind.ACCESS, "put database.password into [source.properties]"),
-        (r"pg_hba\.conf", Kind.ACCESS, "let this user connect from here: add a line to the server's pg_hba.conf"),
+        (r"pg_hba\.conf", Kind.ACCESS, "let the user connect from this host: add a line to the server's pg_hba.conf"),
         ("is not permitted to log in", Kind.ACCESS, "ALTER ROLE … LOGIN"),
         ('role ".*" does not exist', Kind.ACCESS, "check database.user in [source.properties]"),
         ("permission denied", Kind.ACCESS, "GRANT CONNECT ON DATABASE … TO …"),
@@ -24,8 +24,8 @@ _REMEDIES = libpq.Remedies(
     ),
     states=(
         ("28", Kind.ACCESS, _USER),
-        ("42501", Kind.ACCESS, "`changelog check` prints the SQL, for a role that may run it"),
-        ("25006", Kind.PRECONDITION, "`changelog check` prints the SQL to run on the primary"),
+        ("42501", Kind.ACCESS, "run the SQL that `changelog check` prints, as a role that may run it"),
+        ("25006", Kind.PRECONDITION, "run, on the primary, the SQL that `changelog check` prints"),
         *libpq.LOST,
     ),
 )
@@ -51,7 +51,7 @@ def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConne
 
     `action` is for error messages: it says what the block does, for example "looking for publication x".
 
-    Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if it cannot be reached now, and
+    Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if the server cannot be reached now, and
     PRECONDITION for most other errors of the server.
     """
     port = properties.get("database.port", "")

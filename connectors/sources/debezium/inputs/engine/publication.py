@@ -29,7 +29,7 @@ PUBLISHED = "published"
 NAME = "publication.name"
 _SIGNALS, _VIA_ROOT = "signal.data.collection", "publish.via.partition.root"
 _MADE = frozenset({"filtered", "all_tables"})
-"""The modes in which Debezium would make the publication."""
+"""The modes in which Debezium would create and alter the publication itself."""
 
 # A partition can be published under its own name, so partitions count, too.
 _TABLES = r"""
@@ -131,8 +131,8 @@ class Publication:
         return self.mode in _MADE
 
     def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
-        """Creates or alters the publication as the mode says. Returns the tables in it that Debezium reads; None if it
-        has all tables.
+        """Creates or alters the publication as the mode says. Returns the tables in the publication that Debezium
+        reads; None if the mode is `all_tables`.
 
         `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset from
         which it continues to read the log.
@@ -149,7 +149,8 @@ class Publication:
         return None if self.mode == "all_tables" else [table.text for table in state.tables]
 
     def findings(self, old_tables: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
-        """Yields findings about whether the publication has the tables, and if not, whether `made` could add them.
+        """Yields findings: whether the publication has the tables that Debezium reads, and if not, whether `made` could
+        add them.
 
         The arguments are those of `made`.
         """
@@ -192,7 +193,7 @@ class Publication:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"database {state.database} has no table {', '.join(state.absent)}, so there is nothing to publish",
-                hint="create it, or correct `table` in [entities.X]",
+                hint="create the table, or correct `table` in [entities.X]",
             )
 
     def _finding(self, state: _State, steps: Sequence[tuple[str, str]]) -> Finding:
@@ -214,7 +215,7 @@ class Publication:
         if state.present is not None and not state.present.owned:
             yield f"the publication belongs to role {state.present.owner}"
         if state.present is None and not state.may_create:
-            yield f"it lacks CREATE on database {state.database}"
+            yield f"the role lacks CREATE on database {state.database}"
         if self.mode == "all_tables":
             yield "only a superuser may publish all tables"
             return
@@ -223,14 +224,16 @@ class Publication:
                 yield f"table {table.text} belongs to role {table.owner}"
 
     def _steps(self, state: _State) -> Iterator[tuple[str, sql.Composed]]:
-        """Yields each problem of the publication: a part of a sentence about it, and the SQL that corrects it."""
+        """Yields each problem of the publication as half a sentence, which follows the name of the publication in
+        messages, and the SQL that corrects the problem.
+        """
         name, present = sql.Identifier(self.name), state.present
         via_root = self.properties.get(_VIA_ROOT, "false").lower() == "true"
         own = [table.key for table in state.tables]
         if present is None:
             option = sql.SQL(" WITH (publish_via_partition_root = true)" if via_root else "")
-            of = sql.SQL("ALL TABLES") if self.mode == "all_tables" else sql.SQL("TABLE ") + _names(own)
-            yield "does not exist yet", sql.SQL("CREATE PUBLICATION {} FOR {}{}").format(name, of, option)
+            scope = sql.SQL("ALL TABLES") if self.mode == "all_tables" else sql.SQL("TABLE ") + _names(own)
+            yield "does not exist yet", sql.SQL("CREATE PUBLICATION {} FOR {}{}").format(name, scope, option)
             return
         if via_root and not present.via_root and any(table.partitioned for table in state.tables):
             setting = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)").format(name)
@@ -307,5 +310,5 @@ def _lacking(state: _State) -> list[_Table]:
 
 
 def _names(tables: Iterable[TableName]) -> sql.Composed:
-    """Returns the tables as SQL. With ONLY, the publication does not have the tables that inherit from them."""
+    """Returns the tables as SQL. Because of ONLY, tables that inherit from these are not published."""
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables)

@@ -27,7 +27,7 @@ MESSAGES_MAX = 8192
 
 MOVE_S = 5.0
 """If a row's key changed, Debezium sends a delete and then a create. The delete waits this many seconds for the create,
-so that both are published as one change.
+so that the two are published as one change.
 """
 
 _HEADERS = msgspec.json.Decoder(list[tuple[str, int, msgspec.Raw]])

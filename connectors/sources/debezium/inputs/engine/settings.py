@@ -35,8 +35,8 @@ def jar_name(connector: str) -> str:
 class EngineSettings:
     """How Debezium runs.
 
-    `properties` are those of the connector, as Debezium documents them. `jars` is the folder with its jars; None means
-    the folder of `changelog debezium install`. `heap_mib` is the size of Java's heap.
+    `properties` are those of the connector, as Debezium documents them. `jars` is the folder with Debezium's jars; None
+    means the folder of `changelog debezium install`. `heap_mib` is the size of Java's heap.
     """
 
     properties: Mapping[str, str] = field(repr=False)

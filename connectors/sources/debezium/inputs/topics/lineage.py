@@ -1,8 +1,8 @@
 """Decides at which offset the reading of each partition begins, and whether the topics still continue the changelog.
 
-A restart must continue exactly after the last stored message. This is impossible if messages after it are gone, or if
-the topic was created again. It is also impossible if the topic has more partitions than before: then the events of a
-key may be in two partitions, and their order is unknown.
+A restart must continue exactly after the last stored message. This is impossible if the messages after that one are
+gone, or if the topic was created again. It is also impossible if the topic has more partitions than before: then the
+events of a key may be in two partitions, and their order is unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTopic:
-    """A topic: its id, which is empty if the broker has none, and the number of its partitions."""
+    """A topic, with the number of its partitions. `id` is empty if the broker gives topics no ids."""
 
     id: str
     partitions: int
@@ -118,7 +118,7 @@ def order_problem(topic: str | None, states: Mapping[str, InputTopic]) -> str | 
     return f"topic {topic} has {state.partitions} partitions, so it does not tell the order of transactions"
 
 
-ORDER_HINT = "create it again with one partition, or leave out [source.topics] transactions"
+ORDER_HINT = "create the topic again with one partition, or leave out [source.topics] transactions"
 
 
 def refuse(lines: Collection[str]) -> None:

@@ -96,7 +96,7 @@ class TopicsOrigin:
         name = "topics"
         if not topics.states:
             patterns = " ".join(self._settings.include)
-            hint = "correct [source.topics] include, or let Debezium publish an event; this user may lack the rights"
+            hint = "correct [source.topics] include, let Debezium publish an event, or let our user describe topics"
             yield fail(name, f"no topic matches {patterns}", hint)
             return
         yield ok(name, f"{len(topics.states)} topics with {len(topics.parts)} partitions")
@@ -116,7 +116,7 @@ class TopicsOrigin:
             hint = "set provide.transaction.metadata = true in Debezium, or leave out [source.topics] transactions"
             yield warn(name, f"there is no topic {topic} yet, so transactions are published as they arrive", hint)
         elif topic is not None:
-            yield ok(name, f"each transaction is published as a whole; topic {topic} says where it begins and ends")
+            yield ok(name, f"each transaction is published as a whole; topic {topic} has its BEGIN and its END")
 
     def _continues(self, topics: InputTopics, checkpoint: Checkpoint | None) -> Finding:
         name = "offsets"
@@ -194,7 +194,7 @@ def _compacted(admin: Admin, topics: InputTopics) -> Iterator[Finding]:
     for resource, future in (admin.describe_configs(resources) if resources else {}).items():
         try:
             policy = future.result()["cleanup.policy"].value or ""
-        except KafkaException:  # this user may lack the right to read the topic's settings
+        except KafkaException:  # our user may lack the right to read the topic's settings
             continue
         if "compact" in policy:
             compacted.append(resource.name)

@@ -134,7 +134,7 @@ class TopicsInput:
         return [placed for answer in answers if (placed := self._placed(answer)) is not None]
 
     def _placed(self, answer: KafkaMessage) -> Placed | None:
-        """Returns the client's answer with its progress and its steps; None if all offsets up to it were read before.
+        """Returns the client's answer with its progress and its steps; None if the answer brings no new offset.
 
         An answer is a message, or says that a partition was read to its end. That end may be several offsets after the
         last message, because the end of a Kafka transaction takes up an offset without a message.
@@ -159,7 +159,7 @@ class TopicsInput:
             raise error_of(error, "reading topics")
 
     def _read_ahead(self) -> list[Placed]:
-        """Reads the messages of `ahead`, and returns them in its order.
+        """Reads the messages that `ahead` names, and returns them in the order of `ahead`.
 
         Messages that retention or compaction has removed in the meantime are missing.
         """
@@ -190,8 +190,8 @@ class TopicsInput:
     def _check_if_due(self) -> None:
         """Checks the topics every `CHECK_INTERVAL_S` seconds.
 
-        At each check, repeats the last commit of offsets, which may have been lost. Raises ChangelogError: GAP if a
-        known topic has changed, ALTERED if there is a new topic.
+        At each check, commits the last offsets once more, because that commit may have been lost. Raises
+        ChangelogError: GAP if a known topic has changed, ALTERED if there is a new topic.
         """
         if self._clock() < self._next_check_at:
             return

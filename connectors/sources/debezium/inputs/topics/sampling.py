@@ -1,4 +1,4 @@
-"""Reads the last few messages of topics, to learn which tables they have and in which format."""
+"""Reads the last few messages of topics, to learn from which tables they come, and which columns these tables have."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

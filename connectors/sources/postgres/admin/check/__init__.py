@@ -38,7 +38,9 @@ def findings(
                 connection, publication_state, facts, requirements.publication, entity_tables, relations
             ),
             *(
-                fail(entity.name, f"there is no table {'.'.join(entity.table)}", "create it, or remove the entity")
+                fail(
+                    entity.name, f"there is no table {'.'.join(entity.table)}", "create the table, or remove the entity"
+                )
                 for entity in requirements.entities
                 if entity.table not in by_name
             ),

@@ -48,7 +48,8 @@ class PublicationState:
     tables: Mapping[tuple[str, str], PublishedTable]
 
 
-# Columns that older servers lack are read through to_jsonb: a query that names them would fail on these servers.
+# These queries read some columns through to_jsonb, because older servers lack the columns: a query that named them
+# would fail there.
 _PUBLICATION = """
 SELECT pubviaroot, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
     coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'
@@ -127,7 +128,7 @@ def _absent(
     if foreign_owners:
         why = f"the tables have other owners: {', '.join(foreign_owners)}"
     else:
-        why = f"it lacks CREATE on database {facts.database}"
+        why = f"the role lacks CREATE on database {facts.database}"
     return fail(
         "publication",
         f"there is no publication {name}, and role {facts.role} may not create it: {why}",
@@ -180,13 +181,14 @@ def _row_filter(
     connection: psycopg.Connection[Any], name: str, published_table: PublishedTable, entity: Entity
 ) -> Iterator[Finding]:
     text = f"the row filter of table {'.'.join(entity.table)}"
-    hint = f"the publication has {' '.join((published_table.filter or 'none').split())}; set the same on both sides"
+    sent = f"the publication's filter is {' '.join((published_table.filter or 'empty').split())}"
+    hint = f"{sent}; set the same filter in both places"
     try:
         is_same = _is_same(connection, published_table.filter, entity)
     except ChangelogError as error:
         if error.kind is Kind.PRECONDITION:
             yield fail("publication", error.message, hint)
-        elif error.kind is not Kind.ACCESS:  # a missing right to read the table is reported with the rights
+        elif error.kind is not Kind.ACCESS:  # a missing right to read the table is a finding of `rights`
             raise
         return
     if not is_same:
@@ -197,8 +199,8 @@ def _row_filter(
 def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:
     """Returns whether the publication's filter `rendered` and the entity's `where` mean the same.
 
-    The server parses both filters and prints them in its own form, and this function compares these texts. The server
-    only plans the query, so the role needs no other right than to read the table.
+    The server parses both filters and prints them in its own form, and this function compares the printed texts. The
+    server only plans the query, so the role needs no other right than to read the table.
     """
     if rendered is None or entity.where is None:
         return rendered == entity.where

@@ -42,7 +42,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY 
 
 
 def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[int, RelationRights]:
-    """Reads the tables and their partitions, keyed by oid."""
+    """Reads what our role may do with the tables and their partitions; keyed by OID."""
     oids = [oid for table in tables for oid in (table.oid, *(leaf.oid for leaf in table.leaves))]
     with connection.cursor(row_factory=class_row(RelationRights)) as cursor:
         return {relation.oid: relation for relation in cursor.execute(_RELATIONS, [oids])}

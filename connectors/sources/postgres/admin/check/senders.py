@@ -1,4 +1,4 @@
-"""Checks whether other roles of the database can send the service signals, for example to read a table again."""
+"""Checks whether other roles can send signals to the service: requests, for example, to read a table again."""
 
 from changelog.connectors.findings import Finding, ok, warn
 from changelog.connectors.sources.postgres.session.connection import Connection, translated
@@ -13,8 +13,8 @@ WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
 def finding(connection: Connection, *, signed: bool) -> Finding:
     """Returns a finding on whether other roles could send signals that the service obeys.
 
-    A signal can make the service read tables again. Any role may send one. If the configuration has no secret
-    (`signed` is false), the service also obeys signals that are not signed.
+    Any role may send a signal. If the configuration has no secret (`signed` is false), the service also obeys signals
+    that are not signed.
     """
     if signed:
         return ok("signals", "the service obeys only signed signals")
@@ -22,7 +22,7 @@ def finding(connection: Connection, *, signed: bool) -> Finding:
         row = connection.execute(_OTHERS).fetchone()
     assert row is not None
     if not row[0]:
-        return ok("signals", "no other role may log in and send them")
+        return ok("signals", "no other role may log in and send signals")
     return warn(
         "signals",
         f"{row[0]} other roles may log in to the database and send signals that the service obeys",

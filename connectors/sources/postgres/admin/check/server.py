@@ -119,7 +119,7 @@ def _role(facts: ServerFacts) -> Iterator[Finding]:
     if facts.forbidden:
         yield fail(
             "messages",
-            f"role {facts.role} may not write marks into the log",
+            f"role {facts.role} may not write messages into the log",
             f"GRANT EXECUTE ON FUNCTION {facts.forbidden} TO {role}",
         )
 
@@ -150,7 +150,7 @@ def slot(facts: ServerFacts, state: SlotState | None, requirements: Requirements
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
         yield fail("slot", f"slot {name} is not ours ({kind})", "set another [source] slot")
     elif state.wal_status == LOST:
-        yield fail("slot", f"slot {name} is lost: the server removed log that it had not sent", OVER_GAP)
+        yield fail("slot", f"slot {name} is lost: the server removed log before the service had read it", OVER_GAP)
     elif requirements.through_lsn is not None and state.confirmed_flush > requirements.through_lsn:
         yield fail(
             "slot", f"slot {name} is ahead of the changelog: the changes in between cannot be read again", OVER_GAP

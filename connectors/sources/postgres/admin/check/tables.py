@@ -69,7 +69,7 @@ def _generated(entity: Entity, table: Table, facts: ServerFacts) -> Iterator[Fin
         column.name for column in table.columns if not column.published and _is_selected(entity, column.name)
     ]
     if unlogged_columns:
-        newer = f"; PostgreSQL {_STORED_GENERATED} publishes stored ones" if facts.version < _STORED_GENERATED else ""
+        newer = f"; PostgreSQL {_STORED_GENERATED} can publish stored ones" if facts.version < _STORED_GENERATED else ""
         yield warn(
             entity.name,
             f"the log does not carry generated columns: {', '.join(unlogged_columns)}",
@@ -127,7 +127,11 @@ def _set_full(
     leaves: Sequence[Leaf | Table],
     relations: Mapping[int, RelationRights],
 ) -> Finding:
-    """Returns a finding whose fix sets REPLICA IDENTITY FULL for each leaf. Only the owner may set it."""
+    """Returns a finding whose fix sets REPLICA IDENTITY FULL for each of `leaves`.
+
+    Only the owner of a leaf can set its replica identity. If our role lacks an owner's rights, the finding has no fix,
+    and the hint names the owner.
+    """
     if any(column.generated == "virtual" for column in table.columns):
         hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"
         return Finding(name=entity.name, status=status, message=message, hint=hint)

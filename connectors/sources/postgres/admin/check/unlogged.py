@@ -14,16 +14,16 @@ from changelog.connectors.sources.postgres.values.lsn import lsn_text
 from changelog.envelope.checkpoint import Checkpoint
 
 EXACT = "the event trigger is installed: edits are noticed at once, with exact log positions"
-COMPARED = "edits are noticed by comparing the catalogue; for exact log positions: `changelog init --event-trigger`"
+COMPARED = "edits are noticed by comparing the catalogue; `changelog init --event-trigger` adds exact log positions"
 
 
 def findings(
     connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, checkpoint: Checkpoint | None
 ) -> Iterator[Finding]:
-    """Yields a finding on how the service notices changes that the log lacks, then a finding for each change that it
-    has not noticed yet.
+    """Yields a finding on how the service notices changes that the log lacks, then a finding for each such change that
+    the service has not noticed yet.
 
-    `checkpoint` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
+    The catalogue is compared with `checkpoint`, the changelog's checkpoint; it is None before the changelog begins.
     """
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
     old_evidence = None if checkpoint is None else Evidence.parse(checkpoint.source.get("publication", {}))
@@ -32,7 +32,7 @@ def findings(
     policies = {entity.name: entity.on_unlogged for entity in requirements.entities}
     new_evidence = evidence.read(connection, requirements.publication, requirements.entities)
     for change in evidence.unlogged(evidence.prove(connection, old_evidence, new_evidence), new_evidence):
-        message = f"{change.why} after log position {lsn_text(change.since)}; affected rows are not in the log"
+        message = f"{change.why} after log position {lsn_text(change.since)}; the log may lack changes of rows"
         if policies[change.entity] == "stop":
             yield fail(change.entity, message, f'set on_unlogged = "rebuild" in [entities.{change.entity}]')
         elif policies[change.entity] == "rebuild":
