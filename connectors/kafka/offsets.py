@@ -3,11 +3,11 @@
 import time
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from changelog.connectors.kafka.client import TIMEOUT_S, Admin, error_of, translated
-from changelog.envelope.errors import Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 Part = tuple[str, int]
 """One partition: the name of its topic, and its number."""
@@ -17,6 +17,10 @@ _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _ASKING = "asking Kafka for offsets"
 _ASK_AGAIN_S = 0.1
+
+_ATTEMPT_S = 5.0
+"""The seconds that one request for offsets may take. After a leader has failed, another request goes to the next one.
+"""
 
 
 def begins(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
@@ -70,7 +74,9 @@ def _list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     action: str = _ASKING,
 ) -> dict[Part, int]:
-    """Repeats the request until Kafka answers, for at most `TIMEOUT_S`, because a new topic may have no leader yet."""
+    """Repeats the request until all leaders answer, for about `TIMEOUT_S`: a new topic may have no leader yet, and a
+    leader may fail.
+    """
     if not specs:
         return {}
     admin.await_answer(action)
@@ -78,11 +84,17 @@ def _list_offsets(
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            answers = admin.list_offsets(requests, isolation_level=isolation, request_timeout=TIMEOUT_S)
-            return {(part.topic, part.partition): future.result().offset for part, future in answers.items()}
+            answers = admin.list_offsets(requests, isolation_level=isolation, request_timeout=_ATTEMPT_S)
+            offsets = {(part.topic, part.partition): future.result().offset for part, future in answers.items()}
         except KafkaException as error:
             failure = error_of(error.args[0], action)
-            if failure.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
-                raise failure from error
-            time.sleep(_ASK_AGAIN_S)
-            admin.topics()  # without this, librdkafka would name the former leader's epoch again, for up to 5 minutes
+        else:
+            unknown = [f"{topic}-{number}" for (topic, number), offset in offsets.items() if offset == OFFSET_INVALID]
+            if not unknown:
+                return offsets
+            # If the leader of a partition does not answer, librdkafka reports this offset, and no error.
+            failure = ChangelogError(Kind.CONNECTION, f"{action}: the leader of partition {unknown[0]} does not answer")
+        if failure.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
+            raise failure
+        time.sleep(_ASK_AGAIN_S)
+        admin.topics()  # without this, librdkafka could ask former leaders for up to 5 minutes

@@ -57,7 +57,9 @@ def test_offsets_are_asked_for_only_after_a_broker_has_answered(
     broker: Broker, parts: list[Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that asked for offsets before it had a connection would repeat the request only after 3 s."""
-    admin, requests = Client(bootstrap_servers=broker.bootstrap_servers).admin(), []
+    client = Client(bootstrap_servers=broker.bootstrap_servers)
+    offsets.ends(client.admin(), parts[:1])  # waits until the partition has a leader
+    admin, requests = client.admin(), []
 
     def record(name: str) -> None:
         request = getattr(admin, name)

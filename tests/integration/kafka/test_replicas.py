@@ -12,10 +12,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import PartitionMetadata
+from confluent_kafka.admin import NewTopic, PartitionMetadata
 from structlog.testing import capture_logs
 
 from changelog.connectors.kafka.client import Admin, Client
+from changelog.connectors.kafka.offsets import ends
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
 from changelog.connectors.sinks.kafka import insistence, sink
@@ -36,6 +37,9 @@ from tests.unit.records import checkpoint, record
 TRANSACTIONS = "__transaction_state"
 HINT = "start the missing brokers, add replicas to the topic, or lower its min.insync.replicas"
 PREFIXES = ("order", "transactions", "restart")
+LED_BY_BOTH = "led-by-both"
+PARTS = [(LED_BY_BOTH, number) for number in range(6)]
+"""Partitions of a topic. Each of the two brokers leads some of them."""
 
 pytestmark = pytest.mark.xdist_group("replicas")
 
@@ -46,8 +50,10 @@ def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
 
 
 @pytest.fixture(scope="module")
-def remaining_broker(starts_servers: None) -> Iterator[Broker]:
-    """One of two brokers. Both brokers have replicas of all topics, and the other broker is stopped."""
+def cluster(starts_servers: None) -> Iterator[tuple[Broker, Admin]]:
+    """One of two brokers, and a client that asked for the ends of `PARTS` while both brokers ran. Both brokers have
+    replicas of all topics, and the other broker is stopped.
+    """
     settings = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
     with temporary_folder("changelog-kafka-") as folder:
         lib = reachable(kafka_lib(), folder)
@@ -58,13 +64,22 @@ def remaining_broker(starts_servers: None) -> Iterator[Broker]:
                     lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2,
                     "the second broker does not register",
                 )
+                [creation] = admin.create_topics([NewTopic(LED_BY_BOTH, len(PARTS), 2)]).values()
+                creation.result()
+                earlier_admin = Client(bootstrap_servers=first.bootstrap_servers).admin()
+                assert ends(earlier_admin, PARTS) == dict.fromkeys(PARTS, 0)
                 for prefix in PREFIXES:
                     with closing(KafkaSink(settings_of(first, prefix), JsonValues())) as new_sink:
                         new_sink.prepare([ORDER])
                         new_sink.recover()
                         store(new_sink, 1)
             until(lambda: all(part.isrs == [1] for part in parts_of(admin)), "the other broker still counts as in sync")
-            yield first
+            yield first, earlier_admin
+
+
+@pytest.fixture
+def remaining_broker(cluster: tuple[Broker, Admin]) -> Broker:
+    return cluster[0]
 
 
 def parts_of(admin: Admin) -> list[PartitionMetadata]:
@@ -101,6 +116,13 @@ def rows_of(settings: KafkaSettings) -> list[Any]:
     settled(settings.client, [(f"{settings.prefix}.order", 0)])
     rows = consume.consumed(settings.client, f"{settings.prefix}.order")
     return [json.loads(message.value or b"")["current"] for message in rows]
+
+
+def test_a_client_gets_the_ends_of_partitions_that_have_another_leader_since_it_last_asked(
+    cluster: tuple[Broker, Admin],
+) -> None:
+    _, earlier_admin = cluster
+    assert ends(earlier_admin, PARTS) == dict.fromkeys(PARTS, 0)
 
 
 @pytest.mark.parametrize("prefix", ["order", "transactions"])
