@@ -24,7 +24,7 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`. MISSING stands for a whole state that a message does not have, and is not the same as null.
+    """The type of `MISSING`. MISSING stands for a whole state that a message does not have. It is not the same as null.
 
     If the log did not send a single value, the state lacks its column, and `Source.unavailable` names the column.
     """

@@ -85,8 +85,8 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a message with the prefix `PREFIX` is not a signal, but only marks the place in the log at which a
-    service publishes rows of a table.
+    """Returns whether a message with the prefix `PREFIX` is not a signal, but only marks the place in the log at which
+    a service publishes rows of a table.
     """
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 

@@ -1,10 +1,11 @@
-"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files, by entity and day, or by entity
-and ranges of keys.
+"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files. There are files for each entity
+and day, or for each entity and range of keys.
 
-From a changelog on Kafka, the job archives all changes that were committed since the last run, in the folder
-`--archive`. From a file log, it archives closed days, in the log's own folder `archive/`. A day (in UTC) is closed if
-it ended at least an hour before the log's newest change. Readers read only the files that the newest manifest lists,
-and a run writes its manifest after its files. So a run can be killed at any moment, and the next run repeats its work.
+From a changelog on Kafka, the job archives all messages that were committed since the last run, into the folder
+`--archive`. From a file log, it archives the days that are closed, into the log's own folder `archive/`. A day (in UTC)
+is closed if it ended at least an hour before the log's newest change. Readers read only the files that the newest
+manifest lists, and a run writes its manifest after its files. So a run can be killed at any moment; the next run
+repeats its work.
 """
 
 import argparse

@@ -2,13 +2,13 @@
 attribute.
 
 An attribute belongs to the last change that gave it another value. Values are compared as canonical JSON. Elements of
-an array are compared by their index, so a change that inserts an element at the front sets all elements after it.
+an array are compared with those at the same index. So a change that inserts an element sets all elements after it, too.
 
 | change | what it sets |
 |---|---|
 | create | all attributes |
 | update | the attributes that differ from the row before |
-| create of a row that moved here | the attributes that differ from the row before the move (`BlameFold.continue_from`) |
+| create of a row that moved here | attributes that differ from the row before the move (`BlameFold.continue_from`) |
 | delete, truncate | nothing: there is no row afterwards |
 | read | nothing: an attribute that differs from the row before has an unknown writer |
 

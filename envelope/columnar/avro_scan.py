@@ -131,7 +131,7 @@ class ObjectScan:
 
 
 def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns the bytes of all texts, and before them their offsets: where each text begins, and where the last ends."""
+    """Returns the offsets at which each text begins and the last one ends, and then the bytes of all texts."""
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
     if data is None:

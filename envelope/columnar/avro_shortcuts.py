@@ -86,7 +86,7 @@ class ColumnValues:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
-        """Encodes the values in these rows one by one. Columns often repeat values, so equal values are encoded once."""
+        """Encodes the values in these rows one by one. Columns often repeat values, so each value is encoded once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
         encoded_by_token = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
@@ -263,7 +263,9 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
 
 
 _FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day of the year 1. Our Avro decoder cannot return earlier days, but Arrow parses them: MySQL has a year 0."""
+"""The first day of the year 1. Our Avro decoder cannot return earlier days. But Arrow parses the year 0, and MySQL has
+this year.
+"""
 
 _FIRST_US = _FIRST_DAY * DAY_US
 

@@ -199,8 +199,8 @@ def _decode_shapes(encoded: bytes) -> Mapping[str, Struct]:
 
 @lru_cache(maxsize=2048)
 def _decode_shape(encoded: bytes) -> Struct:
-    """Decodes one entity's shape. Each shape has its own entry in the cache, because batches combine the same few shapes
-    in many different ways.
+    """Decodes one entity's shape. The cache holds single shapes, because batches combine the same few shapes in many
+    different ways.
     """
     shape = types.from_json({"struct": msgspec.json.decode(encoded)})
     assert isinstance(shape, Struct)

@@ -128,8 +128,8 @@ class Form:
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, ByteOffsets]:
-    """Returns the bytes of all texts, followed by `INLINE` zeros; and the offsets at which each text begins and the last
-    one ends.
+    """Returns the bytes of all texts, followed by `INLINE` zeros; and the offsets at which each text begins and the
+    last one ends.
     """
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
