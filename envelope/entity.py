@@ -11,8 +11,8 @@ TRUNCATE_KEY = "\0truncate"
 """The reserved key of a message that publishes a truncate. Each partition gets one such message."""
 
 END_KEY = "\0end"
-"""The reserved key of a message that ends a partition. When an entity is repartitioned, such a message becomes the last
-message of each partition of its old topic.
+"""The reserved key of a *mark*. When an entity is repartitioned, a mark is sent to each partition of its old topic, as
+the last message of the partition.
 """
 
 DEAD = "dead"

@@ -47,7 +47,7 @@ def faults(schema: Any) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Location:
-    """Where a type is in the schema: its path, how many types enclose it (`depth`), and the namespace of names in it."""
+    """Where a type is in the schema: its path, how many types enclose it (`depth`), and which namespace applies."""
 
     path: str
     namespace: str

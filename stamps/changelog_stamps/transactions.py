@@ -22,8 +22,7 @@ T = TypeVar("T")
 
 
 def refused(error: BaseException) -> None:
-    """Logs that the database refused a stamp. Raises `error` again if it is no refusal, so that the application sees it.
-    """
+    """Logs that the database refused a stamp. Raises any other error again, because the application must see it."""
     if not is_refusal(error):
         raise error
     warn(f"the database refuses stamps (SQLSTATE {sqlstate(error)}): changes are made without them")
