@@ -148,8 +148,8 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _republish(scene: Scene, report: Path) -> None:
-    """Sends a signal as an operator would. The running service finds the signal in the database's log, and publishes the
-    keys again.
+    """Sends a signal as an operator would. The running service finds the signal in the database's log, and publishes
+    the keys again.
     """
     scene.story.watch.say("A signal in the database's own log asks the service to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]

@@ -83,8 +83,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of a comparison: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged, or None
-    if no key was judged.
+    """The result of a comparison: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged. If no
+    key was judged, `judged` is None.
     """
 
     counts: Mapping[str, Counts]

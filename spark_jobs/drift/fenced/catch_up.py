@@ -38,8 +38,8 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """Says that the changelog has caught up with the fence. `checkpoint` shows this; it was read at the time `at`, after
-    a wait of `waited_s` seconds.
+    """Says that the changelog has caught up with the fence. `checkpoint` shows this. It was read at the time `at`,
+    after a wait of `waited_s` seconds.
     """
 
     checkpoint: Checkpoint

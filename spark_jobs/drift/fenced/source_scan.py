@@ -1,5 +1,5 @@
-"""Reads rows of tables under a fence, in Spark's tasks. A *part* is a list of ranges of pages. Each task gets the numbers
-of the parts that it reads.
+"""Reads rows of tables under a fence, in Spark's tasks. A *part* is a list of ranges of pages. Each task gets the
+numbers of the parts that it reads.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
