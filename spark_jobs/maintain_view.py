@@ -243,7 +243,7 @@ def _maintained(
 ) -> "MaintainedView":
     """Returns the view that the target holds. If the target holds none, or with --rebuild, creates an empty view.
 
-    Raises an error if the target holds a view with another definition.
+    Raises ChangelogError (USAGE) if the target holds a view with another definition, or something else.
     """
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
     from changelog.spark_jobs.views.transforms import Chosen  # noqa: PLC0415

@@ -51,8 +51,8 @@ class MaintainedView:
         return list(dict.fromkeys(part.entity for part in self.parts))
 
     def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: WaitingChanges | None = None) -> None:
-        """Applies a batch of rows of the changelog. The batch ends at `checkpoint`. `waiting` describes the changes that
-        still wait after it, because the view throttles a service.
+        """Applies a batch of rows of the changelog. The batch ends at `checkpoint`. `waiting` describes the changes
+        that still wait after it, because the view throttles a service.
 
         `rows` are those of the view's entities and of the reserved entity `schemas`. They may repeat rows of earlier
         batches.

@@ -72,8 +72,8 @@ _JSON: Final[Mapping[ColumnType, str]] = {
     Primitive.TIMESTAMP_TZ: """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
     Primitive.JSON: "{0}::jsonb",
 }
-"""SQL that writes a value as JSON, for those types for which PostgreSQL itself would write other JSON than messages have.
-The results are the same as those of `changelog.spark_jobs.views.copy_rows.renderer`.
+"""SQL that writes a value as JSON. This is needed for types for which PostgreSQL itself would write other JSON than
+messages have. The results are the same as those of `changelog.spark_jobs.views.copy_rows.renderer`.
 """
 
 
@@ -175,8 +175,8 @@ class NestedArrays:
         yield from _formatted(_RESETS)
 
     def after(self) -> Iterator[sql.Composed]:
-        """Yields statements that note the enclosing rows again, and then make the arrays of all enclosing rows that were
-        noted, inner arrays first.
+        """Yields statements that note the enclosing rows again, and then make the arrays of all enclosing rows that
+        were noted, inner arrays first.
         """
         yield from _formatted(_SETTINGS)
         for path in reversed([*self.arrays]):

@@ -43,8 +43,8 @@ def follow(
     every_s: float | None,
     stopping: threading.Event,
 ) -> None:
-    """Applies the new changes, and then ends. With `every_s`, begins a batch every `every_s` seconds until `stopping` is
-    set.
+    """Applies the new changes, and then ends. With `every_s`, begins a batch every `every_s` seconds until `stopping`
+    is set.
 
     Without `every_s`, does not end as long as changes wait, because their service is throttled. A batch has at most
     about `offsets_max` offsets. If an entity was repartitioned, the changes of a key may be applied out of order. This
