@@ -1,5 +1,5 @@
-"""Finds the offsets at which a job must continue in the changelog's topics, and checks that Kafka still has the messages
-from there on.
+"""Finds the offsets at which a job must continue in the changelog's topics, and checks that Kafka still has the
+messages from there on.
 
 Not every offset has a message: the ends of transactions have offsets, too, and compaction removes messages. So jobs do
 not count messages. They work with *spans*: a span goes from one offset to another, however many messages are between

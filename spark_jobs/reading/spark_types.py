@@ -1,4 +1,4 @@
-"""Makes the Spark type for the rows of an entity, from the entity's columns or from its file `schemas/<entity>.avsc`."""
+"""Makes the Spark type for the rows of an entity, from its columns or from its file `schemas/<entity>.avsc`."""
 
 import json
 from collections.abc import Iterable

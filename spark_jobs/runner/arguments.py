@@ -87,7 +87,7 @@ def add_choice_options(parser: argparse.ArgumentParser) -> None:
 
 
 def choice_of(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """Returns the values of the options that `add_choice_options` adds. Their names are those of the fields of `Chosen`.
+    """Returns the values of the options that `add_choice_options` adds, as arguments for `Chosen`.
 
     Raises ChangelogError (USAGE) if a service is both kept and dropped.
     """

@@ -1,4 +1,4 @@
-"""Defines the interface of a store. A store is one folder, on this machine or on any file system that Spark can reach."""
+"""Defines the interface of a store. A store is a folder on this machine, or on any file system that Spark can reach."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
