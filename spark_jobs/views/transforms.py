@@ -118,8 +118,8 @@ def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str
     """Returns the rows of `outer` with an additional column, the array `member`. It has the rows of `inner` that belong
     to the outer row, sorted by key.
 
-    `on` maps columns of `inner` to columns of `outer`. An inner row belongs to an outer row if the two have equal values
-    in all these pairs of columns. The rows in the array have only `columns`.
+    `on` maps columns of `inner` to columns of `outer`. An inner row belongs to an outer row if the two have equal
+    values in all these pairs of columns. The rows in the array have only `columns`.
     """
     row = F.struct("_key", F.struct(*(F.col(quoted(name)) for name in columns)).alias("row"))
     aliases = {f"_on_{number}": name for number, name in enumerate(on)}
@@ -138,8 +138,8 @@ def _by_key(left: Expression, right: Expression) -> Expression:
 
 
 def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
-    """Returns the schema of a DataFrame of states with these columns. Raises ChangelogError (USAGE) if two columns would
-    have the same name.
+    """Returns the schema of a DataFrame of states with these columns. Raises ChangelogError (USAGE) if two columns
+    would have the same name.
     """
     reserved_names = {name.lower() for name in fold.ABOUT.names}
     used_names: set[str] = set()
