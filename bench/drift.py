@@ -1,5 +1,5 @@
-"""Measures how long the drift job takes to compare a table with its changelog. For comparison, also measures how long it
-takes only to read the table, and only to read the changelog.
+"""Measures how long the drift job takes to compare a table with its changelog. For comparison, also measures how long
+it takes only to read the table, and only to read the changelog.
 
 The service publishes a table of 15 columns into a file log; then 5 % of the table's rows are updated. Four jobs take
 turns in one Spark session, after each of them has run once to warm up. `copy` reads the table by COPY over one

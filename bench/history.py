@@ -1,10 +1,10 @@
-"""Measures how long a new process takes to find all changes of one key among 100 million changes. Also measures how long
-it takes to find all changes that one request made.
+"""Measures how long a new process takes to find all changes of one key among 100 million changes. Also measures how
+long it takes to find all changes that one request made.
 
 The changes are of 10 million orders over 100 days. The benchmark writes the files of the changelog itself, in the
-layout that weekly runs of `archive.py --compact levels` leave. There are two *levels*, of 78 and 14 days: the changes of
-these days are merged into files whose ranges of keys do not overlap. Each of the next seven days has a file of its own.
-The last day, a hundredth of the changes, is still in the log.
+layout that weekly runs of `archive.py --compact levels` leave. There are two *levels*, of 78 and 14 days: the changes
+of these days are merged into files whose ranges of keys do not overlap. Each of the next seven days has a file of its
+own. The last day, a hundredth of the changes, is still in the log.
 
 Each round searches for another key or another request. The first search of a round is *cold*: before it, the files are
 removed from the page cache. The second search is *warm*: it repeats the first.

@@ -90,7 +90,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     parser.add_argument("--side", action="append", choices=SIDES, help="run only this side; may be repeated")
     parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, in the format of -Xmx (%(default)s)")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="run our service under cProfile, and write its figures to FILE")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="write cProfile's figures of our service to FILE")
     return parser.parse_args()
 
 

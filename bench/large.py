@@ -58,8 +58,8 @@ def main() -> None:
     """Runs the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", choices=KINDS, default=KINDS[0], help="the kind of database")
-    parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="rows of the transaction; 0 leaves it out")
-    parser.add_argument("--snapshot", type=int, default=SNAPSHOT_ROWS, help="rows of the table; 0 leaves it out")
+    parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="its rows; 0 leaves it out")
+    parser.add_argument("--snapshot", type=int, default=SNAPSHOT_ROWS, help="its rows; 0 leaves it out")
     parser.add_argument("--quick", action="store_true", help="use a twentieth of the rows")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()

@@ -22,7 +22,7 @@ import pyarrow as pa
 from changelog.envelope.columnar.batch import SCHEMA
 
 STEP = 7_654_321
-"""The distance from the key of one change to the key of the next. It must share no divisor with `key_count`, except 1."""
+"""The distance from the key of one change to the key of the next. It and `key_count` must have no common divisor."""
 
 CHANGES_A_TRANSACTION = 5
 CHANGES_A_REQUEST = 20

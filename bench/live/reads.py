@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long to measure (%(default)s)")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="number of connections (%(default)s)")
     parser.add_argument("--store", default="rocksdb", help="where the service keeps rows (%(default)s)")
-    parser.add_argument("--split", action="store_true", help="run the service on core 0, and all other processes on core 1")
+    parser.add_argument("--split", action="store_true", help="run the service on core 0, and all others on core 1")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     if options.split and len(os.sched_getaffinity(0)) < 2:

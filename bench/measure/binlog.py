@@ -114,7 +114,7 @@ def fill(session: Session, rows: int, transaction_rows: int) -> None:
 
 
 def raw_drain(session: Session, flavour: Flavour, file: str, offset: int) -> float:
-    """Asks the server for its log from a certain place to the end, and receives the log into a buffer that nobody reads.
+    """Asks the server for its log from a certain place to the end, and receives it into a buffer that nobody reads.
 
     Returns how many seconds this took. The server marks the end of the log by an end-of-file packet.
     """

@@ -45,7 +45,7 @@ _MYSQL_ORDER = (
 
 
 class LargeTable(Protocol):
-    """A server with an empty table `orders`. `config` is the section [source] with which a service reads this server."""
+    """A server with an empty table `orders`. `config` is the section [source] for a service that reads this server."""
 
     config: str
 
