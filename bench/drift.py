@@ -142,7 +142,6 @@ def _measured(spark: SparkSession, dsn: str, folder: Path, rounds: int) -> tuple
 
 def _workers(pid: int) -> Iterator[int]:
     """Yields the ids of the child processes of a process, of their child processes, and so on."""
-
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, (task / "children").read_text().split()):

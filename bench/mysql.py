@@ -250,8 +250,7 @@ def _measure(server: MysqlServer, side: str, begin: str, options: argparse.Names
 
 
 def _raw(server: MysqlServer, begin: dict[str, str], folder: str) -> list[str]:
-    """Returns the command line of the server's own client. For each file that it will write, makes a link to /dev/null.
-    """
+    """Returns the command line of the server's own client. Each file that it will write is made a link to /dev/null."""
     with server.connect() as session, session.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
         for file, *_ in cursor.fetchall():

@@ -1,10 +1,10 @@
 """Measures how fast the Spark jobs are. Each job is compared with a simpler job that reads the same rows.
 
-deltas: Spark reads changes of flat documents from Parquet, and sends them to a function by `mapInArrow`. A change alters
-two of the document's 15 columns. Three functions are compared: *identity* returns the changes unchanged, *deltas* is
-ours and returns deltas (JSON Patches), and *jsonpatch* returns patches that the package jsonpatch makes. The results
-are discarded. The functions take turns, after each of them has run once to warm up. Because jsonpatch is slow, it gets
-a fifth of the rows.
+deltas: Spark reads changes of flat documents from Parquet, and sends them to a function by `mapInArrow`. A change
+alters two of the document's 15 columns. Three functions are compared: *identity* returns the changes unchanged,
+*deltas* is ours and returns deltas (JSON Patches), and *jsonpatch* returns patches that the package jsonpatch makes.
+The results are discarded. The functions take turns, after each of them has run once to warm up. Because jsonpatch is
+slow, it gets a fifth of the rows.
 
 views: Spark computes the last state of each key from changes of the same kind, in typed columns, and discards these
 states. The time is compared with the time that Spark takes only to read the changes.
@@ -118,7 +118,8 @@ def _print(name: str, results: Part) -> None:
 
 
 def deltas(site: Site) -> Part:
-    """Compares our function, which derives deltas, with a function that returns its input, and one that calls jsonpatch.
+    """Compares our function, which derives deltas, with a function that returns its input, and with one that calls
+    jsonpatch.
     """
     jsonpatch_rows = site.rows // JSONPATCH_SHARE
     changes, fewer_changes = (

@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="use fewer tables")
     parser.add_argument("--sink", choices=SINKS, help="run only this sink")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--profile", metavar="FOLDER", type=Path, help="write cProfile's figures of each start to FOLDER")
+    parser.add_argument("--profile", metavar="FOLDER", type=Path, help="write each start's cProfile figures to FOLDER")
     options = parser.parse_args()
     tables = options.tables or (QUICK_TABLES if options.quick else TABLES)
     figures = {}
@@ -212,7 +212,6 @@ class Site:
 
     def _answer(self, path: str) -> str | None:
         """Returns what the service answers at this path; None if it does not answer, or is not ready."""
-
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=30) as answer:
                 return bytes(answer.read()).decode()

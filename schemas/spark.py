@@ -46,7 +46,6 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 def to_spark(type_: ColumnType) -> SparkType:
     """Converts a column type to Spark's type. Elements of arrays, values of maps and fields of structs may be null."""
-
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]

@@ -1,4 +1,4 @@
-"""`spark-submit spark_jobs/blame.py`: writes, for each attribute of each row, the change that set it.
+"""`spark-submit spark_jobs/blame.py`: finds the change that set each attribute of each row, and writes the result.
 
 The job writes two tables. The table `attributes` has the attributes of the rows of all entities, as the rows are now,
 or as they were at a position or a time. Values inside nested json are attributes, too. For each attribute, the table
@@ -33,7 +33,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--to", type=path_or_uri, required=True, metavar="PATH", help="where to write the tables: any folder or URI"
     )
     parser.add_argument(
-        "--entity", action="append", metavar="ENTITY", help="only the rows of this entity; may be repeated"
+        "--entity", action="append", metavar="ENTITY", help="write only the rows of this entity; may be repeated"
     )
     add_state_options(parser)
 

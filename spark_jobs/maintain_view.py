@@ -2,7 +2,7 @@
 Delta Lake, hashes of Redis, or a target that a package adds.
 
 The job follows the changelog until it is stopped. With --available-now, it ends at the changelog's present end. It
-applies a change only if the view's row has an earlier position, so neither a repeated nor a late change does any harm.
+applies a change only if it is newer than the view's row, so neither a repeated nor a late change does any harm.
 Each run continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which
 changes count; all other changes are ignored as if they had never been made. If the view throttles a service, changes by
 this service are applied at a limited rate, so a run with --available-now may take longer.
@@ -73,7 +73,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string or URL, for postgres and redis"
     )
     parser.add_argument(
-        "--available-now", action="store_true", help="end at the changelog's present end, instead of when stopped"
+        "--available-now", action="store_true", help="end at the changelog's present end, not only when stopped"
     )
     parser.add_argument(
         "--every",

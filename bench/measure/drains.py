@@ -28,8 +28,7 @@ from changelog.envelope.model import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one drain: how many seconds it took, and the CPU seconds and the peak memory of the whole process.
-    """
+    """The figures of one drain: how long it took, and the CPU seconds and the peak memory of the whole process."""
 
     seconds: float
     cpu_seconds: float

@@ -78,8 +78,7 @@ def fetched(name: str) -> Path:
 
 @contextmanager
 def warm_broker() -> Iterator[Broker]:
-    """Runs a broker that has already written a topic, so that its JVM has compiled the code when the first side runs.
-    """
+    """Runs a broker that has already written a topic, so that its JVM has compiled the code for this."""
     with temporary_broker(heap="1g", java=()) as broker:
         _warm(broker)
         yield broker

@@ -243,7 +243,6 @@ class _Provenance:
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
     """Returns a segment that holds one of `texts` in each row; `codes` has its index in `texts`."""
-
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])

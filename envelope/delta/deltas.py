@@ -174,6 +174,5 @@ def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
 
 def _column(path: str) -> tuple[str, bool]:
     """Returns the column that a path names, and whether the path leads to a part of the column's value."""
-
     first, slash, _ = path[1:].partition("/")
     return unescaped(first), bool(slash)

@@ -102,7 +102,6 @@ def _floating(form: str) -> Read:
 
 def _decimal(precision: int, scale: int) -> Read:
     """Returns a function that reads a number exactly. It raises ValueError if the type cannot hold the exact number."""
-
     context = Context(prec=precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-scale)
 

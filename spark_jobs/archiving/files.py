@@ -200,7 +200,6 @@ def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merg
 
     The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """
-
     archived = run.manifest().log.last
     log_files = closed_sequences(path, archived, before)
     if not log_files:

@@ -279,7 +279,6 @@ class _Batches:
 
 def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
     """Returns the configured codec. `subjects` says which subject the registry has for the deltas of each entity."""
-
     if sink.codec == "json" or sink.registry is None:
         return json_values
     registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)

@@ -209,8 +209,7 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
 
 
 def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
-    """Returns each entity's counts of rows, and how many keys must be judged. `_add_marks` later completes the counts.
-    """
+    """Returns each entity's counts of rows, and how many keys must be judged. `_add_marks` completes the counts."""
     in_source = F.col("leaf").isNotNull().alias("in_source")
     rows = states.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
     counts: dict[str, Counts] = defaultdict(Counts)

@@ -1,5 +1,4 @@
-"""Judges the keys that may differ between source and changelog: compares their rows column by column, in Spark's tasks.
-"""
+"""Judges the keys that may differ between source and changelog. Spark's tasks compare their rows column by column."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -173,7 +172,6 @@ def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
 
 def _sample(difference: Compared, source: RowState | None, changelog: RowState | None) -> str:
     """Returns, as JSON, the values of the columns that drifted. If one side lacks the row, returns all its values."""
-
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns
     if difference.kind in (MISSING, EXTRA):

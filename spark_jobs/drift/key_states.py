@@ -123,8 +123,7 @@ def of_changelog(rows: DataFrame, cut: ChangelogCut | None, *, json: bool, grown
 
 
 def _hash() -> Column:
-    """Returns the hash of the key. Rows are sorted by this hash first, because numbers are compared faster than texts.
-    """
+    """Returns the hash of the key. Rows are first sorted by this hash, because numbers are compared fast."""
     return F.xxhash64("key").alias("hash")
 
 

@@ -162,7 +162,6 @@ NOTHING: Mapping[str, Any] = {
 
 def about(entity: Entity) -> JSON:
     """Returns those members of an entity's report that do not depend on a comparison."""
-
     return {"table": table_text(entity.table), "key": list(entity.key)}
 
 

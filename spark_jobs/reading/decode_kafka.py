@@ -165,7 +165,6 @@ def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
     If the message is an event that an application published itself, it has no position. Then the position is made from
     its partition and its offset.
     """
-
     provenance = envelope.provenance
     if provenance.source.position == UNPLACED:
         provenance = replace(provenance, source=replace(provenance.source, position=at_offset(partition, offset)))

@@ -29,5 +29,4 @@ class ChangeRate:
 
     def rest(self) -> None:
         """Notes that no change waits. Then the time until the next change does not count."""
-
         self._spent_until_s = max(self._spent_until_s, self._now_s() - _FIRST_S)
