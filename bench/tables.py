@@ -36,7 +36,7 @@ from changelog.connectors.wiring.sinks import open_log
 TABLES, QUICK_TABLES = 1_000, 100
 ROWS = 5
 DELETED_EVERY = 10
-"""While there is no replication slot, one row is deleted from every tenth table, as this number says."""
+"""While there is no replication slot, one row is deleted from each table whose number is a multiple of this."""
 SINKS = ("files", "kafka")
 WAIT_S_MAX = 3_600.0
 

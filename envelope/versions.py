@@ -47,8 +47,8 @@ class TableColumns:
 class Version:
     """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
-    `relation` is the table's number in the database cluster `cluster`. `restated` are columns whose values, as they
-    were published earlier, may differ from those in the table: the change of columns may also have changed stored rows.
+    `relation` is the table's number in the database cluster `cluster`. `restated` are columns whose
+    published values may differ from those in the table, as the change of columns may also have changed stored rows.
     `broke` says that the version was published although it is not compatible with some readers. `settings` is a hash of
     the entity's configuration. `state` is the whole version as JSON.
     """

@@ -1,5 +1,5 @@
-"""`spark-submit spark_jobs/rebuild_view.py`: writes a view, which has the last state of each key: now, or at a position
-or a time.
+"""`spark-submit spark_jobs/rebuild_view.py`: writes a view. A view has the last state of each key, either now or at a
+given position or time.
 
 The view has the columns and types that the entity had at that moment. The options --keep-service, --drop-service and
 --api-version choose which changes count; all other changes are ignored as if they had never been made. If there is a

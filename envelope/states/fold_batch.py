@@ -50,7 +50,7 @@ _PARSED: Final[dict[ColumnType, Any]] = {
     Primitive.UUID: str,
     Primitive.TIME: str,
 }
-"""The types whose values, as msgspec decodes them, go into the column unchanged; and what msgspec decodes them to."""
+"""For each type whose values go into the column as msgspec decodes them: the type that msgspec decodes them to."""
 
 
 @dataclass(frozen=True, slots=True)

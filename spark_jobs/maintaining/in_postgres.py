@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Names = Mapping[str, sql.Identifier]
-"""The names of the tables of one part of a view, by the keys of `_SUFFIXES` or `_ARRAY_SUFFIXES`."""
+"""The names of the tables of one part of a view. The mapping has the keys of `_SUFFIXES` or of `_ARRAY_SUFFIXES`."""
 
 MARK: Final = "changelog maintained view"
 """The comment by which this job recognises its own tables. Tables of `rebuild_view` have another comment."""
