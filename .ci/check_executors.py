@@ -1,10 +1,10 @@
-"""Checks that Spark sends only functions of executor modules to its workers.
+"""Checks that jobs send only functions of executor modules to Spark's workers.
 
-The contract EXECUTORS in pyproject.toml lists the executor modules, and says which modules of `connectors` they may
-import. This script checks two more rules. Each function that a job passes to `mapInArrow`, `udf` and the like is
-defined in an executor module. An executor module imports no modules of `spark_jobs` except executor modules.
+The contract `EXECUTORS` in pyproject.toml lists the executor modules, and says which modules of `connectors` they may
+import. This script checks two more rules. Each function that a job passes to `mapInArrow`, `udf` and similar calls must
+be defined in an executor module. Of the modules in `spark_jobs`, an executor module may import only executor modules.
 
-Prints one line for each problem, and exits with 1 if there are any.
+Prints one line for each problem, and exits with 1 if there are problems.
 """
 
 import ast
@@ -21,7 +21,7 @@ SHIPS = frozenset(
         *("foreach", "foreachPartition", "udf", "pandas_udf", "arrow_udf", "udtf"),
     }
 )
-"""The calls whose first argument is a function that workers run."""
+"""The names of functions and methods whose first argument is a function that workers run."""
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 class Module:
-    """One Python file, with the module from which each imported name comes."""
+    """One Python file. For each name that it imports, `_imported` has the module that defines the name."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -62,7 +62,7 @@ class Module:
                 yield f"{self.file}: runs on executors and imports {module}, which is not listed as executor code"
 
     def _shipped(self) -> Iterator[tuple[int, str]]:
-        """Yields the line of each call that ships a function, and the module that defines this function."""
+        """Yields the line of each call that sends a function to workers, and the module that defines this function."""
         for scope in ast.walk(self._tree):
             if isinstance(scope, ast.FunctionDef):
                 assigned = {
@@ -77,7 +77,9 @@ class Module:
                         yield node.lineno, self._origin(node.args[0], assigned)
 
     def _origin(self, function: ast.expr, assigned: dict[str, ast.expr]) -> str:
-        """Returns the module that defines a function; follows `partial`, factories and assignments."""
+        """Returns the module that defines a function. The function may be given as a `partial`, as the result of
+        another function, or as a variable to which one of these was assigned.
+        """
         match function:
             case ast.Call(func=ast.Name(id="partial")):
                 return self._origin(function.args[0], assigned)
@@ -91,7 +93,9 @@ class Module:
 
 
 def _module_of(module: str, name: str) -> str:
-    """Returns the module that `from module import name` imports from, or `module.name` if `name` is a module itself."""
+    """Returns the module from which `from module import name` imports. If `name` is itself a module, this is
+    `module.name`.
+    """
     file = Path(*module.split("."), name)
     return f"{module}.{name}" if file.is_dir() or file.with_suffix(".py").exists() else module
 

@@ -1,6 +1,6 @@
-"""Checks that lines of Markdown have at most 120 characters. Tables and blocks that show output may have longer ones.
+"""Checks that lines of Markdown have at most 120 characters. Tables and blocks that show output may be wider.
 
-Prints each line that is too long, and exits with 1 if there are any.
+Prints where a line is too long, and exits with 1 if there is such a line.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 MAX = 120
 FENCE = re.compile(r"\s*(`{3,})(\w*)")
 OUTPUT_LANGUAGES = ("", "text")
-"""The languages of blocks that show output."""
+"""What follows the backticks at the beginning of a block that shows output."""
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
-"""Checks the lock files: each package has a hash, there are no paths or addresses, and they match pyproject.toml.
+"""Checks three rules for the lock files: each package has a hash; there are no paths and no addresses; and the packages
+and versions are those that pyproject.toml requires.
 
-Prints one line for each problem, and exits with 1 if there are any. `make lock` writes the files again.
+Prints one line for each problem, and exits with 1 if there are problems. `make lock` writes the files again.
 """
 
 import re
@@ -20,9 +21,9 @@ LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("test", "lint", "docs"),
     ),
 }
-"""For each lock file: the extras and the dependency groups that it pins, in addition to the core dependencies."""
+"""Which extras and dependency groups each lock file pins. It also pins the core dependencies."""
 
-OURS = "changelog-publisher (pyproject.toml"  # how uv marks direct requirements; `:group` may follow
+OURS = "changelog-publisher (pyproject.toml"  # uv marks direct requirements with this; `:group` may follow
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(?: ; .*)? \\$")
 ELSEWHERE = re.compile(r"://|\s@\s|file:|^-|(?:^|\s)\.{0,2}/\S")
 
@@ -58,7 +59,9 @@ def problems(name: str, project: dict[str, Any]) -> Iterator[str]:
 
 
 def pinned(lines: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields each pinned package of a lock file: its normalised name, its version, and all its lines."""
+    """Yields the packages that a lock file pins. For each, there are its normalised name, its version, and the text of
+    all its lines.
+    """
     starts = [number for number, line in enumerate(lines) if PIN.match(line)]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         pin = PIN.match(lines[start])
@@ -67,7 +70,7 @@ def pinned(lines: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def required(project: dict[str, Any], extras: tuple[str, ...], groups: tuple[str, ...]) -> Iterator[Requirement]:
-    """Yields the direct requirements in pyproject.toml."""
+    """Yields the direct requirements in pyproject.toml: the core dependencies, and those of the extras and groups."""
     texts = list(project["project"]["dependencies"])
     for extra in extras:
         texts += project["project"]["optional-dependencies"][extra]

@@ -1,7 +1,7 @@
-"""Compares this repository's schemas with those of its main branch.
+"""Compares the schemas in this repository with those on its main branch.
 
-Run it from the root, as `python .ci/check_schemas.py`. In a checkout without history, there is nothing to compare with,
-so the check says this and passes.
+Run this script from the root, as `python .ci/check_schemas.py`. In a checkout without history, there is no main branch
+to compare with. Then the script says so, and passes.
 """
 
 import sys

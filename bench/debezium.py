@@ -1,9 +1,9 @@
-"""Measures how much CPU time Debezium takes in a Java process, and how much its Python parent process adds.
+"""Measures how much CPU time Debezium takes in a Java process, and how much the Python process that started it adds.
 
-In each measurement, Debezium reads the snapshot of one table. Three programs (*sides*) receive its records in turn.
-*frames* reads frames (batches of records), as a source of the service does. *events* makes an event object of each
-record, and stores the offset of each batch in a folder. Both discard the rows. *service* is our complete service: it
-translates the records, and publishes them to a file log.
+In each measurement, Debezium reads the snapshot of one table. Three programs (*sides*) take turns to receive its
+records. *frames* reads frames (batches of records), as a source of the service does. *events* makes an event object
+from each record, and stores the offset of each batch in a folder. Both discard the rows. *service* is our complete
+service: it translates the records, and publishes them to a file log.
 """
 
 import contextlib
@@ -60,8 +60,8 @@ jars = {jars}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Wall-clock seconds and CPU seconds for all rows. They include the start of Java, which takes about 2 s of CPU
-    time.
+    """How long one side took for all rows: in seconds, and in seconds of CPU time. All of this includes the start of
+    Java, which takes about 2 s of CPU time.
     """
 
     seconds: float
@@ -70,7 +70,7 @@ class Figures:
 
     @property
     def cpu_python_over_jvm(self) -> float:
-        """The CPU time of Python's part, divided by that of Java."""
+        """The CPU time of the Python process, divided by that of the Java process."""
         return round(self.python_cpu_s / self.java_cpu_s, 3)
 
 

@@ -1,5 +1,5 @@
-"""Measures how long the drift job takes to compare a table with its changelog. Also measures how long it takes just to
-read the table, and just to read the changelog.
+"""Measures how long the drift job takes to compare a table with its changelog. For comparison, also measures how long
+it takes only to read the table, and only to read the changelog.
 
 The service publishes a table of 15 columns into a file log; then 5 % of the table's rows are updated. Four jobs take
 turns in one Spark session, after each of them has run once to warm up. `copy` reads the table by COPY over one
@@ -92,7 +92,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _site(folder: Path, rows: int) -> Iterator[tuple[str, Path]]:
-    """Publishes a table and updates it; yields its database's DSN and the service's folder.
+    """Publishes a table, and updates it. Yields the DSN of its database, and the folder of the service.
 
     The service keeps running until the context ends.
     """
@@ -141,7 +141,7 @@ def _measured(spark: SparkSession, dsn: str, folder: Path, rounds: int) -> tuple
 
 
 def _workers(pid: int) -> Iterator[int]:
-    """Yields the ids of a process's children, of their children, and so on."""
+    """Yields the ids of the child processes of a process, of their child processes, and so on."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, (task / "children").read_text().split()):

@@ -1,17 +1,18 @@
-"""Measures how long it takes, in a new process, to find all changes of one key and of one request among 100 million.
+"""Measures how long a new process takes to find all changes of one key among 100 million changes. Also measures how
+long it takes to find all changes that one request made.
 
-The changes are of 10 million orders over 100 days. The benchmark writes their files itself, in the layout that weekly
-runs of `archive.py --compact levels` leave. There are two *levels*, of 78 and 14 days: their days are merged into files
-whose ranges of keys do not overlap. Each of the next seven days has a file of its own. The last day, a hundredth of the
-changes, is still in the log.
+The changes are of 10 million orders over 100 days. The benchmark writes the files of the changelog itself, in the
+layout that weekly runs of `archive.py --compact levels` leave. There are two *levels*, of 78 and 14 days: the changes
+of these days are merged into files whose ranges of keys do not overlap. Each of the next seven days has a file of its
+own. The last day, a hundredth of the changes, is still in the log.
 
-Each round searches for another key and another request. Before the first search (`cold`), the changelog's files are
-evicted from the page cache. The second search (`warm`) repeats the first.
+Each round searches for another key or another request. The first search of a round is *cold*: before it, the files are
+removed from the page cache. The second search is *warm*: it repeats the first.
 
-The *limit* is the time in which a running process can read the bytes that any search must read. A search must read the
-footer of each file that can have a row. Statistics and Bloom filters then exclude some row groups. In each of the other
-row groups, the search must read the column that is searched. If a row of the group really matches, it must read all
-columns.
+For comparison, the *limit* is the time that a running process needs to read only those bytes that any search must read.
+A search must read the footer of each file that can have a matching row. Statistics and Bloom filters then exclude some
+row groups. In each of the other row groups, the search must read the column in which it searches. If a row of the group
+really matches, the search must read all columns of the group.
 """
 
 import argparse
@@ -58,7 +59,9 @@ Span = tuple[Path, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The figures of one search: the time of the process, its CPU time, and what it read from the disk."""
+    """The figures of one search: how long its process took, the CPU time of the process, and how much it read from the
+    disk.
+    """
 
     seconds: float
     cpu_seconds: float
@@ -67,7 +70,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Medians of all rounds. `limit_mib` is what any search must read, and `limit_seconds` is how long that takes."""
+    """The medians of all rounds. `limit_mib` says how much any search must read, and `limit_seconds` how long it takes
+    only to read this.
+    """
 
     cold: Search
     warm: Search
@@ -76,10 +81,10 @@ class Figures:
 
 
 def main() -> None:
-    """Writes the changelog, unless a folder already has one, and measures searches by key and by identifier."""
+    """Writes the changelog, unless the folder already has one. Then measures searches by key and by identifier."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, help=f"number of changes: {CHANGES:,}, with --quick {QUICK_CHANGES:,}")
-    parser.add_argument("--quick", action="store_true", help="fewer changes")
+    parser.add_argument("--quick", action="store_true", help="write fewer changes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to keep the changelog for further runs")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
@@ -172,7 +177,7 @@ def _median(searches: Sequence[Search]) -> Search:
 
 
 def _search(command: list[str], folder: Path, lines: int | None = None) -> Search:
-    """Runs a search in a new process. Checks that it prints as many lines as expected."""
+    """Runs a search in a new process, and checks that it prints this number of lines."""
     words = [str(Path(sys.executable).parent / "changelog"), *command]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     output = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
@@ -198,7 +203,7 @@ def _evict(log: Path) -> None:
 
 
 def _needed(log: Path, selection: Selection) -> Iterator[Span]:
-    """Yields what any search for these rows must read."""
+    """Yields the parts of files that any search for these rows must read."""
     manifest = read_manifest(log)
     assert manifest is not None
     files = [log / file.path for file in manifest.files if selection.may_be_in_file(file)]

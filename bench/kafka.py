@@ -1,11 +1,11 @@
 """Measures throughput, CPU time and latency of publishing to Kafka, by our service and by Debezium.
 
 Three publishers (*sides*) are compared: our service with JSON, our service with Avro, and Debezium. Our service
-publishes each change exactly once, and Debezium at least once. Each side has its own database in one PostgreSQL, and
-its own topic on one broker. The sides run in turn, for several rounds. In a round, a side starts a new process. The
-process first drains a backlog: it publishes all changes since its replication slot was created. Then the same process,
-now warm, publishes 2,000 changes a second. A consumer of committed messages measures how long after its commit each
-change arrives.
+publishes each change exactly once, and Debezium at least once. All sides use the same PostgreSQL server and the same
+broker, but each has its own database and its own topic. There are several rounds, in which the sides run one after
+another. In each round, a side starts a new process. First, the process drains a backlog: it publishes all changes since
+its replication slot was created. Then the same process, which is now warm, publishes 2,000 changes a second. A consumer
+of committed messages measures how long after its commit each change arrives.
 """
 
 import argparse
@@ -52,7 +52,9 @@ POSTGRES = {"fsync": "off", "max_wal_size": "16GB", "wal_sender_timeout": "0", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures(Throughput):
-    """The figures of one side in one round: those of the drain, and then of the changes at a steady pace."""
+    """The figures of one side in one round. Those of `Throughput` are for the backlog; the others are for the changes
+    at a steady pace, which follow the backlog.
+    """
 
     paced_per_second: float
     p50_ms: float
@@ -84,11 +86,11 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help=f"changes in the backlog: {ROWS}, with --quick {QUICK_ROWS}")
     parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
     parser.add_argument("--seconds", type=float, default=PACED_S, help="seconds for which latency is measured")
-    parser.add_argument("--quick", action="store_true", help="one round of fewer changes")
+    parser.add_argument("--quick", action="store_true", help="run only one round, with fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--side", action="append", choices=SIDES, help="only this side; may be repeated")
+    parser.add_argument("--side", action="append", choices=SIDES, help="run only this side; may be repeated")
     parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, in the format of -Xmx (%(default)s)")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="file for cProfile's figures of our service")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="write cProfile's figures of our service to FILE")
     return parser.parse_args()
 
 
@@ -103,9 +105,9 @@ class Servers:
 
 @contextmanager
 def _servers(sides: Sequence[str]) -> Iterator[Servers]:
-    """Runs PostgreSQL, a broker that is warmed up and, for Avro, a schema registry."""
+    """Runs PostgreSQL, a broker that is warmed up, and, if a side uses Avro, a schema registry."""
     if PEER in sides:
-        fetched("debezium")  # if it is missing, fail before the other sides run
+        fetched("debezium")  # if it is missing, this fails before the other sides run
     with ExitStack() as stack:
         postgres = stack.enter_context(temporary_server(settings=POSTGRES))
         broker = stack.enter_context(warm_broker())
@@ -165,7 +167,7 @@ def _publisher(side: str, workspace: Workspace, servers: Servers, options: argpa
 
 @contextmanager
 def _database(server: PostgresServer, name: str) -> Iterator[str]:
-    """Creates a database; at the end, drops all replication slots and this database."""
+    """Creates a database, and yields its DSN. At the end, drops all replication slots and this database."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
         yield server.dsn(name)

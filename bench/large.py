@@ -1,7 +1,7 @@
-"""Sends one large transaction, and the snapshot of one large table, through the real service into the file log.
+"""Measures how the service publishes one large transaction, and how it reads one large table, into the file log.
 
-Prints the rows per second, the service's CPU time, and its peak memory. The memory must stay bounded, however many rows
-there are.
+Prints the rows per second, the CPU time of the service, and its peak memory. The memory must stay bounded, however many
+rows there are.
 """
 
 import argparse
@@ -42,10 +42,10 @@ listen = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one job.
+    """The figures of one job: one large transaction, or the snapshot of one large table.
 
-    `cpu_seconds_per_million` is the service's CPU time. For a snapshot, it includes the CPU time of the service's
-    start. `peak_mib` is the service's highest resident memory.
+    `cpu_seconds_per_million` is the CPU time of the service per million rows. For a snapshot, it includes the start of
+    the service. `peak_mib` is the most resident memory that the service had.
     """
 
     rows: int
@@ -58,9 +58,9 @@ def main() -> None:
     """Runs the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", choices=KINDS, default=KINDS[0], help="the kind of database")
-    parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="rows of the transaction; 0: none")
-    parser.add_argument("--snapshot", type=int, default=SNAPSHOT_ROWS, help="rows of the table; 0: none")
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the rows")
+    parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="its rows; 0 leaves it out")
+    parser.add_argument("--snapshot", type=int, default=SNAPSHOT_ROWS, help="its rows; 0 leaves it out")
+    parser.add_argument("--quick", action="store_true", help="use a twentieth of the rows")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     divisor = QUICK_DIVISOR if options.quick else 1
@@ -82,8 +82,8 @@ def main() -> None:
 def _job(kind: str, rows: int, *, before: bool) -> Figures:
     """Fills the table, and measures until the service has stored all rows.
 
-    If `before`, the table is filled before the service starts, and the snapshot is measured. Otherwise, the table is
-    filled in one transaction while the service runs.
+    If `before` is true, the table is filled before the service starts, so its snapshot is measured. Otherwise, the
+    table is filled in one transaction while the service runs, so this transaction is measured.
     """
     with large_table(kind) as table, tempfile.TemporaryDirectory() as folder:
         if before:

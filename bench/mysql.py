@@ -1,7 +1,7 @@
 """Measures how fast our source reads the binary log of MySQL and MariaDB, and how fast our service publishes it.
 
-The compared programs (*sides*) run in turn, for several rounds, each time as a new process. These sides read one
-backlog of changes, and do not publish it to Kafka:
+Several programs (*sides*) are compared. They run in turn, for several rounds, each time as a new process. These sides
+read the same backlog of changes, and do not publish it to Kafka:
 
 - `socket` receives the log without decoding it, so it shows how fast the server can send.
 - `raw` is the server's own client, `mysqlbinlog --read-from-remote-server --raw`, or `mariadb-binlog`. It writes the
@@ -14,8 +14,8 @@ These sides publish a backlog to Kafka, and are measured in the same way as in `
 - `json` is our service, which publishes each change exactly once.
 - `debezium` is Debezium's connector for the server, which publishes each change at least once.
 
-Half of the changes are inserts, half updates, on a table of 12 columns. There are two backlogs: in one, each change is
-a transaction; in the other, each statement changes 500 rows.
+The table has 12 columns. Half of the changes are inserts, and half are updates. There are two backlogs: in one, each
+change is a transaction of its own; in the other, each statement changes 500 rows.
 """
 
 import argparse
@@ -52,8 +52,8 @@ TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
 READERS = ("socket", "raw", "ours", "files", "snapshot")
 PUBLISHERS = (PEER, "json")
-"""Debezium is prepared first, because its preparation inserts a row. Our own preparation then reads this row from the
-table, so that our service later publishes only the backlog.
+"""Debezium's preparation inserts a row. It comes first, so that our preparation already publishes this row; otherwise
+our service would publish it together with the backlog.
 """
 CLIENTS: Mapping[Flavour, Sequence[str]] = {
     "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],
@@ -75,7 +75,7 @@ def main() -> None:
     flavours: list[Flavour] = options.flavour or list(FLAVOURS)
     if PEER in sides:
         for flavour in flavours:
-            throughput.fetched(f"debezium-{flavour}")  # if it is missing, fail before the other sides run
+            throughput.fetched(f"debezium-{flavour}")  # if it is missing, this fails before the other sides run
     results: dict[str, dict[str, object]] = {"ratios": {}, "figures": {}}
     readers = [side for side in READERS if side in sides]
     publishers = [side for side in PUBLISHERS if side in sides]
@@ -103,15 +103,15 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--transaction", type=int, action="append", metavar="ROWS", help="changes of each transaction; may be repeated"
     )
-    parser.add_argument("--flavour", choices=FLAVOURS, action="append", help="only this server")
+    parser.add_argument("--flavour", choices=FLAVOURS, action="append", help="run only this server; may be repeated")
     parser.add_argument(
-        "--side", choices=[*READERS, *PUBLISHERS], action="append", help="only this side; may be repeated"
+        "--side", choices=[*READERS, *PUBLISHERS], action="append", help="run only this side; may be repeated"
     )
     parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--quick", action="store_true", help="run only one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, in the format of -Xmx (%(default)s)")
-    parser.add_argument("--profile", metavar="FILE", help="with one --side: file for cProfile's figures")
+    parser.add_argument("--profile", metavar="FILE", help="write cProfile's figures of one --side to FILE")
     parser.add_argument("--drain", choices=set(READERS) - {"raw"}, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=json.loads, help=argparse.SUPPRESS)
@@ -130,12 +130,12 @@ def _add_ratios(ratios: dict[str, object], backlog: str, added: Mapping[str, flo
 
 
 def _rows(options: argparse.Namespace) -> dict[str, int]:
-    """Returns how many rows each side reads. The table has a row for each insert."""
+    """Returns how many rows each side reads. `snapshot` reads the table, which has a row for each insert."""
     return {side: options.rows // 2 if side == "snapshot" else options.rows for side in READERS}
 
 
 def _read(flavour: Flavour, transaction: int, sides: Sequence[str], options: argparse.Namespace) -> dict[str, Figures]:
-    """Measures the sides that read a backlog and publish nothing."""
+    """Measures the sides that read a backlog, and publish nothing to Kafka."""
     program = CLIENTS[flavour][0]
     if "raw" in sides and shutil.which(program) is None:
         print(f"{program} is not on the PATH, so the side raw is left out")
@@ -152,7 +152,7 @@ def _read(flavour: Flavour, transaction: int, sides: Sequence[str], options: arg
 
 
 def _ratios(figures: dict[str, Figures]) -> Iterator[tuple[str, float]]:
-    """Yields the name of each ratio of rows/s, and the ratio."""
+    """Yields the ratios of rows/s, each with its name."""
     for base in ("raw", "socket"):
         for side in ("ours", "files"):
             if {base, side} <= figures.keys():
@@ -162,7 +162,7 @@ def _ratios(figures: dict[str, Figures]) -> Iterator[tuple[str, float]]:
 def _published(
     flavour: Flavour, transaction: int, sides: Sequence[str], broker: Broker, options: argparse.Namespace
 ) -> dict[str, Throughput]:
-    """Measures the sides that publish to Kafka. Each round has a new server, whose log all sides publish."""
+    """Measures the sides that publish to Kafka. Each round has a new database server; all sides publish its log."""
     runs: dict[str, list[Throughput]] = {side: [] for side in sides}
     for number in range(_rounds(options)):
         with (
@@ -204,7 +204,7 @@ def _publisher(side: str, workspace: Workspace, server: MysqlServer, options: ar
 
 
 def _publish(workspace: Workspace, publisher: Publisher, server: MysqlServer, rows: int) -> Throughput:
-    """Measures one side in one round. Its topic already has the messages of its preparation."""
+    """Measures one side in one round. Its topic already has the messages that its preparation has published."""
     topic = Topic(workspace.broker.bootstrap_servers, publisher.topic, PARTITIONS)
     before = topic.count()
     with server.connect() as session:
@@ -223,7 +223,7 @@ def _publish(workspace: Workspace, publisher: Publisher, server: MysqlServer, ro
 
 
 def _backlog(server: MysqlServer, rows: int, transaction: int) -> str:
-    """Writes the backlog; returns where it begins in the log."""
+    """Writes the backlog. Returns, as JSON, where the backlog begins in the server's log."""
     with server.connect() as session:
         binlog.create(session)
     with _settings(server.port).connect() as connection:
@@ -250,7 +250,7 @@ def _measure(server: MysqlServer, side: str, begin: str, options: argparse.Names
 
 
 def _raw(server: MysqlServer, begin: dict[str, str], folder: str) -> list[str]:
-    """Returns the command of the server's own client. The files that it will write become links to /dev/null."""
+    """Returns the command line of the server's own client. Each file that it will write is made a link to /dev/null."""
     with server.connect() as session, session.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
         for file, *_ in cursor.fetchall():
@@ -291,7 +291,7 @@ def _drain(options: argparse.Namespace) -> None:
 
 
 def _checkpoint(begin: dict[str, str]) -> Checkpoint:
-    """Returns the checkpoint of a changelog whose table was read completely before the backlog."""
+    """Returns a checkpoint at the beginning of the backlog. According to it, the table has been read completely."""
     return Checkpoint(
         position=None,
         through=commit_text(int(begin["through"])),

@@ -1,9 +1,9 @@
-"""Measures how long it takes to drain a backlog, which means to read all its changes from a replication slot.
+"""Measures how long it takes to drain a backlog: to read all its changes from a replication slot.
 
-Three programs (*sides*) are compared: `pg_recvlogical` writes to /dev/null; `ours` is our source with a sink that
-stores nothing; `files` is our source with the file log. They run in turn, for several rounds, each time as a new
-process on a new copy of the same slot. Half of the changes are inserts, half updates, on a table of 12 columns with
-REPLICA IDENTITY FULL.
+Three programs (*sides*) are compared: `pg_recvlogical`, which writes to /dev/null; `ours`, our source with a sink that
+stores nothing; and `files`, our source with the file log. They run in turn, for several rounds, each time as a new
+process on a new copy of the same slot. The table has 12 columns and REPLICA IDENTITY FULL. Half of the changes are
+inserts, and half are updates.
 """
 
 import argparse
@@ -54,9 +54,9 @@ def main() -> None:
 def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="changes in the backlog")
-    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--quick", action="store_true", help="run only one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--profile", metavar="FILE", help="file for cProfile's figures, with the hidden --drain")
+    parser.add_argument("--profile", metavar="FILE", help="with the hidden --drain: write cProfile's figures to FILE")
     parser.add_argument("--drain", choices=SIDES[1:], help=argparse.SUPPRESS)
     parser.add_argument("--dsn", help=argparse.SUPPRESS)
     parser.add_argument("--slot", help=argparse.SUPPRESS)
@@ -66,7 +66,7 @@ def _parse_args() -> argparse.Namespace:
 
 
 def _backlog(server: PostgresServer, rows: int) -> str:
-    """Writes the backlog; returns the LSN at its end."""
+    """Writes the backlog. Returns the LSN at its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(backlog.TABLE)
         connection.execute(PUBLICATION)
@@ -98,9 +98,7 @@ def _drain(options: argparse.Namespace) -> None:
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
-    """Returns a function that opens the source at a checkpoint. The checkpoint says that the table has been read
-    completely.
-    """
+    """Returns a function that opens the source at the beginning of the backlog, as if it had read the table before."""
     settings = Settings(
         name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
     )

@@ -1,9 +1,10 @@
-"""Measures the memory that one large row takes on its way through the real service into the file log.
+"""Measures how much memory the service needs to publish one large row into the file log.
 
-Prints by how much the service's peak memory exceeds its peak with small rows, in MiB and in multiples of the large row.
-There is a case for each thing that can happen to the row: it is read from its table, read once more by its key (because
-a signal requests this), inserted, or updated. The message of an update has the row twice, before and after the update.
-In the last case there is no large row; instead, another application emits a logical message of the same size.
+Compares the peak memory of the service with its peak when all rows are small. Prints the difference in MiB, and in
+multiples of the large row. There is a case for each thing that can happen to the row: it is read from its table, read
+once more by its key (because a signal requests this), inserted, or updated. The message of an update has the row twice:
+before and after the update. In the last case there is no large row; instead, another application emits a logical
+message of the same size.
 """
 
 import argparse
@@ -37,8 +38,8 @@ PLAIN, LINES = TEXT.replace("{joined}", "''"), TEXT.replace("{joined}", "chr(10)
 INSERT = "INSERT INTO documents SELECT 1, "
 SMALL = "INSERT INTO documents SELECT n, 'small' FROM generate_series(2, 999) AS n"
 SIGNAL = "signal"
-"""Takes the place of SQL in a case. A signal is a message in the database's log; it makes the service read the row once
-more, by its key.
+"""Takes the place of SQL in a case: a signal is sent instead. The signal is a message in the database's log that makes
+the service read the row once more, by its key.
 """
 CASES: dict[str, tuple[str, str]] = {
     "read": (INSERT + PLAIN, ""),
@@ -50,7 +51,7 @@ CASES: dict[str, tuple[str, str]] = {
     "inserted with small rows": ("", f"{SMALL}; {INSERT}{PLAIN}"),
     "message": ("", f"SELECT pg_logical_emit_message(true, 'someone', {PLAIN})"),
 }
-"""For each case, the SQL that runs before the service starts, and the SQL that runs after the service has read the
+"""For each case, there is SQL that runs before the service starts, and SQL that runs when the service has read the
 table.
 """
 CONFIG = """
@@ -69,14 +70,16 @@ listen = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The service's peak memory, less its peak with small rows: in MiB, and in multiples of the large row."""
+    """By how much the service's peak memory exceeds its peak with small rows: in MiB, and in multiples of the large
+    row.
+    """
 
     peak_mib: int
     rows: float
 
 
 def main() -> None:
-    """Runs all cases, or one."""
+    """Runs all cases, or the case that the user asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=ROW_MIB, help="size of the large row's text, in MiB")
     parser.add_argument("--case", choices=CASES, help="run only this case")
@@ -96,10 +99,10 @@ def main() -> None:
 
 
 def _peak_mib(before: str, then: str, mib: int) -> int:
-    """Returns the service's peak memory, in MiB.
+    """Returns the peak memory of the service, in MiB.
 
-    The SQL `before` runs before the service starts, and `then` after it has read all tables. If `then` is not empty,
-    only the peak after this moment counts.
+    The SQL `before` runs before the service starts, and `then` when the service has read all tables. If `then` is not
+    empty, only the peak from this moment on counts.
     """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,

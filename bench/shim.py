@@ -1,12 +1,12 @@
 """Measures how fast the service translates Debezium's events, groups them by transaction, and encodes them as Arrow.
 
-Nothing is read from a network or stored: the messages are made in memory, as Debezium's connector for PostgreSQL writes
-them. Each message is an update of a row of 12 columns, with its old row. `--rows` says how many messages make a
-transaction. There are three forms: JSON without schemas, with declared types; JSON with the schema in each message; and
-Avro.
+Nothing is read from a network, and nothing is stored: the messages are made in memory, as Debezium's connector for
+PostgreSQL writes them. Each message is an update of a row of 12 columns, and also has the old row. `--rows` says how
+many messages a transaction has. There are three forms of messages: JSON without schemas, for which the types of columns
+are declared; JSON with the schema in each message; and Avro.
 
-One more part, *in-process*, runs the whole service over a snapshot of PostgreSQL, with Debezium in a Java process. It
-divides the CPU time of Python by that of Java (`bench/debezium.py`).
+One more part, *in-process*, runs the whole service with Debezium in a Java process, and reads the snapshot of a
+PostgreSQL table. It divides the CPU time of Python by that of Java (`bench/debezium.py`).
 """
 
 import argparse
@@ -40,7 +40,7 @@ IN_PROCESS = "in-process"
 
 MESSAGES, QUICK_MESSAGES = 100_000, 20_000
 BLOCK = 4_096
-"""Messages of one block, about as many as a consumer gets at once."""
+"""How many messages are translated at once. A consumer gets about as many at once."""
 
 TOPIC: Final = "shop.public.orders"
 _TYPES: Final[Mapping[str, tuple[ConnectSchema, str]]] = {
@@ -66,7 +66,7 @@ _TYPES: Final[Mapping[str, tuple[ConnectSchema, str]]] = {
     "note": (ConnectSchema(type="string", optional=True), "string"),
     "address": (ConnectSchema(type="string", name="io.debezium.data.Json", optional=True, version=1), "Json"),
 }
-"""The columns: the schema of each, and the type that is declared if messages carry no schema."""
+"""The schema of each column, and the type that is declared for it if messages have no schemas."""
 
 _TEXT, _LONG = ConnectSchema(type="string"), ConnectSchema(type="int64")
 _OPTIONAL_TEXT, _OPTIONAL_LONG = ConnectSchema(type="string", optional=True), ConnectSchema(type="int64", optional=True)
@@ -126,7 +126,9 @@ _KEY_ID, _VALUE_ID = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Microseconds of CPU for each message (one figure for its translation, one for the rest), and events a second."""
+    """The CPU time of a message in microseconds: for its translation, and for everything after it. Also, how many
+    events are processed in a second.
+    """
 
     translate_us: float
     encode_us: float
@@ -134,10 +136,10 @@ class Figures:
 
 
 def main() -> None:
-    """Measures all forms, or one."""
+    """Measures all forms, or the form that the user asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, help=f"messages: {MESSAGES}, with --quick {QUICK_MESSAGES}")
-    parser.add_argument("--quick", action="store_true", help="fewer messages, one round")
+    parser.add_argument("--quick", action="store_true", help="run only one round, with fewer messages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--form", choices=[*FORMS, IN_PROCESS], help="measure only this form")
     parser.add_argument("--rows", type=int, default=1, help="changes of one transaction")
@@ -164,7 +166,7 @@ def main() -> None:
 def _of_messages(form: str, count: int, rows: int, rounds: int) -> Figures:
     """Measures messages of a form, and prints and returns the figures."""
     messages = _messages(form, count, rows)
-    gc.freeze()  # a service never has all messages in memory, so the collector must not search them
+    gc.freeze()  # a service never has all messages in memory, so the garbage collector must not search them here
     figures = _median([_measured(messages) for _ in range(rounds)])
     print(
         f"{form:12}{figures.events_s:>9,} events/s{figures.translate_us:>8.1f} µs translated"
@@ -183,7 +185,9 @@ def _median(rounds: Sequence[Figures]) -> Figures:
 
 
 def _measured(messages: Sequence[SourceRecord]) -> Figures:
-    """Processes all messages. Measures CPU time, which other work on the machine disturbs less than elapsed time."""
+    """Processes all messages. Measures CPU time rather than elapsed time, because other work on the machine disturbs it
+    less.
+    """
     settings = TranslationSettings(
         types={("public", "orders"): {name: declared for name, (_, declared) in _TYPES.items()}},
         schema_of=lambda number: to_avro(_KEY if number == _KEY_ID else _EVENT),
@@ -209,7 +213,7 @@ def _measured(messages: Sequence[SourceRecord]) -> Figures:
 
 
 class _Pipeline:
-    """Groups updates by transaction id, and encodes them."""
+    """Groups updates by their transactions, and encodes them as Arrow."""
 
     def __init__(self) -> None:
         self._entity = Entity(
@@ -230,7 +234,7 @@ class _Pipeline:
         self._commit, self._current = 0, ""
 
     def feed(self, events: Sequence[Any]) -> int:
-        """Encodes updates. Returns the number of rows."""
+        """Groups and encodes updates. Returns how many rows were encoded."""
         rows: list[PublishedRow] = []
         encoder = self._encoder
         run = AssemblyRun(self._assembly, lambda first, end, spans: encoder.encode(rows[first:end], spans))
@@ -364,7 +368,7 @@ FORMS: Final[Mapping[str, tuple[Callable[[Any], bytes], Callable[[Any], bytes]]]
     "schema": (_with_schema(_KEY), _with_schema(_EVENT)),
     "avro": (_avro(_KEY, _KEY_ID), _avro(_EVENT, _VALUE_ID)),
 }
-"""The forms of messages, each with the encoder of a key and that of a value."""
+"""The forms of messages. For each form, there is an encoder for keys, and one for values."""
 
 if __name__ == "__main__":
     main()

@@ -1,18 +1,19 @@
 """Measures how fast the Spark jobs are. Each job is compared with a simpler job that reads the same rows.
 
-deltas: Spark reads changes of flat documents (two of their 15 columns change) from Parquet and sends them through
-`mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas (JSON Patches), and a third one
-returns patches that jsonpatch makes. The results are discarded. The functions take turns, after each of them has run
-once to warm up. Because jsonpatch is slow, it gets a fifth of the rows.
+deltas: Spark reads changes of flat documents from Parquet, and sends them to a function by `mapInArrow`. A change
+alters two of the document's 15 columns. Three functions are compared: *identity* returns the changes unchanged,
+*deltas* is ours and returns deltas (JSON Patches), and *jsonpatch* returns patches that the package jsonpatch makes.
+The results are discarded. The functions take turns, after each of them has run once to warm up. Because jsonpatch is
+slow, it gets a fifth of the rows.
 
-views: Spark computes the last state of each key of the same changes, in typed columns, and discards these states. The
-time is compared with that of a scan of the changes.
+views: Spark computes the last state of each key from changes of the same kind, in typed columns, and discards these
+states. The time is compared with the time that Spark takes only to read the changes.
 
-blame: among the changes that *deltas* and *views* read, Spark finds the one that set each attribute of each row, and
-discards the result. The time is compared with that of the view.
+blame: Spark finds the change that set each attribute of each row, in changes of the same kind, and discards the result.
+The time is compared with the time that the last states take.
 
-compaction: a file log with commits of 1,000 rows each is archived. The size of the archive on disk is compared with the
-size of the log.
+compaction: a file log with commits of 1,000 rows is archived. The size of the archive on disk is compared with the size
+of the log.
 """
 
 import argparse
@@ -64,7 +65,7 @@ NEXT_DAY_US = 1_795_100_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The results of one part of the benchmark: its ratios, and the figures that the ratios come from."""
+    """The results of one part of the benchmark: its ratios, and the figures from which the ratios are computed."""
 
     ratios: Mapping[str, float]
     figures: Mapping[str, float]
@@ -72,7 +73,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The session, the folder, the number of rows and the rounds with which a part is measured."""
+    """What a part of the benchmark uses: the Spark session, a folder, and how many rows and rounds it has."""
 
     spark: SparkSession
     folder: Path
@@ -102,7 +103,7 @@ def main() -> None:
 
 def _parse_args() -> argparse.Namespace:
     parser = SIZE.parser(__doc__, "changes")
-    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--part", action="append", choices=PARTS, help="run only this part; may be repeated")
     return parser.parse_args()
 
 
@@ -117,7 +118,9 @@ def _print(name: str, results: Part) -> None:
 
 
 def deltas(site: Site) -> Part:
-    """Compares our function, which derives deltas, with two others: one returns its input, and one calls jsonpatch."""
+    """Compares our function, which derives deltas, with a function that returns its input, and with one that calls
+    jsonpatch.
+    """
     jsonpatch_rows = site.rows // JSONPATCH_SHARE
     changes, fewer_changes = (
         _changes(site.spark, site.folder / name, rows) for name, rows in (("all", site.rows), ("some", jsonpatch_rows))
@@ -140,7 +143,7 @@ def deltas(site: Site) -> Part:
 
 
 def _changes(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
-    """Writes updates into Parquet files; returns them as a frame."""
+    """Writes updates into Parquet files. Returns a DataFrame that reads these files."""
     folder.mkdir(parents=True)
     with contextlib.ExitStack() as opened:
         writers = [
@@ -171,7 +174,7 @@ def _jsonpatch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def views(site: Site) -> Part:
-    """Compares the time to compute the last state of each key, in typed columns, with the time of a scan."""
+    """Compares the time to compute the last state of each key, in typed columns, with the time to read the changes."""
     changes = _changes(site.spark, site.folder / "views", site.rows)
     states: Callable[[], DataFrame] = lambda: live(latest(changes, COLUMNS))  # noqa: E731
     seconds = in_turn(
@@ -208,7 +211,7 @@ def blame(site: Site) -> Part:
 
 
 def compaction(site: Site) -> Part:
-    """Compares the size on disk of a file log, as a service writes it in many commits, with the size of its archive."""
+    """Compares the size on disk of a file log, which a service writes in many commits, with the size of its archive."""
     log = site.folder / "log"
     _write_log(log, site.rows)
     begin_s = time.perf_counter()
@@ -229,9 +232,9 @@ def compaction(site: Site) -> Part:
 
 
 def _write_log(log: Path, rows: int) -> None:
-    """Writes commits of one day, and a few of the next day.
+    """Writes a log with the commits of one day, and with a few commits of the next day.
 
-    The job that archives a log leaves its newest `KEPT` files alone. Here, these are the files of the next day.
+    The job that archives a log does not archive its newest `KEPT` files. Here, these are the files of the next day.
     """
     with closing(FileSink(log)) as sink:
         sink.prepare([])

@@ -1,10 +1,10 @@
-"""Measures what a stamp (a note in a transaction about who made it) costs. A small transaction is stamped in several
-ways, and its time is compared with that of a transaction without a stamp.
+"""Measures how much time a stamp costs. A stamp is a note in a transaction that says who made it. A small transaction
+is stamped in several ways, and its time is compared with that of a transaction without a stamp.
 
-A transaction updates one row by its key, over loopback, and does not wait for the disk. So the stamp's share of the
-time is as large as it can be. All ways take turns in a random order, one transaction each. So other load on the
-machine, and what the previous transaction left in the caches, affect all ways alike. The figures are 10th percentiles,
-which other load disturbs less than medians.
+A transaction updates one row by its key. The client and the server are on the same machine, and the server does not
+wait for the disk. So the stamp's share of the time is as large as it can be. All ways take turns in a random order, one
+transaction each. So they are all affected alike by other load on the machine, and by what the previous transaction has
+left in caches. The figures are 10th percentiles, because other load disturbs them less than medians.
 """
 
 import argparse
@@ -43,14 +43,14 @@ UPDATE = "UPDATE {table} SET v = v + 1 WHERE id = {key}"
 BARE, TRIGGERED = "bare", "triggered"
 
 Way = Callable[[int], object]
-"""Runs a transaction that updates the row with this key."""
+"""Runs a transaction that updates the row with a given key."""
 
 
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transactions", type=int, default=TRANSACTIONS, help="transactions of each way")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the transactions")
+    parser.add_argument("--quick", action="store_true", help="run a tenth of the transactions")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     count = options.transactions // (10 if options.quick else 1)
@@ -175,7 +175,7 @@ def _django(dsn: str, stack: contextlib.ExitStack) -> dict[str, Way]:
 
 
 def _measure(ways: dict[str, Way], count: int) -> dict[str, list[float]]:
-    """Returns the time of each transaction in ms."""
+    """Returns how many ms each transaction took, by the way in which it was stamped."""
     times_ms: dict[str, list[float]] = {name: [] for name in ways}
     turns = random.Random(1)
     for number in range(count):
@@ -187,7 +187,9 @@ def _measure(ways: dict[str, Way], count: int) -> dict[str, list[float]]:
 
 
 def _log_bytes(dsn: str, ways: dict[str, Way]) -> dict[str, float]:
-    """Returns how many bytes a transaction of each way adds to the log: the median of several of them."""
+    """Returns how many bytes a transaction adds to the database's log, by the way in which it is stamped. The figures
+    are medians.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
 
         def end() -> int:

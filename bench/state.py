@@ -1,11 +1,11 @@
-"""Measures what the state (the service's own store of current rows) costs. The service publishes the same backlog of
-changes into the file log, once with a state and once without one.
+"""Measures how much time the *state* costs, the service's own store of current rows. The service publishes the same
+backlog of changes into the file log, once with a state and once without one.
 
-The database's log has only the keys of old rows (REPLICA IDENTITY DEFAULT). With a state, the service fills in the old
-rows. Half of the changes are inserts, half updates. There are two backlogs. In `recent`, the rows of a transaction are
-updated in the same transaction, so that their old rows are still in memory. In `scattered`, all rows are inserted
-first, and then updated in random order, so that most old rows come from RocksDB. The two sides (*with* and *without* a
-state) run in turn, each time as a new process on a new copy of the same slot.
+The database's log has only the keys of old rows (REPLICA IDENTITY DEFAULT). With a state, the service adds the old rows
+itself. Half of the changes are inserts, and half are updates. There are two backlogs. In `recent`, a transaction
+updates the rows that it has inserted, so the old rows are still in memory. In `scattered`, all rows are inserted first,
+and then updated in random order, so most old rows come from RocksDB. The two sides (*with* and *without* a state) run
+in turn, each time as a new process on a new copy of the same replication slot.
 """
 
 import argparse
@@ -62,9 +62,9 @@ def main() -> None:
 def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="changes in each backlog")
-    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--quick", action="store_true", help="run only one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--profile", metavar="FILE", help="file for cProfile's figures, with the hidden --drain")
+    parser.add_argument("--profile", metavar="FILE", help="with the hidden --drain: write cProfile's figures to FILE")
     parser.add_argument("--drain", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--dsn", help=argparse.SUPPRESS)
     parser.add_argument("--target", help=argparse.SUPPRESS)
@@ -73,7 +73,7 @@ def _parse_args() -> argparse.Namespace:
 
 
 def _backlog(server: PostgresServer, name: str, rows: int) -> str:
-    """Writes a backlog; returns the LSN at its end."""
+    """Writes a backlog. Returns the LSN at its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(backlog.TABLE)
         connection.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")

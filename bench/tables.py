@@ -1,9 +1,10 @@
 """Measures how long the real service takes to read many small tables, into the file log and into Kafka.
 
-The service starts three times for each sink. The first start reads every table. The second start (`again`) has nothing
-to read, so it shows the least time that a start takes with so many tables. Before the third start (`over_gap`), the
-replication slot is dropped and some rows are deleted, so the changelog misses these deletes. The third start reads
-every table once more, and scans the whole changelog for the rows that were deleted.
+The service starts three times with each sink. After the first start (`first`), it reads every table. After the second
+start (`again`), there is nothing to read, so this is the least time that a start takes with so many tables. Before the
+third start (`over_gap`), the replication slot is dropped and some rows are deleted, so the changelog misses these
+deletes. So after this start, the service reads every table once more, and searches the whole changelog for rows that
+the tables no longer have.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from changelog.connectors.wiring.sinks import open_log
 TABLES, QUICK_TABLES = 1_000, 100
 ROWS = 5
 DELETED_EVERY = 10
-"""While there is no replication slot, one row is deleted from every tenth table."""
+"""While there is no replication slot, one row is deleted from each table whose number is a multiple of this."""
 SINKS = ("files", "kafka")
 WAIT_S_MAX = 3_600.0
 
@@ -57,7 +58,7 @@ listen = "127.0.0.1:{port}"
 class Start:
     """The figures of one start, until the service has read all tables.
 
-    `ready_s` are the seconds until the service reported that it is ready.
+    `ready_s` says how many seconds passed until the service reported that it was ready.
     """
 
     ready_s: float
@@ -68,7 +69,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The three starts with one sink. `ratio` is the seconds of `over_gap`, divided by the seconds of `again`."""
+    """The three starts with one sink. `ratio` is the time of `over_gap`, divided by the time of `again`."""
 
     first: Start
     again: Start
@@ -77,13 +78,13 @@ class Figures:
 
 
 def main() -> None:
-    """Measures both sinks, or one."""
+    """Measures both sinks, or the sink that the user asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, help=f"number of tables: {TABLES}, with --quick {QUICK_TABLES}")
-    parser.add_argument("--quick", action="store_true", help="fewer tables")
+    parser.add_argument("--quick", action="store_true", help="use fewer tables")
     parser.add_argument("--sink", choices=SINKS, help="run only this sink")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parser.add_argument("--profile", metavar="FOLDER", type=Path, help="folder for cProfile's figures of each start")
+    parser.add_argument("--profile", metavar="FOLDER", type=Path, help="write each start's cProfile figures to FOLDER")
     options = parser.parse_args()
     tables = options.tables or (QUICK_TABLES if options.quick else TABLES)
     figures = {}
@@ -140,9 +141,10 @@ def _create(connection: psycopg.Connection, tables: int) -> None:
 
 
 def _check(log: Log, tables: int, deleted: list[str]) -> None:
-    """Checks that the changelog has two reads of each row, or one read and one delete if the row was deleted.
+    """Checks that the changelog has two reads of each row that still exists, and one read and one delete of each row
+    that was deleted.
 
-    Raises SystemExit if the numbers differ.
+    Raises SystemExit if it has others.
     """
     reads, deletes = 0, []
     for rows in log.read():
@@ -158,7 +160,7 @@ def _check(log: Log, tables: int, deleted: list[str]) -> None:
 
 
 class Site:
-    """The folder and the configuration with which the service is started several times."""
+    """A folder with a configuration, in which the service is started several times."""
 
     def __init__(self, folder: Path, dsn: str, section: str, profile: Path | None) -> None:
         self._folder, self._port, self._profile = folder, free_port(), profile
@@ -166,7 +168,7 @@ class Site:
         self._config.write_text(CONFIG.format(dsn=dsn, sink=section, port=self._port))
 
     def log(self) -> Log:
-        """Opens the changelog."""
+        """Returns a reader of the changelog."""
         return open_log(load(self._config, os.environ))
 
     def start(self, name: str, *arguments: str) -> Start:
@@ -209,7 +211,7 @@ class Site:
         return "\nchangelog_repairs_open 0.0\n" in (self._answer("metrics") or "")
 
     def _answer(self, path: str) -> str | None:
-        """Returns the service's answer, or None if it does not answer or is not ready."""
+        """Returns what the service answers at this path; None if it does not answer, or is not ready."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=30) as answer:
                 return bytes(answer.read()).decode()

@@ -1,11 +1,12 @@
-"""Measures how long a view (the current rows of an entity, served over HTTP) takes to find one row or a page of rows.
+"""Measures how long a served view takes to find one row or a page of rows. Such a view has the current rows of an
+entity, and answers requests over HTTP.
 
-The changelog has a million changes of 100,000 orders. By default, all of them are in the log, in commits of 10,000
-changes. With `--archived`, 99 of 100 days are in an archive, and only the last day is in the log. One process reads
-random keys in four ways. *scan* is `FileLog.read_key`. *first* is the engine of served views while its memory is empty,
-and *again* is the engine at its second read. *http* is a read over HTTP. Before *first*, the engine reads the files of
-the log (*start*). All figures come from one run, so their ratios are useful even on a busy machine. CPU times are those
-of the whole process.
+The changelog has a million changes of 100,000 orders. By default, all changes are in the log, in commits of 10,000
+changes. With `--archived`, the changes of 99 of 100 days are in an archive, and only the last day is in the log. One
+process reads random keys in four ways. *scan* searches the changelog with `FileLog.read_key`. *first* asks the engine
+of served views when it has not read the key before, and *again* asks it for the same key once more. *http* asks it over
+HTTP. Before *first*, the engine reads the files of the log (*start*). All figures come from one run, so their ratios
+are useful even on a busy machine. CPU times are those of the whole process.
 """
 
 import argparse
@@ -42,7 +43,7 @@ serve = { port = 0 }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The milliseconds that one way takes for a read. `times_faster` is the median of the scan, divided by `p50_ms`."""
+    """How many milliseconds a read takes in one way. `times_faster` is the median of *scan*, divided by `p50_ms`."""
 
     read: str
     p50_ms: float
@@ -55,8 +56,8 @@ def main() -> None:
     """Writes the changelog, and prints the figures of each way to read it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, help=f"number of changes: {CHANGES:,}, with --quick {QUICK_CHANGES:,}")
-    parser.add_argument("--archived", action="store_true", help="with an archive of 99 of 100 days")
-    parser.add_argument("--quick", action="store_true", help="fewer changes")
+    parser.add_argument("--archived", action="store_true", help="put 99 of 100 days into an archive")
+    parser.add_argument("--quick", action="store_true", help="write fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     changes = options.changes or (QUICK_CHANGES if options.quick else CHANGES)
@@ -109,7 +110,7 @@ def measure(path: Path, keys: Sequence[str]) -> Iterator[Figures]:
 
 
 def timed(name: str, keys: Sequence[str], read: Callable[[str], object], scan: Figures | None = None) -> Figures:
-    """Reads each key, and returns the times of one read, compared with those of the `scan`."""
+    """Reads each key, and returns how long one read takes. `scan` has the figures with which this is compared."""
     began_cpu_s = time.process_time()
     times_ms = []
     for key in keys:

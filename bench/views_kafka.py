@@ -1,20 +1,20 @@
-"""Measures the engine of served views over Kafka: its first start, its later starts, and how long it takes to read a
-row.
+"""Measures how long the engine of served views takes, if the changelog is on Kafka: to start for the first time, to
+start again, and to read a row.
 
-A topic of three partitions gets a million changes of 100,000 orders, of 1.1 kB each, through the sink of the service.
-Each start is a process of its own, and lasts until every row can be read:
+The sink of the service publishes a million changes of 100,000 orders to a topic with three partitions. A message has
+1.1 kB. Each start is a process of its own, and lasts until every row can be read:
 
-- *first*: the folder is empty, and the application has no offsets. Kafka Streams processes all messages.
-- *warm*: the process was stopped, and a thousand changes were added.
-- *crash*: the process was killed, and a thousand changes were added.
-- *restored*: the folder was deleted. Kafka Streams restores the stores up to the offsets of the application.
+- *first*: the engine's folder is empty, and its application has no offsets. Kafka Streams processes all messages.
+- *warm*: the process before was stopped, and a thousand changes were added.
+- *crash*: the process before was killed, and a thousand changes were added.
+- *restored*: the folder was deleted. Kafka Streams restores its stores up to the offsets of the application.
 
 With `--keep-service NAME` or `--drop-service NAME`, the view counts only the changes by some services. All changes are
-by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice costs, including
-the changelog topic that a view with a choice needs.
+by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice costs. A view with
+a choice needs a changelog topic, and the cost of this topic is included.
 
-The CPU time of a start is that of the whole process, from the moment at which Java has started. The CPU time of a read
-is that of the thread that reads.
+The CPU time of a start is that of the whole process, from the moment when Java has started. The CPU time of a read is
+that of the thread that reads.
 """
 
 import argparse
@@ -82,9 +82,10 @@ ORDER = Entity(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start: its time and CPU time until all rows can be read, and how many messages were restored.
+    """One start: how many seconds and how much CPU time it took until all rows could be read, and how many messages
+    were restored.
 
-    `memory_mib` is the peak of the resident memory, `disk_mib` the size of the folder.
+    `memory_mib` is the most resident memory that the process had, and `disk_mib` is the size of the engine's folder.
     """
 
     start: str
@@ -97,7 +98,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """The µs that a read takes."""
+    """How many microseconds a read takes."""
 
     read: str
     p50_us: float
@@ -109,11 +110,11 @@ def main() -> None:
     """Fills the topic, and prints the figures of each start."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, help=f"number of changes: {CHANGES:,}, with --quick {QUICK_CHANGES:,}")
-    parser.add_argument("--quick", action="store_true", help="fewer changes")
+    parser.add_argument("--quick", action="store_true", help="write fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     for name in ("--keep-service", "--drop-service"):
         parser.add_argument(
-            name, action="append", default=[], metavar="NAME", help="choose by service which changes the view counts"
+            name, action="append", default=[], metavar="NAME", help="choose whose changes the view counts"
         )
     parser.add_argument("--serve", metavar="NAME", help=argparse.SUPPRESS)
     parser.add_argument("--until", help=argparse.SUPPRESS)
@@ -151,7 +152,7 @@ def measure(world: World, changes: int, services: ServiceChoice) -> Iterator[dic
 
 
 def announce(settings: KafkaSettings) -> None:
-    """Publishes the columns of orders. They tell readers that each order is in the partition of its key."""
+    """Publishes the first version of the columns of orders, as a service does before the first change."""
     source = Source(
         connector="postgres",
         name="booking",
@@ -174,7 +175,9 @@ def announce(settings: KafkaSettings) -> None:
 
 
 def publish(settings: KafkaSettings, world: World, begin: int, end: int) -> Position:
-    """Publishes the changes from number `begin` to `end`, and returns the position of the last one."""
+    """Publishes the changes with the numbers from `begin` up to, but not including, `end`. Returns the position of the
+    last of these changes.
+    """
     with closing(KafkaSink(settings, JSON)) as sink:
         sink.prepare([ORDER])
         sink.recover()
@@ -190,7 +193,7 @@ def publish(settings: KafkaSettings, world: World, begin: int, end: int) -> Posi
 
 
 def started(name: str, until: Position, services: ServiceChoice, end: signal.Signals) -> Iterator[dict[str, object]]:
-    """Runs `serve` in a process, yields its figures, and then ends the process by a signal."""
+    """Runs `serve` in a process, yields the figures that it prints, and then ends the process by the signal `end`."""
     command = [sys.executable, "-m", "bench.views_kafka", "--serve", name, "--until", str(until)]
     for option, names in (("--keep-service", services.keep), ("--drop-service", services.drop)):
         command += [text for service in names for text in (option, service)]
@@ -206,8 +209,8 @@ def started(name: str, until: Position, services: ServiceChoice, end: signal.Sig
 
 
 def serve(name: str, until: Position, services: ServiceChoice) -> None:
-    """Opens the engine, waits until its rows are complete up to a position, and prints figures. Then waits for SIGTERM,
-    and closes the engine.
+    """Opens the engine, waits until its rows are complete up to the position `until`, and prints figures. Then waits
+    for SIGTERM, and closes the engine.
     """
     logs.configure(sys.stderr, verbose=False)
     settings = config.load(Path("changelog.toml"), os.environ)
@@ -253,7 +256,7 @@ def _page(rows: Iterator[object]) -> object:
 
 
 def timed(name: str, keys: list[str], read: Callable[[str], object]) -> Read:
-    """Reads each key twice, and returns the times of the second read."""
+    """Reads each key twice, and returns how long the second read of a key takes."""
     for key in keys:
         read(key)
     began_cpu_s, times_us = time.thread_time(), []

@@ -13,7 +13,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["compose"]
 nitpick_ignore_regex = [
     ("py:.*", r".*")
-]  # The site has no pages for types of Python, Arrow and Spark. Links in pages are checked nevertheless.
+]  # The site has no pages for types of Python, Arrow and Spark. This does not concern links in pages: they are checked.
 suppress_warnings = ["misc.highlighting_failure"]  # Some examples of JSON contain …, which is not valid JSON.
 
 myst_heading_anchors = 4

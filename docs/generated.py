@@ -1,4 +1,5 @@
-"""Writes the reference pages of the command line and of the jobs from their parsers, so that no option is missing.
+"""Writes two reference pages: one for the commands and one for the Spark jobs. They are made from the parsers of the
+command lines, so that no option is missing.
 
 `python docs/generated.py` writes the pages. With `--check` it writes nothing, and exits with 1 if a page would change.
 """
@@ -17,7 +18,7 @@ from changelog.spark_jobs.runner import job
 REFERENCE = Path(__file__).parent / "reference"
 JOBS = ("archive", "derive_deltas", "rebuild_view", "maintain_view", "blame", "detect_drift")
 COMMON = frozenset({"help", "config", "verbose", "dry_run", "metrics"})
-"""Options that every command or job has. The pages list them once, at the top."""
+"""Options that every command or every job has. A page lists them once, at its top."""
 
 COMMANDS_HEAD = """# Commands
 
@@ -41,8 +42,8 @@ script for the shell: see [Run the service](../how-to/run.md#shell-completion).
 | 1 | it found something: a failed check, a difference, a schema that breaks readers |
 | 2 | the command line or the configuration is wrong |
 | 3 | it failed; the last line says why |
-| 130 | Ctrl-C |
-| 141 | the program that read its output, `head` for example, ended |
+| 130 | it was stopped by Ctrl-C |
+| 141 | the program that read its output (for example `head`) ended before it |
 | 143 | `changelog run` got a second SIGTERM while it was stopping |
 
 An error is one line on standard error, which says what is wrong, where, and what to do.
@@ -74,7 +75,7 @@ The last line of a job's output is a JSON object with its figures and a `verdict
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks the pages. Returns the exit code."""
+    """Writes the pages, or with `--check` only compares them. Returns the exit code."""
     pages = {REFERENCE / "commands.md": commands_page(), REFERENCE / "jobs.md": jobs_page()}
     outdated = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in arguments:
@@ -126,13 +127,13 @@ def subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.
 
 
 def options(parser: argparse.ArgumentParser) -> str:
-    """Returns a table of the arguments that only this command has; an empty text if there are none."""
+    """Returns a table of a command's own arguments, without the common ones; an empty text if it has none."""
     rows = [row(action) for action in parser._actions if action.dest not in COMMON and action.help != argparse.SUPPRESS]
     return "\n".join(["| argument | does |", "|---|---|", *rows, ""]) if rows else ""
 
 
 def row(action: argparse.Action) -> str:
-    """Returns the row of one argument in the table."""
+    """Returns the row that describes one argument in the table."""
     value = shown_value(action)
     names = [f"{name} {value}".strip() for name in action.option_strings] or [value]
     text = (action.help or "") % {**vars(action), "prog": "changelog"}
@@ -147,7 +148,9 @@ def _escaped(spelt: str, text: str) -> str:
 
 
 def shown_value(action: argparse.Action) -> str:
-    """Returns how a usage line shows an argument's value: its metavar or its choices, in brackets if it is optional."""
+    """Returns how a usage line shows the value of an argument: as its metavar or its choices. A value that may be left
+    out is in brackets.
+    """
     if action.nargs == 0:
         return ""
     names = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
@@ -165,17 +168,17 @@ def shown_value(action: argparse.Action) -> str:
 
 
 def described(parser: argparse.ArgumentParser) -> str:
-    """Returns what a verb does, from its help."""
+    """Returns what a verb does, as a sentence. A verb is the second word of a command, such as `check`."""
     return f"{sentence(parser.description)}\n" if parser.description else ""
 
 
 def summary(description: str) -> str:
-    """Returns a job's description, without its first part, which says how to start the job."""
+    """Returns what a job does, as a sentence. Leaves out the beginning of `description`: how the job is started."""
     return sentence(description.strip().partition("`: ")[2])
 
 
 def sentence(text: str) -> str:
-    """Returns the text with a capital letter and a full stop."""
+    """Returns the text with a capital letter at its beginning and a full stop at its end."""
     return text[0].upper() + text[1:].rstrip(".") + "."
 
 

@@ -2,8 +2,8 @@
 
 The order of members, white space and the choice of escapes make no difference. Numbers are compared as they are
 written: `1`, `1.0` and `1e0` differ, and so do `0` and `-0`. If several members have the same name, the last one
-counts. A parsed value is what the `json` module returns, except that each number is a `Raw` that holds the number's
-text. `dumps` and `text_of` also accept values that contain int and finite float.
+counts. `parse` returns what the `json` module returns, except that each number is a `Raw` that holds the number's text.
+`dumps` and `text_of` also accept values that contain int and finite float.
 """
 
 import json
@@ -48,7 +48,7 @@ def text(raw: bytes | str | Raw) -> str:
 
 
 def equal(a: bytes | str | Raw, b: bytes | str | Raw) -> bool:
-    """Returns whether two pieces of JSON have the same value. Raises the errors of `parse`."""
+    """Returns whether two pieces of JSON have the same canonical text. May raise the errors of `parse`."""
     return Raw(a) == Raw(b) or text(a) == text(b)
 
 

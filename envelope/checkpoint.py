@@ -1,10 +1,10 @@
 """Defines the checkpoint: how far a changelog reaches. A sink stores it in each commit, atomically with the rows. In
 files and topics, the checkpoint is a JSON object, which is called the *recovery record*.
 
-Format 2 has the same members for all databases. Its member `source` holds everything that only one kind of database
-has. Format 1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its
-members. A checkpoint of format 1 can still be read, and is converted to format 2. Format 3 is format 2 with the topics
-of repartitioned entities (`GENERATIONS`).
+Format 2 has the same members for all databases. What only one kind of database has is in its member `source`. Format 1
+was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its members. A
+checkpoint of format 1 can still be read, and is converted to format 2. Format 3 is format 2 and the topics of
+repartitioned entities (`GENERATIONS`).
 """
 
 import re
@@ -22,8 +22,8 @@ FORMAT: Final = 3
 GENERATIONS: Final = "generations"
 """The member of a checkpoint's `sink` that lists the topics of entities that were repartitioned.
 
-A checkpoint without this member has format 2, which older programs also write and read. They refuse format 3, because
-they would read only the first topic of such an entity."""
+A checkpoint without this member has format 2, which older versions of the program also write and read. A checkpoint
+with this member has format 3, which older versions refuse: they would read only the first topic of such an entity."""
 
 _FORMAT_WITHOUT_GENERATIONS: Final = 2
 
@@ -42,7 +42,7 @@ class Stop:
 
     @classmethod
     def of(cls, error: ChangelogError) -> "Stop | None":
-        """Returns the stop that an error causes; None if no decision of an operator lets the service continue."""
+        """Returns the stop that an error causes; None if it is not an error on which an operator can decide."""
         if error.kind is not Kind.STOP or error.position is None:
             return None
         return cls(
@@ -80,8 +80,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions of an operator on stops. `passed` maps the position of a stop to `skip`, `default` or
-    `dead-letter`.
+    """An operator's decisions on how the service continues after stops. `passed` maps the position of a stop to the
+    decision: `skip`, `default` or `dead-letter`.
     """
 
     passed: Mapping[Position, str] = field(default_factory=dict)
@@ -89,8 +89,8 @@ class Decisions:
     def at(self, position: Position) -> str | None:
         """Returns the decision that applies to a stop at `position`; None if no decision applies.
 
-        A decision also applies to later changes of the stop's transaction, up to the position of the next decision. It
-        never applies to another transaction.
+        A decision also applies to later changes of the same transaction, until a change for which there is another
+        decision. It never applies to another transaction.
         """
         earlier = [
             stop
@@ -120,21 +120,21 @@ NO_DECISIONS: Final = Decisions()
 class Checkpoint:
     """How far a changelog reaches, and everything that a service needs to continue from there.
 
-    `position` is the position of the last published row, None before the first row. `through` is the position in the
+    `position` is the position of the last published row, or None before the first row. `through` is the place in the
     source's log up to which the changelog is complete: every transaction of `epoch` that was committed before `through`
     is stored, or had nothing to publish. Each kind of source has its own form of `through`. All forms sort as text, and
-    begin with a commit, which is written as in the text of a position (`changelog.envelope.position.commit_text`). So
-    `through` can be compared with positions, and only its beginning has to be understood for that.
+    begin with a commit that is written as in the text of a position (`changelog.envelope.position.commit_text`). So
+    this beginning is enough to compare `through` with positions.
 
-    `partial` says that `position` is inside a transaction, and that the rest of it is not published yet. `windows`
-    holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings that shape the
-    order or content of messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to the
-    position (as text) of a change of its columns that an operator accepted. `repairs` holds the unfinished repairs that
-    signals requested, and the outcomes of the most recent signals. `source` and `sink` hold values such as the
-    database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
-    stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `state`
-    holds the id by which the store of current rows (`[state]`) recognises its changelog. `stop` is the service's last
-    stop; it becomes None when the changelog is complete past the stop's transaction.
+    `partial` says that `position` is inside a transaction, and that the rest of the transaction is not published yet.
+    `windows` holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings on
+    which the order or the content of its messages depends. `decisions` are an operator's decisions on stops. `accepted`
+    maps an entity to the position (as text) of a change of its columns that an operator accepted. `repairs` holds the
+    unfinished repairs that signals requested, and the outcomes of the most recent signals. `source` and `sink` hold
+    values such as the database's identifier. Only the source and the sink read these values: when they are opened
+    again, they compare the stored values with the current ones. Older checkpoints lack some values; a missing value
+    counts as equal. `state` holds the id by which the store of current rows (`[state]`) recognises its changelog.
+    `stop` is the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
     """
 
     position: Position | None
@@ -158,9 +158,7 @@ class Checkpoint:
 
     @property
     def reached(self) -> Position:
-        """Returns the last position that the changelog has reached. The changelog has every transaction that committed
-        before it.
-        """
+        """Returns how far the changelog reaches: `position` or `complete_before`, whichever is later."""
         return self.complete_before if self.position is None else max(self.position, self.complete_before)
 
     def stopping(self, stop: Stop | None) -> "Checkpoint":
@@ -238,7 +236,7 @@ def _of_format_1(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _commit(through: str) -> int:
-    """Returns the commit that `through` begins with. Raises ValueError if `through` does not begin with a commit."""
+    """Returns the commit at the beginning of `through`. Raises ValueError if `through` does not begin with a commit."""
     match = _THROUGH.fullmatch(through)
     if match is None:
         raise ValueError(f"{through!r} does not begin with a commit")

@@ -1,4 +1,4 @@
-"""Defines an entity: a published table, with the settings that the service takes from its configuration."""
+"""Defines an entity: a published table, with its settings from the service's configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ TRUNCATE_KEY = "\0truncate"
 """The reserved key of a message that publishes a truncate. Each partition gets one such message."""
 
 END_KEY = "\0end"
-"""The reserved key of a mark. When an entity is repartitioned, each partition of its old topic gets a mark as its last
-message.
+"""The reserved key of a *mark*. When an entity is repartitioned, a mark is sent to each partition of its old topic, as
+the last message of the partition.
 """
 
 DEAD = "dead"
-"""The reserved entity that holds messages which an operator set aside."""
+"""The reserved entity for messages that an operator set aside."""
 
 SCHEMAS = "schemas"
 """The reserved entity whose rows are the versions of other entities' columns (`changelog.envelope.versions`)."""
@@ -29,16 +29,16 @@ OF_CHANGELOG = frozenset({GAPS, SCHEMAS})
 these rows."""
 
 RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
-"""Names that no table's entity may have, because the topic of that name has another purpose."""
+"""Names that the entity of a table must not have, because topics with these names have other purposes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
     """The policy for changes of an entity's columns.
 
-    `mode` says which changes are compatible. Some changes of columns also change the values in stored rows, but the log
-    does not show changes of these rows. `on_restated` says what to do then: with `read`, the service reads the table
-    again; with `ask`, an operator has to request that.
+    `mode` says which changes are compatible, and `on_incompatible` what the service does at any other change. Some
+    changes of columns also change the values in stored rows, but the log does not show this for each row. `on_restated`
+    says what to do then: with `read`, the service reads the table again; with `ask`, an operator has to request it.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE
@@ -50,9 +50,9 @@ class Evolution:
 class Entity:
     """A kind of thing, such as an order, whose changes are published. Each entity is bound to one table.
 
-    `table` is `(schema, name)`. `columns` are the published columns, None for all. `masks` maps a column to `drop`,
-    `null` or `sha256`. `where` is the publication's row filter, in SQL. `on_unlogged` is the policy for rows that may
-    have changed although the database did not log the change.
+    `table` is `(schema, name)`. `columns` are the published columns; None means all columns. `masks` maps a column to
+    `drop`, `null` or `sha256`. `where` is the row filter of the publication, in SQL. `on_unlogged` is the policy for
+    rows that may have changed although the database did not log the change.
     """
 
     name: str

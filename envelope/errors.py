@@ -1,4 +1,4 @@
-"""Defines the error type of the whole project, and says which errors a running service retries."""
+"""Defines the error type of the whole project, and says after which errors a running service tries again."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -17,31 +17,31 @@ class Kind(StrEnum):
     IN_USE = "in use"  # another service holds the replication slot or the file log
     GAP = "gap"  # the database's log no longer holds all changes after the last published one
     DIVERGED = "diverged"  # the changelog holds changes that are not, or no longer, in the database's history
-    SETTINGS = "settings"  # settings that determine the changelog's content differ from those it was started with
+    SETTINGS = "settings"  # settings on which the changelog's content depends differ from those of its first start
     STOP = "stop"  # a change cannot be published as it is, or a policy forbids it; an operator has to decide
     MALFORMED = "malformed"  # data that no correct program sends or stores
-    STORAGE = "storage"  # the sink cannot store messages, for lack of space or rights
+    STORAGE = "storage"  # the sink cannot store messages, because it lacks space or rights
     LIMIT = "limit"  # a fixed limit of this program was reached, such as the depth of JSON
     IN_DOUBT = "in doubt"  # it is unknown whether a batch was stored; sending it again with the same ids is safe
 
 
 RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
-"""The kinds that a running service retries after a wait; every other kind stops the service."""
+"""After an error of one of these kinds, a running service waits and tries again. Every other kind stops the service."""
 
 OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to continue"
 """The hint of every GAP error, and of each DIVERGED error that cannot be solved by connecting to another server. The
 command in the hint only shows the gap and changes nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
-"""The kinds with an exit code of their own. All other kinds have the exit code 3."""
+"""The exit codes of commands, by the kind of the error that ended them. For all other kinds, it is 3."""
 
 
 class ChangelogError(Exception):
     """An error: what happened (`message`), what to do about it (`hint`), and at which `position` it happened.
 
-    `message` and `hint` are one line each and hold no row value and no secret. For a STOP, `choices` are the decisions
-    that `changelog accept` offers. If an operator has to use `changelog schemas accept` instead, `altered` is the name
-    of the entity whose columns changed.
+    `message` and `hint` are one line each, and contain no values of rows and no secrets. For a STOP, `choices` are the
+    decisions that `changelog accept` offers. If an operator has to use `changelog schemas accept` instead, `altered` is
+    the name of the entity whose columns changed.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Defines the record of a gap. It says what is known about changes that were lost before they could be published. The
-record is a row of the reserved entity `gaps`.
+"""Defines the record of a gap. A gap is a part of the database's log that was lost before its changes could be
+published. The record says what is known about it, and is a row of the reserved entity `gaps`.
 
 The record has the first position of a new epoch (`changelog.envelope.position`). So every row after the gap has a later
 position than every row before the gap.
@@ -19,11 +19,11 @@ from changelog.envelope.position import Position
 from changelog.envelope.versions import PUBLISHER
 
 NO_TRANSACTION = "0"
-"""The transaction of a gap's record: PostgreSQL's invalid id, because no transaction wrote the record."""
+"""The transaction id in a gap's record. It is PostgreSQL's invalid id, because no transaction wrote the record."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The start or the end of a gap. None means unknown.
+    """The start or the end of a gap. A member that is None is unknown.
 
     | member | at the start of the gap | at the end of the gap |
     |---|---|---|
@@ -31,7 +31,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     | `through` | the log position up to which the changelog is complete | the log position from which it continues |
     | `committed_at` | the commit time of the last row | None |
 
-    A log position is written as the database prints it. `system` and `timeline` say which database's log it belongs to.
+    A log position is written as the database prints it. `system` and `timeline` say which database's log this is.
     """
 
     position: str | None

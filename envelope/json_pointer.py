@@ -1,4 +1,4 @@
-"""Escapes and unescapes the steps of JSON pointers (in RFC 6901: the reference tokens)."""
+"""Escapes and unescapes the steps of JSON pointers. RFC 6901 calls these steps reference tokens."""
 
 
 def escaped(name: str) -> str:

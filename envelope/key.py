@@ -16,11 +16,10 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def key_text(texts: Sequence[str]) -> str:
-    r"""Returns the text of a key, from the canonical texts of its columns in the key's order.
+    r"""Returns the text of a key. `texts` are the canonical texts of its columns, in the order in which it has them.
 
-    If the key has one column, the column's text is the key's text. The texts of several columns
-    become a compact JSON array of strings, in which only `"`, `\` and control characters are
-    escaped.
+    If the key has one column, the column's text is the key's text. The texts of several columns become a compact JSON
+    array of strings, in which only `"`, `\` and control characters are escaped.
     """
     if len(texts) == 1:
         return texts[0]
@@ -30,8 +29,8 @@ def key_text(texts: Sequence[str]) -> str:
 def partition(key: bytes, partitions: int) -> int:
     """Returns the partition, 0 to `partitions` - 1, that Kafka's Java client chooses for a partition key.
 
-    `key` is the `key_text` of the columns that choose the partition, in UTF-8. Source:
-    `BuiltInPartitioner`, `toPositive(murmur2(key)) % partitions`.
+    `key` is the `key_text` of the columns in `partition_by`, in UTF-8. Source: `BuiltInPartitioner`,
+    `toPositive(murmur2(key)) % partitions`.
     """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
@@ -73,7 +72,7 @@ def _murmur2_batch(keys: pa.BinaryArray) -> Hashes:
 def _mix_words(
     hashes: Hashes, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
 ) -> None:
-    """Mixes the whole words of all keys into the hashes. Each round takes the next word of every key that has one."""
+    """Mixes the whole words of all keys into the hashes. Each round takes the next word of every key that has more."""
     rows, at = np.flatnonzero(counts), 0
     if not len(rows):
         return

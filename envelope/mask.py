@@ -15,8 +15,8 @@ MaskKind = Literal["drop", "null", "sha256"]
 def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
     """Returns the JSON that is published instead of the JSON value `value`.
 
-    `null` gives null. `sha256` gives a string: the HMAC-SHA256 (RFC 2104) of the value's canonical
-    text, in lowercase hex. So equal values have equal hashes, and nobody can guess a value without the key.
+    `null` gives null. `sha256` gives a string: the HMAC-SHA256 (RFC 2104) of the value's canonical text, in lowercase
+    hex. So equal values have equal hashes, but without the HMAC key, nobody can test which value has a given hash.
     Raises ValueError for `drop`, because a column with this mask is not published at all.
     """
     match kind:

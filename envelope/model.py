@@ -1,6 +1,6 @@
 """Defines the parts of a message: `<provenance, current, original>`.
 
-A *state* is the JSON of a row: `current` after a change, `original` before it.
+A *state* is the JSON of a row. `current` is the state after a change, and `original` the state before the change.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`, which stands for a whole state that a message does not have. It is not null.
+    """The type of `MISSING`. MISSING stands for a whole state that a message does not have. It is not the same as null.
 
-    For a single value that the log did not send, `Source.unavailable` names the column.
+    If the log did not send a single value, the state lacks its column, and `Source.unavailable` names the column.
     """
 
     MISSING = "missing"
@@ -36,7 +36,7 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""Marks an absent state: a state that does not exist, or an original that is unknown."""
+"""Stands for an absent state: a state that does not exist, or an original that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class Stamp:
 class Source:
     """Where a change was read.
 
-    `unavailable` names the columns whose values the database's log did not send, so that `current` lacks them.
+    `unavailable` names the columns that `current` lacks, because the database's log did not send their values.
     `json_null` names the json columns of `current` whose null is JSON's null rather than SQL's. `unavailable_original`
-    and `json_null_original` say the same of `original`. `mask` identifies the masks of the entity's columns
+    and `json_null_original` are the same for `original`. `mask` identifies the masks of the entity's columns
     (`changelog.envelope.mask.mask_id`).
 
     An event that an application published itself (`changelog.connectors.producer`) was not read from any source. It has
@@ -116,8 +116,8 @@ class Place:
 class Record:
     """An envelope with its address: one Kafka record, or one row of the file log.
 
-    A change of a row's key, or of a column that chooses the partition, makes two records: a delete with
-    `moved_to` at the old address, and a create with `moved_from` at the new one.
+    A row moves if a change gives it another key, or another value in a column of `partition_by`. Such a change makes
+    two records: a delete with `moved_to` at the old address, and a create with `moved_from` at the new one.
     """
 
     entity: str
@@ -128,5 +128,5 @@ class Record:
 
 
 def position_of(record: Record) -> Position:
-    """Returns the position of a record in its source."""
+    """Returns the position of a record's change."""
     return record.envelope.provenance.source.position

@@ -14,9 +14,9 @@ class Position:
     """Where a change is in the log of its database. To order changes, compare positions, never times or offsets.
 
     `epoch` counts the histories of the source. A new history begins, for example, if a standby server is promoted, or
-    if a new database cluster replaces the old one. `commit` is the offset of the transaction's commit in the database's
-    log. `ordinal` numbers the changes of the transaction: the n-th change, counted from 0, has the ordinal 2n. If the
-    change moves a row to another key or partition, it makes two messages, and the second one has the ordinal 2n+1.
+    if a new database cluster replaces the old one. `commit` is the place in the database's log at which the transaction
+    committed. `ordinal` numbers the changes of the transaction: the n-th change, counted from 0, has the ordinal 2n. If
+    a change moves a row to another key or partition, it makes two messages, and the second one has the ordinal 2n+1.
     """
 
     epoch: int
@@ -24,7 +24,9 @@ class Position:
     ordinal: int
 
     def __str__(self) -> str:
-        """Returns the position as `%08X/%016X/%08X`. The width is fixed, so the strings sort like the positions."""
+        """Returns the position as `%08X/%016X/%08X`. All these texts have the same length, so they sort as positions
+        do.
+        """
         return f"{self.epoch:08X}/{commit_text(self.commit)}/{self.ordinal:08X}"
 
     @classmethod
@@ -45,18 +47,18 @@ class Position:
 
 
 def commit_text(commit: int) -> str:
-    """Returns a commit as the text of a position shows it: 16 hexadecimal digits, which sort as the numbers do."""
+    """Returns a commit as the text of a position has it: 16 hexadecimal digits. These texts sort as the numbers do."""
     return f"{commit:016X}"
 
 
 UNPLACED: Final = Position(0, _COMMIT_MAX, _ORDINAL_MAX)
-"""A placeholder: the position of an event that an application publishes itself. Readers of Kafka replace it by the
-result of `at_offset`.
+"""A placeholder for the position of an event that an application publishes itself. Whoever reads the event from Kafka
+replaces it by the result of `at_offset`.
 """
 
 
 def at_offset(partition: int, offset: int) -> Position:
-    """Returns the position of an event that was published without a position, from its partition and offset in Kafka.
+    """Makes a position for an event that was published without one, from its partition and its offset in Kafka.
 
     These positions have epoch 0, which no source uses.
     """

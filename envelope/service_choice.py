@@ -1,4 +1,4 @@
-"""The rule that chooses changes by the service that made them. Views and jobs share it."""
+"""Defines the rule by which views and jobs choose changes: by the service that made a change."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,12 @@ class ServiceChoice:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The services that the choice names: those whose changes are included if `is_of_kept`, otherwise those whose
-        changes are left out.
-        """
+        """The services in `keep`, or those in `drop` if `keep` is empty."""
         return self.keep or self.drop
 
     @property
     def is_of_kept(self) -> bool:
-        """Whether `names` are the services whose changes are included."""
+        """Whether `names` are the services in `keep`."""
         return bool(self.keep)
 
     def includes(self, service: str) -> bool:
@@ -34,12 +32,12 @@ class ServiceChoice:
         return (service in self.names) == self.is_of_kept
 
     def contradiction(self) -> str | None:
-        """Returns what is wrong if a service is both kept and dropped; None if no service is both."""
+        """Returns an error text if a service is both kept and dropped; otherwise None."""
         return "a service is both kept and dropped" if set(self.keep) & set(self.drop) else None
 
 
 ALL_SERVICES = ServiceChoice()
-"""Includes all changes."""
+"""The choice that includes all changes."""
 
 
 def refuse_contradiction(choice: ServiceChoice) -> None:

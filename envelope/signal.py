@@ -1,5 +1,5 @@
-"""Encodes, signs and checks signals. A signal is an operator's request to a running service, written into the log of
-the database.
+"""Encodes, signs and checks signals. A signal is an operator's request to a running service. It reaches the service
+through the database's log.
 """
 
 import hmac
@@ -17,17 +17,18 @@ PREFIX = "changelog"
 in the log at which it publishes rows that it read from a table."""
 
 FENCE_PREFIX = "changelog-fence"
-"""The prefix of the empty message that a drift comparison writes when it has taken its fence (the snapshot under which
-it reads tables). A service that reads this message stores its checkpoint at once."""
+"""The prefix of an empty message. A drift comparison writes it when it has taken its fence, the snapshot under which it
+reads tables. A service that reads this message stores its checkpoint at once."""
 
 KEYS_MAX = 10_000
 """The most keys in one signal; for more keys, the sender writes several signals."""
 
 KEYS_BYTES_MAX = 256 << 10
-"""The most UTF-8 bytes in one signal's keys. The limit is small because every checkpoint holds the pending signals."""
+"""The most UTF-8 bytes that the keys in one signal have. It is small because checkpoints hold the pending signals."""
 
 NBYTES_MAX = 2 << 20
-"""The most bytes in a signal's content. It exceeds KEYS_BYTES_MAX, as JSON may need six bytes for one byte of a key."""
+"""The most bytes of a whole signal. This is far more than KEYS_BYTES_MAX, because JSON can need six bytes for one byte
+of a key."""
 
 ID_MAX = 100
 """The most characters in a signal's id."""
@@ -41,9 +42,9 @@ _NONCE_CHARS, _HEX = 32, frozenset(b"0123456789abcdef")
 class Signal:
     """One request. The sender chooses `id`; two signals with the same id count as one.
 
-    `entity` names one entity. In pause, resume and cancel, it may be None, which means all entities. `keys` are
-    canonical key texts, None for the whole table; only republish accepts keys. `service` names the service that has to
-    act on the signal; None means every service that reads this database.
+    `entity` names one entity. In pause, resume and cancel, it may be None, which means all entities. `keys` are the
+    texts of keys (`changelog.envelope.key.key_text`), or None for the whole table; only republish accepts keys.
+    `service` names the service that has to act on the signal; None means every service that reads this database.
     """
 
     do: Do
@@ -58,7 +59,8 @@ class Signing:
     """The secret that signs a signal, and the transaction for which the signature is valid.
 
     `cluster` is the database's system identifier. `transaction` is the 64-bit id of the transaction that writes the
-    signal. No other transaction of the cluster ever has this id, so a copy that another transaction writes is refused.
+    signal. No other transaction of this database cluster ever has the same id. So if somebody copies a signal in
+    another transaction, the copy is refused.
     """
 
     secret: bytes
@@ -83,18 +85,18 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether the message only marks the place at which a service publishes rows of a table. Such a message is
-    not a signal.
+    """Returns whether a message with the prefix `PREFIX` is not a signal, but only marks the place in the log at which
+    a service publishes rows of a table.
     """
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
 def encode(signal: Signal, signing: Signing | None) -> bytes:
-    """Returns the content of the message that carries a signal, a JSON object.
+    """Returns the content of the message that carries a signal: a JSON object.
 
-    With `signing`, the object also has the members `cluster`, `transaction` and `mac`. `mac` is the HMAC-SHA256 (RFC
-    2104), in lowercase hex, of all other members as compact JSON in UTF-8, sorted by name. Raises ChangelogError
-    (USAGE) for a signal that `parse` would refuse.
+    With `signing`, the object also has the members `cluster`, `transaction` and `mac`. To compute `mac`, all other
+    members are written as compact JSON in UTF-8, sorted by name; `mac` is the HMAC-SHA256 (RFC 2104) of this text, in
+    lowercase hex. Raises ChangelogError (USAGE) for a signal that `parse` would refuse.
     """
     wire = _Wire(
         do=signal.do,
@@ -113,8 +115,8 @@ def encode(signal: Signal, signing: Signing | None) -> bytes:
 
 
 def parse(content: bytes, signing: Signing | None) -> Signal:
-    """Returns the signal in a message's content. With `signing`, its signature must be valid for this secret, cluster
-    and transaction.
+    """Returns the signal that is the content of a message. With `signing`, the signal must be signed with this secret,
+    for this cluster and this transaction.
 
     Raises ChangelogError: MALFORMED if the content is not a valid signal, ACCESS if its signature is missing or wrong.
     """
@@ -147,7 +149,7 @@ def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
 
 
 def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Divides the keys into tuples that each fit into one signal. A repeated key is used once.
+    """Divides keys into tuples, each of which fits into one signal. Repeated keys are left out.
 
     Raises ChangelogError (USAGE) for a key that is too large for a signal.
     """

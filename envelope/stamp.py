@@ -18,10 +18,11 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages that the database's trigger writes if the setting for stamps is empty or too long. Such a
-message has a stamp made from the session. This stamp never replaces a stamp with the prefix `PREFIX`. An application
-can write a message with the prefix `PREFIX` itself. The trigger does not see that message, so it may write a session
-stamp after the application's stamp.
+"""The prefix of messages with stamps that the database's trigger makes from the session. It writes such a message if
+the setting by which applications give it their stamp is empty or too long.
+
+A stamp with this prefix never replaces a stamp with the prefix `PREFIX`. This matters if an application itself writes a
+message with the prefix `PREFIX`: the trigger does not see that message, so it may write a session stamp after it.
 """
 
 NBYTES_MAX = 4096
@@ -32,19 +33,21 @@ CONTEXT_NBYTES_MAX = 4096
 context."""
 
 CONTEXT_LEVELS_MAX = 32
-"""The most levels to which a context may nest. Many JSON readers accept 64 levels in a whole message."""
+"""The most levels to which a context may nest. Many JSON readers accept no more than 64 levels in a whole message."""
 
 MESSAGE_NBYTES_MAX = 1 << 20
 """The most bytes of a message that carries a stamp. A longer message is rejected without being parsed."""
 
 NAME_CHARS_MAX = 40
-"""How many characters of an unknown member's name a warning shows. Anybody may have written a name of any length."""
+"""How many characters of an unknown member's name a warning shows. Longer names are cut, because a stamp comes from
+outside, and its names can have any length."""
 
 SESSION_CONTEXT = "session"
-"""The member of the context by which the database's own trigger marks its stamps.
+"""The member of the context that marks a stamp of the database's trigger. The trigger writes a stamp if the application
+gave it none.
 
-The trigger writes such a stamp if the application wrote none. The member is an object with `user` and `application`,
-the role and the application name of the database session.
+The member is an object. Its members are `user`, the role of the database session, and `application`, the application
+name of the session.
 """
 
 UNKNOWN_SERVICE = "unknown"
@@ -61,8 +64,8 @@ _strings = msgspec.json.Decoder(str)
 class ParsedStamp:
     """The result of `parse`.
 
-    `stamp` has the valid members of the message; it is None if they name no service. `problem` says in one line what is
-    wrong with the other members; it is None if nothing is wrong.
+    `stamp` has the valid members of the message; it is None if the message has no valid `serviceName`. `problem` says
+    in one line what is wrong with the message; it is None if nothing is wrong.
     """
 
     stamp: Stamp | None
@@ -74,15 +77,15 @@ def parse(payload: bytes) -> ParsedStamp:
 
     A stamp is a JSON object of at most `NBYTES_MAX` bytes, not counting its context. The member `serviceName` is a
     string that is not empty. The members `apiVersion` and `identifier` (strings) and `context` (an object) are
-    optional. A member that is missing or invalid is empty in the result. Such a member does not get the configured
-    default, which is only for changes without a stamp.
+    optional. If one of these is missing or invalid, it is empty in the result: it is not taken from the configured
+    default stamp, which is only for changes without a stamp.
     """
     usual = _usual_stamp(payload)
     return parse_any(payload) if usual is None else ParsedStamp(stamp=usual)
 
 
 def parse_any(payload: bytes) -> ParsedStamp:
-    """Does the same as `parse`, but more slowly. `parse` calls it for the stamps that its faster way cannot read."""
+    """Does the same as `parse`, but more slowly. `parse` calls it for stamps that `_usual_stamp` cannot read."""
     if len(payload) > MESSAGE_NBYTES_MAX:
         return ParsedStamp(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
     try:
@@ -127,7 +130,7 @@ def _usual_stamp(payload: bytes) -> Stamp | None:
 
 
 class StampKind(StrEnum):
-    """Who stamped a change: its application, the database's trigger in the name of the session, or nobody."""
+    """Who stamped a change: the application, or the database's trigger (from its session), or nobody."""
 
     APPLICATION = "application"
     SESSION = "session"
@@ -137,8 +140,9 @@ class StampKind(StrEnum):
 def kind_of(stamp: Stamp, default: Stamp | None = None) -> StampKind:
     """Returns who stamped a change that was published with this stamp.
 
-    `default` is the stamp that the configuration gives to changes without a stamp. Such a change is recognised by its
-    service name, so no application should use that name. Without `default`, the name is `UNKNOWN_SERVICE`.
+    `default` is the stamp that the configuration gives to changes without a stamp. A change that got it is recognised
+    by the default's service name, so no application should use that name. Without `default`, the name is
+    `UNKNOWN_SERVICE`.
     """
     if stamp.context is not None and _of_session(stamp.context):
         return StampKind.SESSION
@@ -157,9 +161,9 @@ def _of_session(context: str) -> bool:
 
 
 def content(stamp: Stamp) -> bytes:
-    """Returns the message content that `parse` reads as this stamp.
+    """Returns the content of a message from which `parse` reads this stamp.
 
-    Raises ValueError, with the reason, if no content gives this stamp.
+    Raises ValueError, with the reason, if the stamp breaks a rule, so that `parse` could not read it.
     """
     fields = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
     if stamp.context is not None:
@@ -172,7 +176,9 @@ def content(stamp: Stamp) -> bytes:
 
 
 def context_problem(text: str) -> str | None:
-    """Returns why `text` cannot be a stamp's context, as the end of a sentence; None if it can be one."""
+    """Returns why `text` cannot be a stamp's context; None if it can. The reason completes a sentence that begins with
+    "context".
+    """
     if not text.startswith("{"):
         return "is not an object"
     if len(text.encode(errors="surrogatepass")) > CONTEXT_NBYTES_MAX:

@@ -1,7 +1,7 @@
 """Keeps the versions of each entity's columns, and decides whether a new version may be published.
 
-A version says which columns an entity has from some row on. It is published as an envelope of the reserved entity
-`schemas`. The envelope's key is the name of the entity that the version describes, `current` is the version, and
+A version says which columns an entity has from a certain row on. It is published as an envelope of the reserved entity
+`schemas`. The message's key is the name of the entity that the version describes; `current` is the version, and
 `original` is the entity's previous version. The envelope has the position of the first row with these columns, and is
 published just before that row.
 """
@@ -23,20 +23,21 @@ from changelog.schemas.compatibility import Problem, problems
 from changelog.schemas.types import Struct
 
 PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
-"""The stamp of versions and gaps. It names the service, because the database's log does not say who altered a table."""
+"""The stamp of versions and gaps. It names this program, because the log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
-"""Returns those of the given new columns that may have a value in rows older than the column."""
+"""Takes an entity and some of its columns, which are new. Returns those of them that may have a value in rows that are
+older than the column."""
 
 _NAMESPACE = "changelog"
 
 _STORED_BESIDES = frozenset({"codec", "mask_id"})
-"""Members of an entity's settings in a checkpoint that are not part of `Entity.shape`."""
+"""Settings that a checkpoint stores for an entity in addition to those in `Entity.shape`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumns:
-    """The columns that a table has from some position on. `relation` is the table's number in its database."""
+    """The columns that a table has from a certain position on. `relation` is the table's number in its database."""
 
     columns: Struct
     relation: int | None = None
@@ -46,10 +47,10 @@ class TableColumns:
 class Version:
     """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
-    `relation` is the table's number in the database cluster `cluster`. `restated` are the columns whose earlier
-    published values differ from those in the table, because the change of columns also changed stored rows. `broke`
-    says that the version was published although it is not compatible with some readers. `settings` is a hash of the
-    entity's configuration. `state` is the whole version as JSON.
+    `relation` is the table's number in the database cluster `cluster`. `restated` are columns whose
+    published values may differ from those in the table, as the change of columns may also have changed stored rows.
+    `broke` says that the version was published although it is not compatible with some readers. `settings` is a hash of
+    the entity's configuration. `state` is the whole version as JSON.
     """
 
     entity: str
@@ -92,7 +93,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announced:
-    """A new version, its changes from the previous one, and the row that announces it."""
+    """A new version, the changes of columns since the previous version, and the row that publishes the new version."""
 
     version: Version
     changes: Sequence[evolution.ColumnChange]
@@ -100,19 +101,21 @@ class Announced:
 
 
 def settings_id(shape: Mapping[str, Any]) -> str:
-    """Returns a hash of the settings that shape an entity.
+    """Returns a hash of the settings on which the content of an entity's messages depends.
 
-    `shape` is the result of `Entity.shape`, or an entity's settings in a checkpoint. Both give the same hash.
+    `shape` is the result of `Entity.shape`, or what a checkpoint stores as the entity's settings. Both give the same
+    hash.
     """
     settings = {name: value for name, value in shape.items() if name not in _STORED_BESIDES}
     return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:16]
 
 
 class Versions:
-    """Holds the versions of each entity's columns in the changelog, oldest first, and adds new versions.
+    """Holds the versions that the changelog has of each entity's columns, oldest first, and adds new versions.
 
-    `accepted` maps an entity to the position of a change that an operator accepted. Each position is used once.
-    `cluster` identifies the database cluster, because relation numbers are valid only within one cluster.
+    `accepted` maps an entity to the position of a change of columns that an operator accepted. Each such position is
+    used once. `cluster` identifies the database cluster. It is needed because a table's number is valid only within one
+    cluster.
     """
 
     def __init__(
@@ -120,13 +123,15 @@ class Versions:
     ) -> None:
         self._versions: dict[str, list[Version]] = {}
         for version in versions:
-            if version.number == 1:  # The changelog was started again, and its topics still hold the former changelog.
+            if version.number == 1:  # The changelog was begun anew, and its topics still hold the former changelog.
                 self._versions[version.entity] = []
             self._versions.setdefault(version.entity, []).append(version)
         self._accepted, self._filled, self._cluster = dict(accepted), filled, cluster
 
     def has(self, entity: Entity, table: TableColumns) -> bool:
-        """Returns whether the entity's last version has these columns, this relation and the entity's settings."""
+        """Returns whether the entity's last version has the columns and the relation of `table`, and the entity's
+        present settings.
+        """
         last = self._last(entity)
         if last is None:
             return False
@@ -134,12 +139,11 @@ class Versions:
         return (last.columns, last.relation, last.settings) == present
 
     def announce(self, entity: Entity, table: TableColumns, first: Provenance) -> Announced:
-        """Adds a version to the entity. `first` is the provenance of the first row with these columns.
+        """Adds a version of an entity's columns. `first` is the provenance of the first row with these columns.
 
-        Raises ChangelogError (STOP, at the row's position) if the entity's mode
-        (`changelog.schemas.compatibility.Mode`) does not allow the change from earlier versions. An incompatible
-        version is published nevertheless if the entity's policy says so, if an operator accepted this version, or if
-        the entity's configuration changed as well.
+        The entity's mode (`changelog.schemas.compatibility.Mode`) may not allow the change from earlier versions. Then
+        this raises ChangelogError (STOP, at the row's position), except in three cases: the entity's policy is to
+        publish incompatible versions, an operator accepted this version, or the entity's configuration changed, too.
         """
         before, breaks = self._last(entity), self._breaks(entity, table.columns)
         configured = before is not None and before.settings != settings_id(entity.shape())
@@ -171,8 +175,8 @@ class Versions:
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
         """Returns why the columns are not compatible with earlier versions.
 
-        If incompatible versions were published, the columns are compared only with the last of these and the versions
-        after it.
+        If earlier versions were published although they were incompatible, the columns are compared only with the last
+        of these, and with the versions after it.
         """
         versions = self._versions.get(entity.name, [])
         begin = max((index for index, version in enumerate(versions) if version.broke), default=0)
@@ -182,9 +186,9 @@ class Versions:
     def _passes(self, entity: Entity, first: Source) -> bool:
         """Returns whether an operator accepted the change of columns at this row.
 
-        The operator did so if the accepted position is that of this row, or of a later row of the same transaction. For
-        a row that was read from its table, the accepted position may be that of this row or an earlier one. After a
-        stop, the table is read again, and its rows get later positions.
+        An operator accepts a position. It applies to this row if it is the position of this row or of a later row of
+        the same transaction. A row that was read from its table is different: after a stop, the table is read again,
+        and its rows get later positions. So for such a row, the accepted position may also be an earlier one.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:
@@ -200,7 +204,7 @@ class Versions:
     ) -> Sequence[str]:
         """Returns the restated columns.
 
-        All columns are restated in two cases: another table replaced the previous one (its rows are unknown), or the
+        All columns are restated in two cases: another table, whose rows are unknown, replaced the previous one; or the
         key now has other columns.
         """
         if before is not None and (self._replaces(before, table) or before.key != entity.key):
@@ -209,9 +213,9 @@ class Versions:
         return evolution.restated(changes, self._filled(entity, added) if added else ())
 
     def _replaces(self, before: Version, table: TableColumns) -> bool:
-        """Returns whether another table replaced the previous one.
+        """Returns whether another table certainly replaced the previous one.
 
-        Numbers of relations are compared only within one database cluster.
+        The numbers of the tables show this, if both are from the same database cluster.
         """
         comparable = table.relation is not None and before.relation is not None and before.cluster == self._cluster
         return comparable and table.relation != before.relation
@@ -236,7 +240,10 @@ def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position)
 
 
 def _record(first: Provenance, before: Version | None, version: Version) -> Record:
-    """Returns the row that publishes `version`. `first` is the provenance of the first row with its columns."""
+    """Returns the row that publishes `version`. `first` is the provenance of the first row with the version's columns.
+
+    `before` is the entity's previous version; None if there is none.
+    """
     op = Op.CREATE if before is None else Op.UPDATE
     source = replace(
         first.source, op=op, mask=None, unavailable=(), unavailable_original=(), json_null=(), json_null_original=()

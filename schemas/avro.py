@@ -1,7 +1,8 @@
 """Converts column types to Avro schemas and back. No other module does this.
 
-`docs/reference/types.md` lists the types, and `docs/reference/avro.md` describes names, nulls and values out of range.
-Schemas are JSON values as in the Avro 1.12 specification. The same columns always give the same schema.
+`docs/reference/types.md` lists the types. `docs/reference/avro.md` describes how names, nulls and values out of range
+are written. Schemas are JSON values, as the Avro 1.12 specification defines them. The same columns always give the same
+schema.
 """
 
 import importlib.resources
@@ -18,11 +19,10 @@ Schema = Any
 """A schema as JSON: a name, a list (a union) or an object."""
 
 STATE = "State"
-"""The name of the record of an entity's columns. `envelope.avsc` uses this name but does not define the record."""
+"""The name of the record with an entity's columns. `envelope.avsc` uses this name but does not define the record."""
 
 TRUE_NAME = "column"
-"""If Avro does not allow a column's name as the name of a field, this property of the field stores the column's
-name."""
+"""The property of a field that stores the column's name, if Avro does not allow this name as the name of a field."""
 
 _PRIMITIVES: dict[Primitive, Schema] = {
     Primitive.BOOLEAN: "boolean",
@@ -41,12 +41,12 @@ _PRIMITIVES: dict[Primitive, Schema] = {
 }
 
 _WITH_OUTSIDE = frozenset({Primitive.DATE, Primitive.TIME, Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})
-"""Primitive types that have values for which their Avro types have no room, such as an infinite date."""
+"""Primitive types that have values which their Avro types cannot represent, such as an infinite date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One field of an entity's record."""
+    """One column of an entity, which is one field of the entity's record."""
 
     name: str
     type: ColumnType
@@ -56,8 +56,8 @@ class Column:
 def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> dict[str, Any]:
     """Returns the schema of the values in the topic `<prefix>.<entity>`.
 
-    This schema is `envelope.avsc` with the entity's record filled in. Its names are in the namespace
-    `<prefix>.<entity>`. Every column may be null, except those of `key`.
+    This schema is `envelope.avsc` with the entity's record filled in. The names that it defines are in the namespace
+    `<prefix>.<entity>`. Every column may be null, except the columns of `key`.
     """
     return in_envelope(state_schema(entity, shape, key, prefix))
 
@@ -65,9 +65,9 @@ def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) ->
 def state_schema(
     entity: str, shape: Struct, key: Sequence[str], prefix: str, *, partition_by: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Returns the record of an entity's columns, as in the file `schemas/<entity>.avsc`, which has no envelope.
+    """Returns the record that has an entity's columns. A user's file `schemas/<entity>.avsc` contains this record.
 
-    The property `key` names the columns of the key. The property `partitionBy` names the columns that choose the
+    The property `key` names the columns of the key. The property `partitionBy` names the columns that determine the
     partition of a row's messages; by default these are the columns of the key.
     """
     columns = [Column(name=name, type=type_, nullable=name not in key) for name, type_ in shape.fields]
@@ -93,16 +93,16 @@ def in_envelope(state: Schema) -> dict[str, Any]:
 def registered(state: Schema) -> dict[str, Any]:
     """Returns the schema that the service registers for the columns of `state`.
 
-    Properties that people added to `state` are left out. Raises ValueError if `state_schema` cannot have made the
-    record.
+    If people added properties to `state`, these are left out. Raises ValueError if `state` is not a record that
+    `state_schema` makes.
     """
     return in_envelope({**state, "fields": _state_fields(state_columns(state))})
 
 
 def columns(schema: Schema) -> tuple[Column, ...]:
-    """Returns the columns of an entity, from the schema that `value_schema` made for its values.
+    """Returns the columns of an entity. `schema` is the schema that `value_schema` made for the entity's values.
 
-    Raises ValueError for any other schema.
+    Raises ValueError if it is not such a schema.
     """
     try:
         _, state = next(field["type"] for field in schema["fields"] if field["name"] == "current")
@@ -130,7 +130,7 @@ def namespace(prefix: str, entity: str) -> str:
 
 
 def entity_of(state: Schema) -> tuple[str, str] | None:
-    """Returns the prefix and the entity of a record that `state_schema` made; None for any other schema."""
+    """Returns the prefix and the entity for which `state_schema` made a record; None for any other schema."""
     match state:
         case {"type": "record", "name": "State", "namespace": str(dotted)} if "." in dotted:
             *prefix, entity = map(true_name, dotted.split("."))
@@ -139,9 +139,8 @@ def entity_of(state: Schema) -> tuple[str, str] | None:
 
 
 def closed(schema: Schema) -> Schema:
-    """Defines `State`, without columns, in a schema such as `envelope.avsc`, which uses `State` but does not define it.
-
-    Returns any other schema unchanged.
+    """Completes the schema in `envelope.avsc`, which uses the name `State` but does not define it: adds a record
+    `State` that has no columns. Returns any other schema unchanged.
     """
     match schema:
         case {"fields": [*_, {"name": "current", "type": ["null", "State"]}, _]}:
@@ -158,7 +157,9 @@ def has_outside(type_: ColumnType) -> bool:
 
 
 def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:
-    """Converts a column type to Avro. Records inside the type are named after `path`, which leads to them."""
+    """Converts a column type to Avro. `path` leads to this type from the record of the entity. If the type contains
+    records, their names are made from their paths.
+    """
     branches = ["null"] * nullable + [_inside(type_, path)] + ["string"] * has_outside(type_)
     return branches if len(branches) > 1 else branches[0]
 
@@ -179,8 +180,8 @@ def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
 def safe(name: str) -> str:
     """Escapes `name` to a name that Avro allows, `[A-Za-z_][A-Za-z0-9_]*`; `true_name` is the inverse.
 
-    Each character that Avro does not allow becomes `_xHHHH_`, or `_xHHHHHH_` above U+FFFF. A `_` before an `x` is also
-    escaped. ISO/IEC 9075-14, section 9.1, makes XML names from SQL names in the same way.
+    Each character that Avro does not allow becomes `_xHHHH_`, or `_xHHHHHH_` above U+FFFF; the H are its code in hex. A
+    `_` before an `x` is escaped, too. ISO/IEC 9075-14, section 9.1, makes XML names from SQL names in the same way.
     """
     return re.sub(r"_(?=x)|[^A-Za-z0-9_]|^[0-9]", lambda match: f"_x{_hex(ord(match[0]))}_", name)
 
@@ -219,10 +220,7 @@ def _hex(code: int) -> str:
 
 
 def _record_name(path: Iterable[str]) -> str:
-    """Names a record by the path to it, so that the name is unique. The name is a JSON pointer, escaped by `safe`.
-
-    Steps of the path are escaped as in RFC 6901.
-    """
+    """Returns a unique name for a record: the path to it, as a JSON pointer (RFC 6901) that is escaped by `safe`."""
     return safe("/".join(part.replace("~", "~0").replace("/", "~1") for part in path))
 
 

@@ -1,11 +1,11 @@
 """Decides whether a new version of a schema is compatible with the versions before it.
 
 The rules are those of Avro's schema resolution, and stricter ones for changelogs. `changelog.schemas.resolution` has
-the rules on types. This module has the rules on an entity, such as those on its key. `changelog.schemas.rules` lists
-all rules.
+the rules for types. This module has the rules for an entity, such as the rules for its key. `changelog.schemas.rules`
+lists all rules.
 
-A record names its key and its partition key in its properties `key` and `partitionBy`. A property that the older
-version lacks is not compared.
+The properties `key` and `partitionBy` of a record name the columns of its key and of its partition key. If the older
+version lacks one of these properties, that property is not compared.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from changelog.schemas.rules import Incompatibility, Rule, SideNames
 __all__ = ["KEY", "PARTITION", "Mode", "Problem", "Rule", "problems"]
 
 KEY, PARTITION = "key", "partitionBy"
-"""Properties of an entity's record: the columns of its key, and the columns that choose the partition."""
+"""Properties of an entity's record: the columns of its key, and the columns that determine the partition of a row."""
 
 NEW_READERS, OLD_READERS = "new readers", "old readers"
 
 
 class Mode(StrEnum):
     """The compatibility modes of Confluent's registry. In a transitive mode, a new version is compared with all earlier
-    versions; otherwise, only with the last one.
+    versions; in any other mode, it is compared only with the last one.
     """
 
     NONE = "NONE"
@@ -62,16 +62,17 @@ class Problem:
     rule: Rule
     path: str  # a pointer into the new schema that names fields and skips unions: /fields/current/fields/amount
     breaks: str  # "new readers" if they cannot read old data, "old readers" if they cannot read new data
-    against: str  # the older version's label; empty if the new schema by itself is wrong
+    against: str  # the label of the older version; empty if the new schema is wrong by itself
     text: str  # what is wrong
     hint: str  # what to do
-    strict: bool  # whether only our stricter rules forbid the change, and Avro's own resolution allows it
+    strict: bool  # whether only this program's stricter rules forbid the change; Avro's own rules allow it
 
 
 def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list[Problem]:
     """Returns the reasons why `new` may not follow the earlier versions in `old`; an empty list if it may.
 
-    `old` has a label and a schema for each version, oldest first. Raises ValueError if a schema is not valid Avro.
+    `old` has a label and a schema for each version, oldest first. Raises ValueError if a schema that has to be compared
+    is not valid Avro.
     """
     if mode is Mode.NONE:
         return []
@@ -113,7 +114,7 @@ def _finding(rule: Rule, path: str, text: str, hint: str) -> Incompatibility:
 
 
 def _alone(document: Document) -> Iterator[Incompatibility]:
-    """Yields findings in the new schema by itself, without any earlier version."""
+    """Yields what is wrong with the new schema by itself, without comparing it with earlier versions."""
     names = set[str]()
     for path, type_, field in document.walk():
         if field is not None and field.has_default and not is_valid(field.about["default"], type_):
@@ -157,7 +158,7 @@ def _key(path: str, record: Type) -> Iterator[Incompatibility]:
 
 
 def _records(new: Type, old: Type, path: str, pairs_of_names: set[tuple[str, str]]) -> Iterator[tuple[str, Type, Type]]:
-    """Yields each record of the new schema and the matching record of the old one, as (path, new, old)."""
+    """Yields each record of the new schema that has a matching record in the old schema, as (path, new, old)."""
     if (new.name, old.name) in pairs_of_names:
         return
     if new.name and old.name:
@@ -206,7 +207,7 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
 def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatibility]:
     """Yields a finding for each new field that has the index and the type of a dropped field.
 
-    Such a field was probably renamed, because a column that is really new is added at the end.
+    Such a field is probably the dropped field with a new name: databases add a column that is really new at the end.
     """
     names = {name for field in new.fields() for name in (field.name, *field.aliases)}
     dropped = {field.index: field for field in old.fields() if field.name not in names}

@@ -1,4 +1,4 @@
-"""Parses an Avro schema into types, and resolves their names.
+"""Parses an Avro schema into types, and finds the types to which names in the schema refer.
 
 See https://avro.apache.org/docs/1.12.0/specification/#names.
 """
@@ -22,9 +22,9 @@ _LONG: Final = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Type:
-    """One type. `about` is the JSON object that describes the type, or empty if no object does; `name` is a full name.
+    """One type. `about` is the JSON object that describes the type; it is empty if the schema has no such object.
 
-    Only records, enums and fixed types have names; for other types `name` is empty.
+    Only records, enums and fixed types have names. `name` is the full name of such a type, and empty for other types.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Type:
 
     @property
     def enum_default(self) -> str | None:
-        """The symbol that readers use instead of an unknown symbol; None if the enum has no valid default."""
+        """The symbol that readers use in place of an unknown symbol; None if the enum has no valid default."""
         default = self.about.get("default")
         return default if default in self.about["symbols"] else None
 
@@ -103,14 +103,14 @@ class RecordField:
 
     @property
     def has_default(self) -> bool:
-        """Whether the field has a default, so that a writer's schema may lack the field."""
+        """Whether the field has a default. Then readers can read data whose schema lacks the field."""
         return "default" in self.about
 
 
 class Document:
-    """A parsed schema. The constructor raises ValueError for faults that prevent the resolution of names.
+    """A parsed schema. The constructor raises ValueError if types or names in the schema cannot be resolved.
 
-    `changelog.schemas.validity` reports every fault of a schema.
+    It does not find every fault of a schema; `changelog.schemas.validity` does.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -129,7 +129,7 @@ class Document:
         return self.type(self._schema, "")
 
     def type(self, schema: Schema, namespace: str) -> Type:
-        """Returns the type that `schema` describes. Names without a namespace of their own belong to `namespace`."""
+        """Returns the type that `schema` describes. A name in it that has no namespace belongs to `namespace`."""
         match schema:
             case str() if schema in PRIMITIVES:
                 return self._type(schema, {}, namespace)
@@ -147,8 +147,8 @@ class Document:
     def walk(self) -> Iterator[tuple[str, Type, RecordField | None]]:
         """Yields every use of a type, as (path, type, field).
 
-        `field` is the field of a record that has this type, None if the type is used elsewhere. Each named type is
-        entered only once.
+        If the type is that of a record's field, `field` is this field; otherwise it is None. The parts of a named type
+        are yielded only for the first use of the type.
         """
         return self._walk(self.root, "", None, set())
 
@@ -190,7 +190,7 @@ class Document:
         raise ValueError(f"the schema is not a valid Avro schema: there is no type {name[:80]}")
 
     def _define(self, schema: Schema, namespace: str) -> None:
-        """Registers every named type with its enclosing namespace."""
+        """Remembers every named type, with the namespace that encloses its definition."""
         match schema:
             case [*branches]:
                 for branch in branches:
@@ -212,13 +212,17 @@ class Document:
 
 
 def branch_path(path: str, branch: Type, union: Type) -> str:
-    """Returns the path of a union's branch: the union's path and, if the union has several records, a record's name."""
+    """Returns the path of a union's branch. It is the path of the union; if several branches are records, the name of
+    the record is added.
+    """
     records = [type_ for type_ in union.of_union() if type_.kind == "record"]
     return f"{path}/{branch.short}" if branch.kind == "record" and len(records) > 1 else path
 
 
 def is_valid(default: object, type_: Type) -> bool:
-    """Returns whether a default, in Avro's JSON encoding, is a value of the type. For a union, any branch will do."""
+    """Returns whether a default is a value of the type, in Avro's JSON encoding. A default of a union may be a value of
+    any branch.
+    """
     match type_.kind:
         case "null":
             return default is None

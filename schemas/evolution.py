@@ -19,7 +19,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChange:
-    """One column that changed. For a replaced column, `before` is the name of the old column in its position."""
+    """One column that changed. If it replaced another column, `before` is the name of that column."""
 
     kind: ChangeKind
     column: str
@@ -29,16 +29,17 @@ class ColumnChange:
 
 
 _SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primitive.INT)})
-"""Type changes that do not change the published text of any value."""
+"""Changes of a column's type, as (old, new), after which every value is still published as the same text."""
 
 
 def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
-    """Returns the changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
+    """Returns how the columns `new` differ from `old`. The changes are in the order of the new columns, and dropped
+    columns come last.
 
-    A database's log does not show renames: a rename looks like one column dropped and another added. So a new column in
-    the position of a dropped column counts as its replacement, because it may hold the values of the dropped column. If
-    two columns swapped names, or a column was dropped and added again, the log shows only that the order of columns
-    differs. Such a column counts as moved, and also as retyped if its type differs.
+    A database's log does not show renames: it looks as if one column were dropped, and another added. So a new column
+    in the place of a dropped column counts as its replacement, because it may hold the values of the dropped column. If
+    two columns swapped names, or if a column was dropped and added again, the log shows only that the order of columns
+    differs. The columns that are now at other places count as moved, and also as retyped if their types differ.
     """
     before, after = dict(old.fields), dict(new.fields)
     replaced, moved = _replaced(old, new), _moved(old, new)
@@ -68,9 +69,9 @@ def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
 def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -> tuple[str, ...]:
     """Returns the columns whose published values no longer equal the table's values, although no row was written.
 
-    These are replaced and moved columns, retyped columns whose text may differ, and added columns that are in
-    `filled_columns`. That argument names the columns that may have a value in rows older than the column, such as a
-    column with a default.
+    These are columns that replaced another column or moved, columns with a new type whose values may have another text,
+    and added columns that are in `filled_columns`. `filled_columns` names the columns that may have a value in rows
+    that are older than the column. A column with a default is an example.
     """
     return tuple(
         change.column
@@ -82,7 +83,9 @@ def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Maps each added column to the dropped column that it replaces. Both lie between the same remaining columns."""
+    """Returns which dropped column each added column replaces. Both have the same remaining columns before and after
+    them.
+    """
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}
@@ -100,7 +103,7 @@ def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
 
 
 def _moved(old: Struct, new: Struct) -> set[str]:
-    """Returns the columns that both versions have, but in another order."""
+    """Returns those columns that both versions have, but not at the same place among these columns."""
     before, after = dict(old.fields), dict(new.fields)
     common = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
     return {name for name, old_name in common if name != old_name}

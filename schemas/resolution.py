@@ -22,7 +22,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""For each primitive type of a writer, the other types with which a reader can read the writer's values."""
+"""For each primitive type of a writer, the other types that a reader may have to read the writer's values."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},
@@ -39,7 +39,7 @@ LOGICAL: Final = {
     "local-timestamp-nanos": {"long"},
     "duration": {"fixed"},
 }
-"""For each logical type of Avro, the types that may have it. A reader ignores any other combination."""
+"""For each logical type of Avro, the types that may have it. On any other type, readers ignore the logical type."""
 
 _LOSSY: Final = {
     ("int", "float"): "a float is exact only to 24 bits, and an int has 32",
@@ -52,7 +52,8 @@ _ANOTHER: Final = "keep the type, and add a separate field for the new type"
 
 
 def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -> list[Incompatibility]:
-    """Returns the reasons why `reader` cannot read data of `writer`; an empty list if it can read all such data.
+    """Returns the reasons why a reader with the schema `reader` cannot read data that was written with `writer`. The
+    list is empty if it can read all such data.
 
     Raises ValueError if one of the two is not an Avro schema.
     """
@@ -61,7 +62,7 @@ def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -
 
 
 def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordField]]]:
-    """Pairs each field of a reader's record with the writer's fields that have its name or one of its aliases."""
+    """Returns each field of a reader's record, with the writer's fields that have its name or one of its aliases."""
     written_fields = {field.name: field for field in writer.fields()}
     return [
         (
@@ -73,10 +74,10 @@ def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordFiel
 
 
 def meaning(type_: Type) -> str:
-    """Returns what the values of a type mean: its logical type, if Avro allows this combination.
+    """Returns what the values of a type mean: its logical type, if Avro allows this logical type for it.
 
-    Otherwise, returns the property `format` of a string type. Avro does not define this property; only this project
-    uses it. Returns an empty text if the type has neither.
+    Otherwise, returns the property `format` of a string type. This property is not a part of Avro; this project
+    defined it. Returns an empty text if the type has neither.
     """
     logical = type_.about.get("logicalType")
     if isinstance(logical, str) and type_.kind in LOGICAL.get(logical, ()):
@@ -85,14 +86,17 @@ def meaning(type_: Type) -> str:
 
 
 class Resolution:
-    """One walk over two schemas. It compares each pair of named types once, so it ends even if types are recursive."""
+    """Compares two schemas. Each pair of named types is compared once, so this ends even if types are recursive."""
 
     def __init__(self, sides: SideNames, compared_pairs: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides
         self._compared_pairs = compared_pairs or set()
 
     def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
-        """Yields the findings in this pair of types and in the types inside them. The pair is at `path`."""
+        """Yields the reasons why the type `reader` cannot read values of the type `writer`. Both types are at `path`.
+
+        Also compares the types inside these two.
+        """
         if writer.kind == "union":
             for branch in writer.of_union():
                 yield from self._branch(reader, branch, path)
@@ -307,15 +311,17 @@ class Resolution:
 
 
 def _matches(reader: Type, writer: Type) -> bool:
-    """Returns whether a reader's branch matches a writer's type, by kind and name only, as the specification says."""
+    """Returns whether a reader's branch matches a writer's type. As the specification says, only their kinds and names
+    count.
+    """
     if reader.kind != writer.kind:
         return reader.kind in PROMOTIONS.get(writer.kind, ())
     return reader.kind not in NAMED or _same_name(reader, writer)
 
 
 def _rank(branch: Type, writer: Type) -> tuple[bool, bool]:
-    """Returns the sort key of a matching branch. Branches of the writer's kind come before those that need a promotion,
-    and branches with the writer's full name come before those with another name.
+    """Returns the key by which matching branches are sorted. Branches of the writer's kind come before those to which a
+    value must be converted, and branches with the writer's full name come before those with another name.
     """
     return branch.kind != writer.kind, branch.name != writer.name
 
@@ -334,7 +340,7 @@ def _with_branch(union: Type, writer: Type) -> str:
 def _renamed(
     field: RecordField, paired: Sequence[tuple[RecordField, Sequence[RecordField]]], writer: Type
 ) -> list[str]:
-    """Returns the names of the writer's fields that have the type of `field` and match no field of the reader."""
+    """Returns the names of the writer's fields that match no field of the reader, and have the same type as `field`."""
     matched = {writer_field.name for _, fields in paired for writer_field in fields}
     return [
         writer_field.name

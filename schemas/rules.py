@@ -1,17 +1,17 @@
 """Lists the rules that a schema change can break.
 
-Some rules are `strict`. If a change breaks one of these, Avro still decodes the data, but the values may be wrong, or
-Avro's libraries disagree about them.
+Some rules are `strict`: they are stricter than Avro's own. If a change breaks one of these, Avro can still decode the
+data, but the values may be wrong, or Avro's libraries disagree about them.
 
 | strict rule | why |
 |---|---|
 | LOGICAL_TYPE | the same number or text means something else: milliseconds are read as microseconds, text as JSON |
-| DECIMAL | another scale moves the point; a smaller precision has no room for the digits |
+| DECIMAL | another scale moves the decimal point; a smaller precision has no room for all digits |
 | PROMOTION_LOSSY | a float has no room for every integer's digits; not all bytes are text |
 | SYMBOL_MISSING, if the enum has a default | readers replace an unknown symbol by the default, which nobody wrote |
 | AMBIGUOUS, if several fields or branches of the reader match one of the writer | libraries choose different ones |
-| DEFAULT_INVALID | readers fail, or fill in a value that the type does not have; a registry may refuse the schema |
-| KEY_CHANGED | later changes would have another key, which does not identify the earlier changes of the same row |
+| DEFAULT_INVALID | readers fail, or use a value that is not of the type; a registry may refuse the schema |
+| KEY_CHANGED | later changes of a row would have another key than its earlier changes, so nothing connects them |
 | PARTITION_CHANGED | changes would continue in another partition, and lose their order |
 | KEY_NULLABLE | a null key identifies no row |
 | COLUMN_CHANGED | the same field would hold another column |
@@ -57,7 +57,7 @@ class Incompatibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideNames:
-    """The names by which a finding's text refers to the two schemas."""
+    """What the text of an `Incompatibility` calls the two schemas."""
 
     reader: str = "the reader's schema"
     writer: str = "the writer's schema"

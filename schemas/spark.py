@@ -1,7 +1,7 @@
-"""Converts column types to Spark's types, as Spark writes them in JSON, and back.
+"""Converts column types to Spark's types, in the JSON in which Spark writes its types, and back.
 
-`docs/reference/types.md` lists which types match. Several column types become the same type of Spark. In such cases,
-the field's metadata stores the column type, under `COLUMN_TYPE`.
+`docs/reference/types.md` lists which types match. Several column types become the same type of Spark. If Spark's type
+does not show the column type, the field's metadata stores it, under `COLUMN_TYPE`.
 """
 
 import re
@@ -12,13 +12,13 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct, from_json, to_json
 
 COLUMN_TYPE: Final = "changelog"
-"""The member of a field's metadata that stores its column type, in the form of `changelog.schemas.types.to_json`."""
+"""The member of a field's metadata that stores its column type, as `changelog.schemas.types.to_json` writes it."""
 
 DIGITS_MAX: Final = 38
 """The largest precision of a decimal in Spark. A column with a larger precision becomes a string."""
 
 SparkType = Any
-"""A type in Spark's JSON: a name, or an object with a `type`."""
+"""A type as Spark writes it in JSON: a name, or an object with the member `type`."""
 
 _PRIMITIVES: Final[dict[Primitive, str]] = {
     Primitive.BOOLEAN: "boolean",
@@ -45,7 +45,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def to_spark(type_: ColumnType) -> SparkType:
-    """Converts a column type to Spark's type. Elements of arrays and members of maps and structs may be null."""
+    """Converts a column type to Spark's type. Elements of arrays, values of maps and fields of structs may be null."""
     match type_:
         case Primitive():
             return _PRIMITIVES[type_]

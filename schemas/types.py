@@ -1,8 +1,8 @@
 """Defines the neutral column types: the types of published values, which are the same for all databases.
 
-`docs/reference/types.md` says which types of Avro and Spark they become. Every value may be null. Values outside a
-type's usual range (an infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings.
-The same page lists these values.
+`docs/reference/types.md` says which types of Avro and Spark the column types become. Every value may be null. A value
+outside of its type's usual range (an infinite date, a numeric NaN, an array with lower bounds other than 1) is
+published as a string. The same page lists these values.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Primitive(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:
-    """A decimal number of at most `precision` digits, with `scale` digits after the point. In JSON it is a string."""
+    """A decimal number of at most `precision` digits, of which `scale` are after the point. In JSON it is a string."""
 
     precision: int
     scale: int
@@ -37,7 +37,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """A list. An array of several dimensions has the same type; in JSON it is a list of lists."""
+    """A list. An array of several dimensions has the same type as an array of one; in JSON it is a list of lists."""
 
     element: "ColumnType"
 

@@ -1,8 +1,8 @@
 """Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its path.
 
-See https://avro.apache.org/docs/1.12.0/specification/. This module does not check whether defaults fit the types of
-their fields. `changelog.schemas.compatibility` does so when it compares a schema with its earlier versions, because a
-default usually becomes wrong when a new version changes the type of the field.
+See https://avro.apache.org/docs/1.12.0/specification/. This module does not check whether the default of a field fits
+the field's type. A default usually becomes wrong when a new version changes the type. So
+`changelog.schemas.compatibility` checks defaults when it compares a schema with its earlier versions.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 NESTING_MAX = 100
-"""Types may be nested at most this many levels deep; deeper nesting is a fault."""
+"""The most levels to which types may be nested; deeper nesting is a fault."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -25,15 +25,15 @@ _COMPLEX = {
     "array": "items",
     "map": "values",
 }
-"""The kinds of types that need a JSON object, each with the member that the object must have."""
+"""The kinds of types that must be written as JSON objects, each with the member that the object must have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One fault of a schema.
 
-    `path` says where the fault is, for example `/fields/id`. It names the fields on the way to the faulty type. A
-    branch of a union has the path of the union.
+    `path` says where the fault is, for example `/fields/id`: it leads through fields, items and values to the faulty
+    type. A branch of a union has the path of the union.
     """
 
     path: str
@@ -47,7 +47,7 @@ def faults(schema: Any) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Location:
-    """Where a type is in the schema: its path, the namespace of its names, and the number of types around it."""
+    """Where a type is in the schema: its path, how many types enclose it (`depth`), and which namespace applies."""
 
     path: str
     namespace: str
@@ -63,7 +63,9 @@ class _Location:
 
 @dataclass(slots=True)
 class _Walk:
-    """Walks a schema from its start to its end, because a name may be used only after its definition."""
+    """Walks a schema from its start to its end, and remembers the types that were defined so far: a schema may use a
+    name only after its definition.
+    """
 
     defined: set[str] = field(default_factory=set)
 
@@ -190,9 +192,9 @@ def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _branch(schema: Any, namespace: str) -> str:
-    """Returns the full name of a union's branch, or its kind if it has no name.
+    """Returns the full name of a union's branch, or the kind of a branch that has no name.
 
-    No two branches of a union may have the same result.
+    In a valid union, these results differ for all branches.
     """
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _full(schema, namespace)
@@ -205,7 +207,7 @@ def _branch(schema: Any, namespace: str) -> str:
 
 
 def _space(schema: Mapping[str, Any], namespace: str) -> str:
-    """Returns the namespace of a named type. `namespace` is the enclosing one."""
+    """Returns the namespace of a named type. `namespace` is the namespace that encloses the type's definition."""
     if "." in schema["name"]:
         return str(schema["name"].rpartition(".")[0])
     own = schema.get("namespace")

@@ -1,10 +1,11 @@
-"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files, by entity and day, or by entity
-and ranges of keys.
+"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files. There are files for each entity
+and day, or for each entity and range of keys.
 
-From a changelog on Kafka, the job archives all changes that were committed since the last run, in the folder
-`--archive`. From a file log, it archives closed days, in the log's own folder `archive/`. A day (in UTC) is closed if
-it ended at least an hour before the log's newest change. Readers read only the files that the newest manifest lists,
-and a run writes its manifest after its files. So a run can be killed at any moment, and the next run repeats its work.
+From a changelog on Kafka, the job archives all messages that were committed since the last run, into the folder
+`--archive`. From a file log, it archives the days that are closed, into the log's own folder `archive/`. A day (in UTC)
+is closed if it ended at least an hour before the log's newest change. Readers read only the files that the newest
+manifest lists, and a run writes its manifest after its files. So a run can be killed at any moment; the next run
+repeats its work.
 """
 
 import argparse
@@ -82,9 +83,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL, MINOR, LEVELS),
-        help="after archiving, merge files; closed (the default): those of each closed day; all: those of every day; "
-        "minor: the newest files of every day; levels: all closed days, into files with disjoint ranges of keys. For a "
-        "file log, all and minor also archive days that are not closed",
+        help="after archiving, merge files: closed (the default) merges the files of each closed day; all, the files "
+        "of every day; minor, the newest files of every day; levels merges all closed days into files with disjoint "
+        "ranges of keys. For a file log, all and minor also archive days that are not closed",
     )
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="at the end, drop all days except today and the N days before"
@@ -94,13 +95,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=24,
         metavar="N",
-        help="how long readers may still need replaced files (%(default)s)",
+        help="how long readers may still need files that were replaced or dropped (%(default)s)",
     )
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Returns what a run would read, compact and drop. If the archive can be read only with a Spark session, returns
-    only what the run would read and where it would write.
+    """Returns what a run would read, compact and drop, and where it would write. If the archive can be read only with a
+    Spark session, what it would compact and drop is left out.
     """
     store = _store(arguments, config)
     if store is None:
@@ -155,7 +156,7 @@ def _merge_counts(what: str, merged: "Merged") -> dict[str, object]:
 
 
 def _to_compact(arguments: argparse.Namespace, manifest: Manifest, at: datetime) -> list[list[ArchiveFile]]:
-    """Returns the files that a run at this time would compact, in groups."""
+    """Returns the files that a run at this time would compact. Each inner list is compacted together."""
     if arguments.compact == MINOR:
         return to_merge_newest(manifest)
     if arguments.compact == LEVELS:
@@ -179,12 +180,12 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
-    """Returns the day before which the days of a file log are archived; None for the first day that is not closed."""
+    """Returns the day before which all days of a file log are archived. None means the first day that is not closed."""
     return date.max if arguments.compact in (ALL, MINOR) else None
 
 
 def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> FolderStore | None:
-    """Returns the archive's store. Returns None if the store can be reached only with a session and `spark` is None."""
+    """Returns the store of the archive. If `spark` is None and only a session can reach the store, returns None."""
     if isinstance(config.sink, FilesConfig):
         for name in ("archive", "continuous", "skip", "accept_lost"):
             if getattr(arguments, name):
@@ -215,7 +216,7 @@ def _origin(config: Config) -> str:
 
 
 def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, manifest: Manifest) -> "Spans":
-    """Returns the spans of committed messages after the manifest's offsets."""
+    """Returns the spans of offsets that have to be read: the committed messages after the offsets in the manifest."""
     with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
         from changelog.spark_jobs.archiving.complete import refuse_deleted  # noqa: PLC0415
@@ -234,7 +235,9 @@ def _count(spans: "Spans", topic: str) -> int:
 
 
 def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
-    """Archives all messages that are committed now, in as many commits as needed. Returns the number of rows."""
+    """Archives all messages that Kafka has committed by now. Writes as many manifests as needed. Returns the number of
+    rows.
+    """
     from changelog.spark_jobs.archiving.files import land, record_complete  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -242,7 +245,7 @@ def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Confi
 
     where = where_of(config)
     assert isinstance(where, Kafka)
-    goal = _goal(config, sink, arguments.skip)  # must be taken before the ends of the partitions are read
+    goal = _goal(config, sink, arguments.skip)  # must be made before the ends of the partitions are read
     row_count = 0
     for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {
@@ -268,12 +271,12 @@ def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | N
 
 
 def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
-    """Archives new messages by structured streaming, until the job is stopped. Restarts the query if there are new
-    topics.
+    """Archives new messages by structured streaming, until the job is stopped. If there are new topics, begins a new
+    query.
 
-    Each query begins at the manifest's offsets, so Spark's checkpoint is not needed after its query has ended, and is
-    deleted. While the query runs, the checkpoint says at which offsets a micro-batch ends. The rows of the micro-batch
-    do not say that, because offsets have gaps.
+    Each query begins at the offsets in the manifest. So Spark's checkpoint of a query is not needed after the query has
+    ended, and is deleted then. While the query runs, the checkpoint says at which offsets a micro-batch ends. The rows
+    of the micro-batch do not say this, because not every offset has a row.
     """
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -313,9 +316,8 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 class MicroBatches:
     """Archives the micro-batches of a query that begins where `spans` begin. `folder` has the query's checkpoint.
 
-    A *goal* is a position up to which the archive is to become complete (`changelog.spark_jobs.archiving.complete`).
-    Because a micro-batch can end at any offset, a goal stays until the archive has reached it. Then `goals` returns the
-    next goal.
+    A *goal* is a position up to which the archive is to become complete (`changelog.spark_jobs.archiving.complete`). It
+    can take several micro-batches until the archive has reached the goal. Then `goals` is called for the next goal.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""`spark-submit spark_jobs/blame.py`: writes, for each attribute of each row, the change that set it.
+"""`spark-submit spark_jobs/blame.py`: finds the change that set each attribute of each row, and writes the result.
 
-The table `attributes` covers the rows of all entities, as of now, a position or a time. It also has attributes inside
-nested json. For each attribute, it has the service that set it, the service's version and request, and the value
-before. If a row moves to another key, its attributes keep the changes that set them. The table `coverage` counts the
-changes of each day, and the attributes that they set, by service and by who stamped the changes. docs/how-to/audit.md
-has queries.
+The job writes two tables. The table `attributes` has the attributes of the rows of all entities, as the rows are now,
+or as they were at a position or a time. Values inside nested json are attributes, too. For each attribute, the table
+has the service that set it, the service's version and request, and the value before. A move of a row to another key
+does not count as setting its attributes. The table `coverage` counts the changes of each day, and the attributes that
+they set, by service and by who stamped the changes. docs/how-to/audit.md has queries.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--to", type=path_or_uri, required=True, metavar="PATH", help="where to write the tables: any folder or URI"
     )
     parser.add_argument(
-        "--entity", action="append", metavar="ENTITY", help="only the rows of this entity; may be repeated"
+        "--entity", action="append", metavar="ENTITY", help="write only the rows of this entity; may be repeated"
     )
     add_state_options(parser)
 
@@ -75,8 +75,8 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 def _archived(spark: "SparkSession", changelog: "Where") -> Iterable[str] | None:
     """Returns the names of an archive's entities; None for any other changelog.
 
-    Each entity of an archive may be complete up to a position of its own. All entities of any other changelog are
-    complete up to the same position.
+    In an archive, each entity can be complete up to a different position, so a time must be resolved for all of them.
+    In any other changelog, all entities are complete up to the same position.
     """
     from changelog.spark_jobs.reading.read_files import ASIDE, manifest_of  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Archive  # noqa: PLC0415

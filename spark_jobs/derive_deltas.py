@@ -1,8 +1,8 @@
 """`spark-submit spark_jobs/derive_deltas.py`: derives a delta, a JSON Patch, from each change of a row.
 
-From a changelog on Kafka, deltas go to the topics PREFIX.ENTITY.delta, on the same partitions and under the same keys.
-From a file log or an archive, they go to --output as files. Each run continues where the last one ended. A delta's id
-is the position of its change; by this id, readers detect repeated deltas.
+If the changelog is on Kafka, deltas go to the topics PREFIX.ENTITY.delta, with the same keys and partitions as the
+changes. If it is a file log or an archive, they go to --output as files. Each run continues where the last one ended.
+The id of a delta is the position of its change; by this id, readers detect repeated deltas.
 """
 
 import argparse
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--entity", action="append", metavar="ENTITY", help="only this entity's changes; may be repeated"
+        "--entity", action="append", metavar="ENTITY", help="use only this entity's changes; may be repeated"
     )
     files = parser.add_argument_group("for a file log or an archive")
     files.add_argument(
@@ -55,7 +55,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument("--to", dest="last", type=_position, metavar="POSITION", help="end at this position, inclusive")
     kafka = parser.add_argument_group("for a changelog on Kafka")
     kafka.add_argument("--checkpoint", type=path_or_uri, metavar="PATH", help="where Spark notes the job's progress")
-    kafka.add_argument("--continuous", action="store_true", help="run until stopped, not only up to the present end")
+    kafka.add_argument("--continuous", action="store_true", help="run until stopped, instead of up to the present end")
     kafka.add_argument(
         "--every",
         type=seconds,
@@ -123,7 +123,7 @@ def _of_files(arguments: argparse.Namespace, config: Config) -> bool:
 
 
 def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
-    """Raises ChangelogError (USAGE) if options do not fit the kind of changelog."""
+    """Raises ChangelogError (USAGE) if options do not fit the kind of changelog, are missing, or contradict another."""
     for_files = ["archive", "output", "format", "first", "last"]
     for_kafka = ["checkpoint", "continuous", "accept_lost"]
     names = {"first": "from", "last": "to", "accept_lost": "accept-lost"}
@@ -190,7 +190,7 @@ def _changes(
 
 
 def _refuse_other(arguments: argparse.Namespace, before: "DeltaRuns", root: str) -> None:
-    """Raises ChangelogError (USAGE) if options contradict the present content of the output."""
+    """Raises ChangelogError (USAGE) if options do not fit the deltas that the output already has."""
     if before.runs and arguments.first is not None:
         hint = "leave out --from, or use another --output"
         raise ChangelogError(Kind.USAGE, f"{root} has deltas already, up to {before.last}", hint=hint)

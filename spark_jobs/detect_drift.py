@@ -1,9 +1,9 @@
-"""`spark-submit spark_jobs/detect_drift.py`: compares the changelog with its source while both are written to.
+"""`spark-submit spark_jobs/detect_drift.py`: compares the changelog with its source, even while both are being written.
 
 Both sides are compared as of one snapshot of the database: a row of the changelog counts only if the snapshot shows its
-transaction. The job reports differences by key and column: as a page, as JSON, and as a file of all drifted keys, which
-`changelog republish` reads. It compares nothing before the changelog has caught up with the snapshot, because a lag
-would look like drift.
+transaction. First, the job waits until the changelog has caught up with the snapshot, because a lag would look like
+drift. It reports differences by key and column, as a page and as JSON. It also writes a file of all drifted keys, which
+`changelog republish` can read.
 """
 
 import argparse
@@ -35,23 +35,29 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder for reports (drift, beside the configuration)",
     )
-    parser.add_argument("--entities", nargs="+", default=[], metavar="ENTITY", help="compare only these")
+    parser.add_argument("--entities", nargs="+", default=[], metavar="ENTITY", help="compare only these entities")
     parser.add_argument(
         "--since",
         type=moment,
         metavar="POSITION|TIME",
-        help="only keys that changed after a position or a time; keys that the changelog lacks are not found",
+        help="compare only keys that changed after a position or a time; does not find keys that the changelog lacks",
     )
     parser.add_argument(
-        "--sample", type=_share, metavar="SHARE", help="only this share of the keys, such as 0.01; always the same keys"
+        "--sample",
+        type=_share,
+        metavar="SHARE",
+        help="compare only this share of the keys, such as 0.01; every run chooses the same keys",
     )
     parser.add_argument(
         "--from",
         dest="first",
         metavar="KEY",
-        help="only keys whose first column is at least KEY, of one entity; the rest of its table is not read",
+        help="compare only keys whose first column is at least KEY; needs --entities with one entity, and does not "
+        "read the rest of its table",
     )
-    parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than KEY")
+    parser.add_argument(
+        "--below", dest="end", metavar="KEY", help="compare only keys whose first column is less than KEY"
+    )
     parser.add_argument(
         "--wait",
         type=seconds,
@@ -68,7 +74,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=positive, metavar="N", help="read the source in N tasks")
     other = parser.add_argument_group("for a source other than the service's database; such a comparison is not exact")
     other.add_argument(
-        "--source", metavar="FORMAT", help="the Spark format of the source: jdbc, parquet, …; for one entity"
+        "--source", metavar="FORMAT", help="the Spark format of the source: jdbc, parquet, …; needs one entity"
     )
     other.add_argument(
         "--source-option",
@@ -83,10 +89,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="how long to wait before comparing differing keys again (%(default)s)",
+        help="how long to wait before keys that differ are compared again (%(default)s)",
     )
     parser.add_argument(
-        "--repair", action="store_true", help="ask the service to repair as the policy says (see [drift])"
+        "--repair", action="store_true", help="ask the service to repair the drift as the policy says (see [drift])"
     )
 
 
@@ -108,7 +114,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Looks up the tables in the database, without taking a snapshot."""
+    """Returns what a run would read and write. Looks up the tables in the database, but takes no snapshot."""
     from changelog.spark_jobs.drift.chosen_entities import entities_of  # noqa: PLC0415
 
     _refuse_several(arguments)
@@ -154,7 +160,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
     _refuse_several(arguments)
     request, folder = _request(spark, arguments, config), _folder(arguments)
-    earlier = read_earlier(folder)  # first, so that a damaged report is an error before the long comparison
+    earlier = read_earlier(folder)  # comes first, so that a damaged report is an error before the long comparison
     start = RunStart.now()
     if arguments.source is None:
         compared = run.detect(spark, request, start)
@@ -202,7 +208,7 @@ def _foreign_source(arguments: argparse.Namespace) -> "ForeignSource":
 
 
 def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
-    """Returns the summary, which is the last line of the output."""
+    """Returns the summary that is printed as the last line of the output."""
     entities = report["entities"].values()
 
     def total(name: str) -> int:

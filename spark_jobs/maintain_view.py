@@ -1,11 +1,11 @@
 """`spark-submit spark_jobs/maintain_view.py`: keeps a view up to date in another store: a table of PostgreSQL or of
 Delta Lake, hashes of Redis, or a target that a package adds.
 
-The job follows the changelog until it is stopped, or up to its present end with --available-now. It applies a state
-only if its position is newer than that of the row, so neither a repeated nor a late change does any harm. Each run
-continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which changes
-count; all other changes are ignored as if they had never been made. If the view throttles a service, changes by this
-service are applied at a limited rate, so a run with --available-now may take longer.
+The job follows the changelog until it is stopped. With --available-now, it ends at the changelog's present end. It
+applies a change only if it is newer than the view's row, so neither a repeated nor a late change does any harm.
+Each run continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which
+changes count; all other changes are ignored as if they had never been made. If the view throttles a service, changes by
+this service are applied at a limited rate, so a run with --available-now may take longer.
 """
 
 import argparse
@@ -73,14 +73,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string or URL, for postgres and redis"
     )
     parser.add_argument(
-        "--available-now", action="store_true", help="end at the changelog's present end; without it, run until stopped"
+        "--available-now", action="store_true", help="end at the changelog's present end, not only when stopped"
     )
     parser.add_argument(
         "--every",
         type=seconds,
         default=1.0,
         metavar="SECONDS",
-        help="how often to look for changes; not with --available-now (%(default)s)",
+        help="how often to look for changes (%(default)s); has no effect with --available-now",
     )
     parser.add_argument(
         "--offsets",
@@ -121,7 +121,7 @@ def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
 
 
 def _refuse_ignored(service: str, arguments: argparse.Namespace) -> None:
-    """Raises ChangelogError (USAGE) if the throttled service is one whose changes do not count."""
+    """Raises ChangelogError (USAGE) if the changes of the throttled service do not count at all."""
     is_kept = not arguments.keep_service or service in arguments.keep_service
     if service in arguments.drop_service or not is_kept:
         message = f"the view {arguments.view} throttles the service {service}, whose changes do not count"
@@ -172,7 +172,7 @@ def _follow(
     throttle_config: ThrottleConfig | None,
     stopping: threading.Event,
 ) -> None:
-    """Follows the changelog until the job is to end."""
+    """Follows the changelog until `stopping` is set, or with --available-now up to its present end."""
     from changelog.spark_jobs.maintaining.following.throttle import apply_earlier, opened_throttle  # noqa: PLC0415
     from changelog.spark_jobs.reading.where import Files, where_of  # noqa: PLC0415
 
@@ -196,10 +196,10 @@ def _follow(
 
 
 def exchange_in_few_partitions(spark: "SparkSession") -> None:
-    """Lets Spark exchange the rows of a batch in two partitions for each core, unless its configuration has a number.
+    """Makes Spark exchange the rows of a batch in two partitions for each core, unless its configuration sets a number.
 
-    Spark's default is 200, and a stored batch keeps this number. Each partition is a task, after which PySpark collects
-    the garbage of its Python worker. So a batch of a few rows would take many seconds.
+    Spark's default is 200 partitions, and a batch that is persisted keeps them. Each partition is a task, and after
+    each task PySpark collects the garbage of its Python worker. So even a batch of a few rows would take many seconds.
     """
     if not spark.sparkContext.getConf().contains(SHUFFLE_PARTITIONS):
         spark.conf.set(SHUFFLE_PARTITIONS, str(2 * spark.sparkContext.defaultParallelism))
@@ -208,9 +208,10 @@ def exchange_in_few_partitions(spark: "SparkSession") -> None:
 def _parts_reader(
     spark: "SparkSession", arguments: argparse.Namespace, config: Config, view: ViewConfig
 ) -> Callable[[], Sequence[ViewPart]]:
-    """Returns a function that returns the view's parts, with the columns that the changelog has at that moment.
+    """Returns a function that returns the view's parts, with the columns that the changelog has when it is called.
 
-    Raises ChangelogError (USAGE), as the function does, if the view's configuration does not fit the changelog.
+    The function raises ChangelogError (USAGE) if the view's configuration does not fit the changelog. So does this one
+    if the changelog lacks an entity of the view.
     """
     from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415
@@ -240,9 +241,9 @@ def _maintained(
     parts: Sequence[ViewPart],
     settings: TargetSettings,
 ) -> "MaintainedView":
-    """Returns the view that the target holds. If it holds none, or with --rebuild, creates an empty view there.
+    """Returns the view that the target holds. If the target holds none, or with --rebuild, creates an empty view.
 
-    Raises ChangelogError (USAGE) if the target holds another view.
+    Raises ChangelogError (USAGE) if the target holds a view with another definition, or something else.
     """
     from changelog.spark_jobs.maintaining.apply_changes import MaintainedView  # noqa: PLC0415
     from changelog.spark_jobs.views.transforms import Chosen  # noqa: PLC0415
@@ -269,7 +270,7 @@ def _maintained(
 def _definition(
     config: Config, parts: Sequence[ViewPart], choice: "Chosen", settings: TargetSettings
 ) -> dict[str, object]:
-    """Returns the definition of the view as it is stored."""
+    """Returns the definition of the view, as the target stores it."""
     from changelog.spark_jobs.reading.where import Kafka, where_of  # noqa: PLC0415
 
     view, *arrays = parts
@@ -290,7 +291,7 @@ def _definition(
 
 
 def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
-    """Returns the ids of entities' topics. By the ids, the job notices that a topic was created again."""
+    """Returns the ids of the topics of these entities. They show whether a topic was deleted and created again."""
     from changelog.connectors.kafka.client import Client  # noqa: PLC0415 - its package may be missing
     from changelog.connectors.kafka.topic_ids import read_ids  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
@@ -302,9 +303,9 @@ def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
 
 
 def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:
-    """Returns the progress that the target has stored.
+    """Returns the text of the progress that the target has stored.
 
-    Returns None if the target has none, or if its view is damaged and is rebuilt now.
+    Returns None if the target has no view, or if the view in it is damaged and is rebuilt now.
     """
     try:
         return target.progress()

@@ -1,9 +1,10 @@
-"""`spark-submit spark_jobs/rebuild_view.py`: writes the last state of each key, as of now, a position or a time.
+"""`spark-submit spark_jobs/rebuild_view.py`: writes a view. A view has the last state of each key, either now or at a
+given position or time.
 
 The view has the columns and types that the entity had at that moment. The options --keep-service, --drop-service and
---api-version choose which changes count; all other changes are ignored as if they had never been made. An existing view
-of the same definition is extended. With --view, the view has documents that the configuration declares: rows of several
-entities, nested by their foreign keys.
+--api-version choose which changes count; all other changes are ignored as if they had never been made. If there is a
+view with the same definition already, only the changes since then are applied to it. With --view, the view has
+documents, as the configuration declares them: rows of several entities, nested by their foreign keys.
 """
 
 import argparse
@@ -42,14 +43,14 @@ FILES, DELTA, POSTGRES = OUTPUTS = ("files", "delta", "postgres")
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--entity", metavar="ENTITY", help="the entity to build a view of")
+    what.add_argument("--entity", metavar="ENTITY", help="build a view of this entity")
     what.add_argument("--view", metavar="NAME", help="build the view [views.NAME] of the configuration")
     parser.add_argument(
         "--to",
         type=path_or_uri,
         required=True,
         metavar="PATH|TABLE",
-        help="any folder or URI; with --output postgres, [SCHEMA.]TABLE",
+        help="where to write the view: any folder or URI; with --output postgres, [SCHEMA.]TABLE",
     )
     parser.add_argument("--output", choices=OUTPUTS, default=FILES, help="the form of the view (%(default)s)")
     parser.add_argument(
@@ -57,9 +58,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_state_options(parser)
     parser.add_argument("--schemas", type=folder, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
-    parser.add_argument("--where", metavar="SQL", help="only rows that match this condition on the view's columns")
+    parser.add_argument("--where", metavar="SQL", help="keep only rows that match this condition on the view's columns")
     parser.add_argument("--raw", action="store_true", help="write all columns as text, exactly as published")
-    parser.add_argument("--full", action="store_true", help="do not build on the existing view")
+    parser.add_argument("--full", action="store_true", help="build the whole view anew, even if there is one already")
     add_choice_options(parser)
 
 

@@ -1,11 +1,13 @@
-"""Generates changes of orders, millions in a few seconds, as Arrow batches with the changelog's columns.
+"""Generates changes of orders, as Arrow batches with the changelog's columns. It makes millions of changes in a few
+seconds.
 
-Change number c has the key `c * STEP % key_count`. So the changes go through all keys in a scattered order, and then
-through all keys again in the same order. The first change of a key creates the row; all later changes update it.
+Changes are numbered. The change with the number c has the key `c * STEP % key_count`. So the changes go through all
+keys in a scattered order, and then through all keys again in the same order. The first change of a key creates the row;
+all later changes update it.
 
-Every text has a fixed width: it is a template, into which numbers are written as digits. The *version* of a row is the
-number of its earlier changes. All random parts are hashes of the key and the version. So the `original` of a change
-(the row before it) can be computed without the previous change.
+Every text is made from a template, into which numbers are written as digits. So all texts of a kind have the same
+length. The *version* of a row says how many changes the row had before. All parts that look random are hashes of the
+key and the version. So the `original` of a change (the row before it) can be computed without the previous change.
 """
 
 import re
@@ -20,7 +22,7 @@ import pyarrow as pa
 from changelog.envelope.columnar.batch import SCHEMA
 
 STEP = 7_654_321
-"""The distance from the key of one change to the key of the next. It must share no divisor with `key_count`."""
+"""The distance from the key of one change to the key of the next. It and `key_count` must have no common divisor."""
 
 CHANGES_A_TRANSACTION = 5
 CHANGES_A_REQUEST = 20
@@ -34,7 +36,7 @@ _DECIMALS, _HEX, _HEX_UPPER = (
     np.frombuffer("".join(format(n, form) for n in range(count)).encode(), np.uint8).reshape(count, 4)
     for form, count in (("04d", 10_000), ("04x", 65_536), ("04X", 65_536))
 )
-"""For each base, a matrix: row N has the bytes of number N, written with four digits."""
+"""A matrix for each kind of digits. Row N of a matrix has the bytes of the number N, written with four digits."""
 
 _STATE = (
     '{"id":"{key:10}","status":"{word:6}","customer":"c-{customer:8}","currency":"EUR","total":"{total:6}.00",'
@@ -59,7 +61,7 @@ class World:
 
     @property
     def day_changes(self) -> int:
-        """The number of changes of each of the `DAYS` days."""
+        """How many changes each of the `DAYS` days has."""
         return self.changes // DAYS
 
     def of_keys(self, first: int, end: int, begin: int, until: int) -> Numbers:
@@ -75,8 +77,8 @@ class World:
         return flat[(flat >= begin) & (flat < until)]
 
     def by_key(self, begin: int, until: int) -> Numbers:
-        """Returns the numbers from `begin` up to, not including, `until`. They are sorted by the keys of their changes,
-        then by number.
+        """Returns the numbers from `begin` up to, but not including, `until`. They are sorted by the keys of their
+        changes, and then by number.
         """
         numbers = np.arange(begin, until, dtype=np.int64)
         return numbers[np.argsort(self.keys(numbers), kind="stable")]
@@ -177,7 +179,7 @@ def _hexes(numbers: Numbers, width: int, digits: Bytes = _HEX) -> Bytes:
 
 
 def _by_fours(numbers: Numbers, width: int, fours: Bytes) -> Bytes:
-    """Prints numbers, four digits at a time. `fours` is the matrix of the base, such as `_HEX`."""
+    """Prints numbers, four digits at a time. `fours` is the matrix for the kind of digits, such as `_HEX`."""
     groups = []
     for _ in range(-(-width // 4)):
         numbers, group = np.divmod(numbers, len(fours))
@@ -186,7 +188,7 @@ def _by_fours(numbers: Numbers, width: int, fours: Bytes) -> Bytes:
 
 
 def _hashed(numbers: Numbers, seed: int) -> Numbers:
-    """Hashes each number to a number from 0 to 2^63 - 1 (the finalizer of SplitMix64)."""
+    """Hashes each number to a number from 0 to 2^63 - 1, by the finalizer of SplitMix64."""
     mixed = numbers.astype(np.uint64) + np.uint64(seed * 0x9E3779B97F4A7C15 % (1 << 64))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ mixed >> np.uint64(shift)) * np.uint64(factor)

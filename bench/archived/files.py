@@ -1,5 +1,5 @@
-"""Writes the files of a changelog as they would be after 100 days: an archive, its list of files (the manifest), and
-the log of a day.
+"""Writes the files that a changelog would have after 100 days: an archive, its list of files (the manifest), and the
+log of the last day.
 
 The changes are not read from a database; `bench.archived.changes` generates them.
 """
@@ -20,9 +20,11 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.position import Position, commit_text
 
 LEVELS = ((0, 78), (78, 92))
-"""For each level, its first day, and the day after its last day. A *level* is a run of days whose changes were merged
-and sorted by key, in files whose ranges of keys do not overlap. Each day after the levels has a file of its own, except
-the last day, which is in the log. Weekly runs of `archive.py --compact levels` leave about this layout after 99 days.
+"""The levels of the archive. For each level, there are its first day, and the day after its last day.
+
+The changes of a *level*'s days were merged and sorted by key, into files whose ranges of keys do not overlap. Each day
+after the levels has a file of its own, except the last day, which is in the log. After 99 days with weekly runs of
+`archive.py --compact levels`, an archive has about this layout.
 """
 
 FILE_ROWS = 1_000_000
@@ -48,7 +50,7 @@ def write(path: Path, world: World) -> Manifest:
     (path / "manifest").mkdir()
     (path / "manifest" / "1.json").write_bytes(manifest.to_json())
     write_log(path, world, (DAYS - 1) * world.day_changes)
-    os.sync()  # bench/history.py evicts the files from memory, and pages that are not on disk yet would stay there
+    os.sync()  # bench/history.py removes the files from memory; pages that are not on disk yet would stay in memory
     return manifest
 
 
@@ -65,7 +67,8 @@ def _key_ranges(world: World, rows: int) -> Iterator[tuple[int, int]]:
 def _file(path: Path, world: World, numbers: Numbers, name: str) -> ArchiveFile:
     """Writes one file as the archiving job does, and returns its entry for the manifest.
 
-    zstd compresses with level 1 here, because level 9 makes a file only about 5 % smaller and takes much longer.
+    Unlike that job, this function compresses with zstd's level 1. Level 9 makes a file only about 5 % smaller, and
+    takes much longer.
     """
     folder = path / "archive" / "entity=order" / Path(name).parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,10 @@
 """Measures how long a committed row takes until it is visible in a view that `maintain_view` keeps in PostgreSQL.
 
-A writer commits transactions at a steady pace. Each transaction updates nine rows, and inserts one row with the number
-of the transaction. The service publishes them to a file log. The job runs on Spark in a process of its own, and applies
-them to a table in another database of the same server. Twenty times a second, this process asks the view for the
-highest number. The latency of a transaction counts from the time just before its COMMIT until the view has its number.
+A writer commits transactions at a steady pace. Each transaction updates nine rows, and inserts one row; the ids of the
+new rows are consecutive. The service publishes the transactions to a file log. The job runs on Spark in a process of
+its own, and applies them to a table in another database of the same server. Twenty times a second, this process asks
+the view for its highest id. The latency of a transaction counts from the time just before its COMMIT until the view has
+the id of its new row.
 """
 
 import argparse
@@ -54,7 +55,7 @@ UPDATE = "UPDATE purchase SET amount = amount + 1, changed_at = now() WHERE id =
 
 
 def main() -> None:
-    """Starts everything, and prints the figures."""
+    """Starts all processes, and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="number of rows at the beginning (%(default)s)")
     parser.add_argument("--pace", type=int, default=TRANSACTIONS_PER_S, help="transactions a second (%(default)s)")
@@ -81,7 +82,7 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
         job = opened.enter_context(running(folder, target, *job_arguments(folder)))
         view = opened.enter_context(psycopg.connect(target, autocommit=True))
         await_rows(view, options.rows)
-        view.execute("CREATE INDEX ON purchases (id)")  # so the highest number is read without a scan
+        view.execute("CREATE INDEX ON purchases (id)")  # so that the highest id is read without a scan
         transactions = options.pace * (WARM_S + options.seconds)
         committed = np.zeros(transactions)
         threading.Thread(target=write, args=(source, options, committed), daemon=True).start()
@@ -141,7 +142,7 @@ def await_rows(view: psycopg.Connection, rows: int) -> None:
 
 
 def highest(view: psycopg.Connection, what: str) -> int:
-    """Returns an aggregate of the view; 0 if the view does not exist yet."""
+    """Returns the aggregate `what` of the view's rows; 0 if the view does not exist yet."""
     with suppress(psycopg.errors.UndefinedTable):
         row = view.execute(f"SELECT {what} FROM purchases".encode()).fetchone()
         return int(row[0] or 0) if row else 0
@@ -162,7 +163,9 @@ def write(dsn: str, options: argparse.Namespace, committed: Floats) -> None:
 
 
 def watch(view: psycopg.Connection, rows: int, transactions: int) -> Floats:
-    """Returns when each transaction became visible, in seconds since 1970. Waits until all are."""
+    """Waits until all transactions are visible in the view. Returns when each of them became visible, in seconds since
+    1970.
+    """
     visible = np.zeros(transactions)
     count, deadline_s = 0, time.monotonic() + WAIT_S_MAX + transactions
     while count < transactions:

@@ -1,8 +1,8 @@
-"""Sends HTTP requests at an even pace, whether or not the server keeps up (an open loop).
+"""Sends HTTP requests at an even pace, whether or not the server keeps up. This is called an open loop.
 
-Each request has a time at which it is due, and its latency counts from there. So if the server stalls, all requests
-that become due meanwhile are late. A client that sends a request only after the previous answer would hide this
-(coordinated omission).
+Each request has a time at which it is due, and its latency counts from this time. So if the server stalls, all requests
+that become due meanwhile are late. A client that sends each request only after the answer to the previous one would
+hide this. That error is known as coordinated omission.
 """
 
 import selectors
@@ -22,18 +22,20 @@ _LENGTH = b"content-length:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The latency of each request in seconds, in the order of the answers, and how often each status came back."""
+    """The latencies of all requests in seconds, in the order in which the answers arrived; and how often each status
+    came.
+    """
 
     latencies_s: npt.NDArray[np.float64]
     statuses: Counter[int]
 
     def milliseconds(self, percentile: float) -> float:
-        """Returns a percentile of the latencies."""
+        """Returns a percentile of the latencies, in milliseconds."""
         return float(np.percentile(self.latencies_s, percentile)) * 1000
 
 
 class _Connection:
-    """A kept-alive connection, with at most one request in flight."""
+    """A connection that stays open. It has at most one request that is not answered yet."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port))
@@ -46,7 +48,7 @@ class _Connection:
         self.socket.sendall(request)
 
     def receive(self) -> int | None:
-        """Reads what has arrived. Returns the status once the answer is complete."""
+        """Reads what has arrived. Returns the status of the answer if the answer is complete; otherwise None."""
         content = self.socket.recv(1 << 16)
         if not content:
             raise SystemExit("the server closed a connection")
@@ -63,8 +65,8 @@ def send(
 ) -> Answers:
     """Sends `GET` requests for `path(0)`, `path(1)` and so on, and returns when all answers have arrived.
 
-    A request that is due while all connections wait for answers is sent as soon as one of them is free. Raises
-    SystemExit if the server closes a connection, or if an answer does not arrive.
+    If all connections wait for answers when a request is due, it is sent as soon as one of them is free. Raises
+    SystemExit if the server closes a connection, or if no answer arrives for a long time.
     """
     count = round(per_second * seconds)
     idle = deque(_Connection(host, port) for _ in range(connections))

@@ -1,16 +1,16 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
 One process publishes 5,000 changes a second. This process sends 1,000 requests a second over many connections. Both
-share the machine with the broker and the service. So the CPU time of each process is printed too. The service's CPU
-time is also printed for each group of its threads: the group *python* has the event loop and Python's other threads,
-and the other groups are Java's. For *python*, the CPU time of one request is printed as well.
+share the machine with the broker and the service. So the CPU time of each process is printed, too. The CPU time of the
+service is also printed for each group of its threads. The group *python* has the event loop and Python's other threads;
+the threads in the other groups are Java's. For *python*, the CPU time of one request is printed, too.
 
-With `--changes 0`, nothing is published: the CPU time is that of the requests and of the service at rest. With `--reads
-0`, no requests are sent: the CPU time is that of the changes and of the service at rest.
+With `--changes 0`, nothing is published, so the CPU time is that of the requests and of the idle service. With
+`--reads 0`, no requests are sent, so the CPU time is that of the changes and of the idle service.
 
-After 10,000 changes of a partition, Kafka Streams makes RocksDB write them to disk. A request for this partition waits
-meanwhile, and all other requests wait with it, because one thread reads their rows. With `--store in-memory`, nothing
-is written.
+After 10,000 changes of a partition, Kafka Streams makes RocksDB write them to disk. Meanwhile, a request for this
+partition waits, and all other requests wait with it, because a single thread reads the rows for all requests. With
+`--store in-memory`, nothing is written to disk.
 """
 
 import argparse
@@ -52,12 +52,12 @@ COMMITS_PER_S = 5
 WARM_S = 15
 READY_S_MAX = 300
 RESERVE = 10
-"""There are this many times the changes that a run should publish, because a run takes longer on a busy machine."""
+"""This many times as many changes are ready as a run should publish, because a run takes longer on a busy machine."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Starts everything, and prints the figures."""
+    """Starts all processes, and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="number of rows (%(default)s)")
     parser.add_argument("--reads", type=int, default=READS_PER_S, help="requests a second (%(default)s)")
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long to measure (%(default)s)")
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="number of connections (%(default)s)")
     parser.add_argument("--store", default="rocksdb", help="where the service keeps rows (%(default)s)")
-    parser.add_argument("--split", action="store_true", help="the service has core 0, and all others core 1")
+    parser.add_argument("--split", action="store_true", help="run the service on core 0, and all others on core 1")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     if options.split and len(os.sched_getaffinity(0)) < 2:
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
     """Returns the figures of one run."""
     seconds = WARM_S + options.seconds
     if options.split:
-        os.sched_setaffinity(0, {1})  # the processes that this one starts inherit it
+        os.sched_setaffinity(0, {1})  # the processes that this one starts inherit this
     world = World(options.rows + options.changes * seconds * RESERVE, options.rows)
     with temporary_broker() as broker, tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> Mapping[str, object]:
 
 
 def figures_of(answers: open_loop.Answers, cpu: Mapping[str, int]) -> Mapping[str, object]:
-    """Returns the figures of the requests. `cpu` has the ticks of CPU of each group of threads."""
+    """Returns the figures of the requests. `cpu` has the CPU time, in ticks, of each group of the service's threads."""
     count = len(answers.latencies_s)
     return {
         **{f"p{percentile:g} ms": round(answers.milliseconds(percentile), 2) for percentile in (50, 90, 99, 99.9, 100)},
@@ -122,7 +122,7 @@ def figures_of(answers: open_loop.Answers, cpu: Mapping[str, int]) -> Mapping[st
 
 
 def load(address: str, options: argparse.Namespace, seconds: int) -> open_loop.Answers | None:
-    """Asks for random rows for some seconds. Without requests, only waits."""
+    """Sends requests for random rows for this many seconds. If no requests are wanted, only waits."""
     if not options.reads:
         time.sleep(seconds)
         return None
@@ -142,7 +142,7 @@ def load(address: str, options: argparse.Namespace, seconds: int) -> open_loop.A
 
 @contextmanager
 def served(core: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yields the process id and the address of a service, once its rows can be read. It runs on a `core`, or on all."""
+    """Starts a service on one `core`, or on all cores. Once its rows can be read, yields its process id and address."""
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "changelog", "views", "serve", "--port", "0"]
@@ -164,7 +164,7 @@ def served(core: int | None = None) -> Iterator[tuple[int, str]]:
 
 
 def is_ready(address: str) -> bool:
-    """Returns whether the rows can be read."""
+    """Returns whether the service at this address answers requests for rows."""
     try:
         with urllib.request.urlopen(f"{address}/ready") as answer:
             return bool(answer.status == 200)
@@ -174,8 +174,8 @@ def is_ready(address: str) -> bool:
 
 @contextmanager
 def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[int | None]:
-    """Publishes changes at an even pace in another process until the block ends, and yields its id; None if there are
-    no changes.
+    """Publishes changes at an even pace, in another process, until the block ends. Yields the id of this process; None
+    if there are no changes.
     """
     if not per_second:
         yield None
@@ -194,7 +194,7 @@ def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterat
 
 
 def publish_at_pace(settings: KafkaSettings, world: World, per_second: int) -> None:
-    """Publishes all changes of the world after the first one of each row."""
+    """Publishes the changes of `world` at an even pace, except the first change of each row."""
     step = per_second // COMMITS_PER_S
     with closing(KafkaSink(settings, JSON)) as sink:
         sink.prepare([ORDER])
@@ -213,7 +213,9 @@ def publish_at_pace(settings: KafkaSettings, world: World, per_second: int) -> N
 
 
 def cpu_by_thread(pid: int) -> Counter[str]:
-    """Returns the ticks of CPU that groups of threads of a process have used. Threads that ended are missing."""
+    """Returns the CPU time, in ticks, that the threads of a process have used, by group. Threads that have ended do not
+    count.
+    """
     ticks = Counter[str]()
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
         name, _, fields = path.read_text().partition("(")[2].rpartition(") ")
@@ -222,8 +224,8 @@ def cpu_by_thread(pid: int) -> Counter[str]:
 
 
 def cpu_by_process(pids: Mapping[str, int]) -> Counter[str]:
-    """Returns the ticks of CPU that these processes have used. Also returns the ticks of this process (*the client*),
-    and those of all processes of the machine.
+    """Returns the CPU time, in ticks, that these processes have used. Also returns the CPU time of this process (*the
+    client*), and that of all processes on the machine.
     """
     ticks = Counter({name: round(cpu_seconds(pid) * TICKS_PER_S) for name, pid in pids.items()})
     ticks["the client"] = round(time.process_time() * TICKS_PER_S)

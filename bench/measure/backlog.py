@@ -1,5 +1,5 @@
-"""Writes the backlog of changes that benchmarks measure: half inserts, half updates, in a table with REPLICA IDENTITY
-FULL.
+"""Writes the backlog of changes that the sides of a benchmark publish. Half of the changes are inserts, and half are
+updates. The table has REPLICA IDENTITY FULL.
 """
 
 import json
@@ -27,15 +27,15 @@ _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity +
 
 
 def fill(connection: psycopg.Connection, rows: int) -> None:
-    """Commits `rows` changes, in transactions of `TRANSACTION_ROWS` changes each."""
+    """Commits `rows` changes, in transactions of `TRANSACTION_ROWS` changes."""
     for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
         with connection.transaction():
             change(connection, first, min(first + TRANSACTION_ROWS // 2 - 1, rows // 2))
 
 
 def fill_scattered(connection: psycopg.Connection, rows: int, random: Random) -> None:
-    """Commits `rows` changes, `TRANSACTION_ROWS` in each transaction: first all inserts, and then the updates in random
-    order.
+    """Commits `rows` changes: first all inserts, and then all updates, in random order. Each transaction has
+    `TRANSACTION_ROWS` changes.
     """
     for first in range(1, rows // 2 + 1, TRANSACTION_ROWS):
         connection.execute(_INSERT, [first, min(first + TRANSACTION_ROWS - 1, rows // 2)])
@@ -45,8 +45,8 @@ def fill_scattered(connection: psycopg.Connection, rows: int, random: Random) ->
 
 
 def change(connection: psycopg.Connection, first: int, last: int) -> None:
-    """Inserts the orders from `first` to `last`, and updates each. Adds a stamp to the open transaction: a note that
-    says who made the changes.
+    """Inserts the orders with the ids from `first` to `last`, and updates each of them. Also adds a stamp to the
+    transaction: a note that says who made its changes.
     """
     stamp = {"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"}
     connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [json.dumps(stamp)])

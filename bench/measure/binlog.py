@@ -1,4 +1,4 @@
-"""Writes the changes that `bench/mysql.py` measures, and receives the binary log without decoding it."""
+"""Writes the changes for `bench/mysql.py`, and receives the binary log without decoding it."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ FROM (SELECT n + %s AS g FROM numbers WHERE n < %s) AS row_numbers
 _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id >= %s AND id < %s"
 _STATEMENT_ROWS = 500
 
-# Each statement commits by itself. A procedure writes such small transactions faster than a client could.
+# Each statement is a transaction of its own. A procedure writes such small transactions faster than a client could.
 _ONE_BY_ONE = f"""
 CREATE PROCEDURE change_one_by_one(orders int) BEGIN
     DECLARE number int DEFAULT 1;
@@ -50,11 +50,11 @@ _HEADER_BYTES = 4
 _BUFFER_BYTES = 1 << 20
 
 Session = Any
-"""A connection of PyMySQL, whose socket is used directly."""
+"""A connection of PyMySQL. This module also uses its socket directly."""
 
 
 def create(session: Session) -> None:
-    """Creates the empty tables."""
+    """Creates the database and its tables. The table for changes is empty."""
     with session.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {DATABASE}")
         cursor.execute(f"USE {DATABASE}")
@@ -65,7 +65,7 @@ def create(session: Session) -> None:
 
 
 def insert_first(session: Session) -> None:
-    """Inserts an order whose id `fill` does not use."""
+    """Inserts an order with an id that `fill` does not use."""
     with session.cursor() as cursor:
         cursor.execute(_INSERT, [0, 1])
 
@@ -78,7 +78,7 @@ def readers(session: Session) -> list[int]:
 
 
 def end_readers(session: Session) -> None:
-    """Ends the connections that read the log. The server itself would notice only later that a reader has gone."""
+    """Ends the connections that read the log. The server itself notices only late that a reader has gone."""
     while numbers := readers(session):
         with session.cursor() as cursor:
             for number in numbers:
@@ -88,10 +88,11 @@ def end_readers(session: Session) -> None:
 
 
 def fill(session: Session, rows: int, transaction_rows: int) -> None:
-    """Commits `rows` changes, half inserts and half updates, in transactions of `transaction_rows` changes each.
+    """Commits `rows` changes, in transactions of `transaction_rows` changes. Half of the changes are inserts, and half
+    are updates.
 
-    A transaction has as many inserts as updates, and is stamped with who made it. But if `transaction_rows` is 1, each
-    transaction is one insert or one update, and nothing else.
+    A transaction has as many inserts as updates, and a stamp that says who made it. But if `transaction_rows` is 1,
+    each transaction is one insert or one update without a stamp.
     """
     if transaction_rows == 1:
         with session.cursor() as cursor:
@@ -113,9 +114,9 @@ def fill(session: Session, rows: int, transaction_rows: int) -> None:
 
 
 def raw_drain(session: Session, flavour: Flavour, file: str, offset: int) -> float:
-    """Asks for the log from a place to its end, and receives it into a buffer that nobody reads.
+    """Asks the server for its log from a certain place to the end, and receives it into a buffer that nobody reads.
 
-    Returns the seconds. The server sends an end-of-file packet after the last event.
+    Returns how many seconds this took. The server marks the end of the log by an end-of-file packet.
     """
     with session.cursor() as cursor:
         cursor.execute("SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32'")

@@ -1,4 +1,4 @@
-"""Makes a changelog for benchmarks. It has updates of bookings; each update changes two of 15 columns."""
+"""Makes a changelog for benchmarks. It has updates of bookings; each update gives two of 15 columns new values."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,10 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import ColumnType, Decimal, Primitive
 
 CHANGES_OF_A_KEY = 5
-"""The average number of updates of a key; they are spread over the whole changelog."""
+"""How many updates a key has on average. They are spread over the whole changelog."""
 
 BLOCK = 50_000
-"""Rows of one batch."""
+"""How many rows a batch has."""
 
 _TYPES: Mapping[str, ColumnType] = {
     "id": Primitive.LONG,
@@ -48,9 +48,9 @@ _PROVENANCE = (
 def updates(rows: int, *, first: int = 0, at_us: int = _COMMITTED_AT_US, seed: int = 0) -> Iterator[pa.RecordBatch]:
     """Yields batches of updates of bookings, sorted by position. A booking is a row of the entity `order`.
 
-    The batches' schema is `changelog.envelope.columnar.batch.SCHEMA`. The same arguments yield the same batches. Each
-    row is a transaction of its own. Transactions are numbered from `first`. The first one is committed at `at_us`
-    (microseconds since 1970), and each next one a microsecond later.
+    The schema of the batches is `changelog.envelope.columnar.batch.SCHEMA`. The same arguments always yield the same
+    batches. Each row is a transaction of its own. Transactions are numbered from `first` on. The first one is committed
+    at `at_us` (microseconds since 1970), and each later one a microsecond after the one before it.
     """
     rng = random.Random(seed)
     keys = max(1, rows // CHANGES_OF_A_KEY)

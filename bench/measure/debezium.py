@@ -1,4 +1,4 @@
-"""Runs Debezium's connectors for the benchmarks with Kafka, each in a standalone Kafka Connect."""
+"""Runs Debezium's connectors for the benchmarks with Kafka. Each connector runs in a standalone Kafka Connect."""
 
 import subprocess
 import time
@@ -34,9 +34,9 @@ CONNECTOR = {
     "producer.override.compression.type": "lz4",
     "producer.override.buffer.memory": "67108864",
 }
-"""The last seven settings differ from their defaults. The defaults are, in this order: 2,048 changes, 8,192 changes,
-500 ms, 16 KiB, 0 ms, no compression and 32 MiB. We changed `poll.interval.ms` for lower latency, and the others for
-more throughput.
+"""The last seven settings have other values than by default. The defaults are, in this order: 2,048 changes, 8,192
+changes, 500 ms, 16 KiB, 0 ms, no compression and 32 MiB. We changed `poll.interval.ms` for lower latency, and the other
+six for more throughput.
 """
 
 MYSQL_CONNECTORS: Mapping[Flavour, Mapping[str, str]] = {
@@ -51,16 +51,17 @@ MYSQL_CONNECTORS: Mapping[Flavour, Mapping[str, str]] = {
 }
 
 HEAP = "2g"
-"""The heap that Kafka's connect-standalone.sh sets."""
+"""The size of the heap that Kafka's connect-standalone.sh sets."""
 
 JVM = ("-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 """The other options of the JVM that connect-standalone.sh sets."""
 
 
 class _Debezium:
-    """A connector of Debezium, which a standalone Kafka Connect runs. It publishes JSON without schemas, at least once.
+    """A connector of Debezium that runs in a standalone Kafka Connect. It publishes each change at least once, as JSON
+    without schemas.
 
-    `schema` is the namespace of the table `orders`; it is a part of the topic's name.
+    `schema` is the database schema of the table `orders`; it becomes a part of the topic's name.
     """
 
     def __init__(self, workspace: Workspace, jars: Path, schema: str, connector: Mapping[str, str], heap: str) -> None:
@@ -83,7 +84,7 @@ class _Debezium:
         return launch([*java, *standalone], self._workspace.folder)
 
     def _create_topic(self, name: str, partitions: int) -> Topic:
-        """Creates a topic, because Debezium would create it with one partition."""
+        """Creates a topic. Otherwise, Debezium would create it with one partition."""
         topic = Topic(self._workspace.broker.bootstrap_servers, name, partitions)
         topic.create()
         return topic
@@ -119,7 +120,7 @@ class PostgresDebezium(_Debezium):
 
 
 class MysqlDebezium(_Debezium):
-    """Debezium's connector for MySQL, or that for MariaDB."""
+    """Debezium's connector for MySQL, or its connector for MariaDB."""
 
     def __init__(self, workspace: Workspace, jars: Path, server: MysqlServer, *, heap: str = HEAP) -> None:
         self._server = server
@@ -139,8 +140,9 @@ class MysqlDebezium(_Debezium):
     def prepare(self) -> None:
         """See `Publisher`. Runs Debezium until it has described the table, published a row, and stored its offset.
 
-        Without a stored offset, Debezium would start at the end of the log. The row is not part of the backlog. But a
-        side that was prepared before Debezium would publish it, too, so Debezium must be prepared first.
+        Without a stored offset, Debezium would start at the end of the log. The row that it publishes here is inserted
+        for this purpose, and does not belong to the backlog. So Debezium must be prepared first: a side that was
+        prepared before it would publish this row together with the backlog.
         """
         self._create_topic(self._workspace.name, 1)  # Debezium describes tables in it
         topic = self._create_topic(self.topic, self._workspace.partitions)

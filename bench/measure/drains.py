@@ -1,5 +1,5 @@
-"""Measures how long a source takes to read a backlog of changes. Runs each side (each compared program) in a process of
-its own, and prints its figures.
+"""Measures how long a source takes to read a backlog of changes (a *drain*). Each *side*, which is one of the programs
+that a benchmark compares, runs in a process of its own.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from changelog.envelope.model import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one drain: wall-clock seconds, CPU seconds of the whole process, and its peak memory."""
+    """The figures of one drain: how long it took, and the CPU seconds and the peak memory of the whole process."""
 
     seconds: float
     cpu_seconds: float
@@ -47,8 +47,8 @@ class Figures:
 def timed(command: Sequence[str]) -> Figures:
     """Runs a command and returns its figures.
 
-    Our own sides print how many seconds the drain took without the start of Python. If a command prints these seconds,
-    they replace the wall-clock seconds.
+    Our own sides print how many seconds the drain took, without the start of Python. If a command prints this, its
+    number is used instead of the time that the whole command took.
     """
     started_at = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -94,7 +94,9 @@ class Nowhere:
 
 
 class _StopAt(Observer):
-    """Counts the rows, and stops the loop when `reached` returns true for the checkpoint and this count."""
+    """Counts the rows that the loop has stored, and stops the loop when `reached` returns true for the checkpoint and
+    this count.
+    """
 
     def __init__(self, reached: Callable[[Checkpoint, int], bool], stop: Event) -> None:
         self._reached, self._stop = reached, stop
@@ -115,7 +117,7 @@ def drain(
 ) -> None:
     """Reads a source until `reached` returns true for the stored checkpoint and the number of rows so far.
 
-    Prints the seconds and the rows.
+    Prints a line of JSON that says how many seconds this took, and how many rows there were.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)  # as `changelog run` does
@@ -131,7 +133,7 @@ def drain(
 
 
 def profiled(file: str | None, call: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
-    """Makes a call, and writes cProfile's figures of it to a file if one is given."""
+    """Makes a call. If `file` is given, makes the call under cProfile, and writes the figures to this file."""
     if file is None:
         call(options)
         return
@@ -141,7 +143,7 @@ def profiled(file: str | None, call: Callable[[argparse.Namespace], None], optio
 
 
 def entity(schema: str) -> Entity:
-    """Returns the entity of the benchmark's table."""
+    """Returns the entity for the table `orders` in a database schema."""
     return Entity(
         name="orders",
         table=(schema, "orders"),
@@ -165,7 +167,7 @@ def print_figures(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> No
 
 
 def as_json(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> dict[str, dict[str, float]]:
-    """Returns the medians of each side, rounded, for the line of JSON that `--json` prints last."""
+    """Returns the medians of each side, rounded. With `--json`, they are printed in the last line."""
     return {
         side: {
             "rows_per_second": round(rows[side] / median.seconds),

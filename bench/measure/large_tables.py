@@ -1,4 +1,4 @@
-"""Creates and fills the large table of `bench/large.py`, in each kind of database."""
+"""Creates and fills the large table for `bench/large.py`, in each kind of database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ _MYSQL_ORDER = (
 
 
 class LargeTable(Protocol):
-    """A server with an empty table `orders`. `config` is the section [source] that publishes it."""
+    """A server with an empty table `orders`. `config` is the section [source] for a service that reads this server."""
 
     config: str
 
@@ -53,15 +53,15 @@ class LargeTable(Protocol):
         """Inserts this many rows in one transaction."""
 
     def settle(self) -> None:
-        """Lets the server finish the work that follows a large insert, so that it does not disturb the measurement."""
+        """Makes the server finish the work that follows a large insert, because this would disturb the measurement."""
 
     def has_reached_end(self) -> Callable[[Checkpoint], bool]:
-        """Returns a function that says whether a checkpoint includes everything that is now in the database's log."""
+        """Returns a function that says whether a checkpoint is at or after the present end of the database's log."""
 
 
 @contextmanager
 def large_table(kind: str) -> Iterator[LargeTable]:
-    """Runs a server of one of the KINDS until the end of the context."""
+    """Runs a server until the context ends. `kind` is one of `KINDS`."""
     if kind == "postgres":
         with temporary_postgres(settings=_POSTGRES_SETTINGS) as server:
             yield _Postgres(server)

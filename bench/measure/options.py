@@ -1,4 +1,4 @@
-"""Defines the options that several benchmarks share, such as the numbers of rows and rounds. Prints figures."""
+"""Defines the options that several benchmarks share, such as how many rows and rounds they have. Prints figures."""
 
 import argparse
 import json
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """The default numbers of rows and rounds. With --quick, there are `quick_rows` and a single round."""
+    """How many rows and rounds a benchmark has by default. With --quick, it has `quick_rows` rows and one round."""
 
     rows: int
     quick_rows: int
     rounds: int
 
     def parser(self, description: str | None, rows_help: str) -> argparse.ArgumentParser:
-        """Returns a parser of these options. `rows_help` says what `--rows` counts."""
+        """Returns a parser for the shared options. `rows_help` says what `--rows` counts."""
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--rows", type=int, help=f"{rows_help}: {self.rows}, with --quick {self.quick_rows}")
         parser.add_argument("--rounds", type=int, help=f"times that each side runs: {self.rounds}, with --quick 1")
-        parser.add_argument("--quick", action="store_true", help="one round of fewer rows")
+        parser.add_argument("--quick", action="store_true", help="run only one round, with fewer rows")
         parser.add_argument("--json", action="store_true", help="print a last line of JSON")
         return parser
 
     def chosen(self, options: argparse.Namespace) -> tuple[int, int]:
-        """Returns the numbers of rows and of rounds."""
+        """Returns how many rows and how many rounds the user asked for."""
         rows = options.rows or (self.quick_rows if options.quick else self.rows)
         return rows, options.rounds or (1 if options.quick else self.rounds)
 
 
 def print_figures(figures: Mapping[str, object], *, as_json: bool) -> None:
-    """Prints each figure in a line, and with `as_json` a last line of JSON with all of them."""
+    """Prints each figure in a line. With `as_json`, also prints a last line: JSON with all figures."""
     for name, value in figures.items():
         print(f"{name}: {value}")
     if as_json:

@@ -1,4 +1,4 @@
-"""Measures how long changes take from their commit to a consumer, while they are written at a steady pace."""
+"""Measures how long changes take from their commit until a consumer has them. They are written at a steady pace."""
 
 import argparse
 import json
@@ -21,8 +21,8 @@ from bench.measure.topic import Topic
 TRANSACTIONS_PER_S = 200
 CHANGES_PER_TRANSACTION = 10
 WARM_S = 5.0
-"""Seconds of writing before latency is measured. The process has just drained a backlog, and needs time to settle at
-this load.
+"""For how many seconds changes are written before latency is measured. The measured process has just published a
+backlog as fast as it could, and needs time to get used to this load.
 """
 
 _IDS = CHANGES_PER_TRANSACTION // 2
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 class Latency:
     """Percentiles of the time from just before COMMIT was sent until a consumer had the change.
 
-    `changes` is how many were written in all; `per_second` is the rate at which they were really written.
+    `changes` says how many changes were written in all, and `per_second` how many were really written in a second.
     """
 
     changes: int
@@ -48,9 +48,10 @@ class Latency:
 
 
 def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
-    """Writes for `seconds` in another process, and reads until all changes have arrived.
+    """Writes changes in another process, and reads the topic until all of them have arrived. Measures for `seconds`.
 
-    The result's `changes` include those of the warm-up. Raises SystemExit if a change does not arrive.
+    Before, changes are written for `WARM_S` seconds; `changes` in the result also counts these. Raises SystemExit if a
+    change does not arrive.
     """
     transactions = round((WARM_S + seconds) * TRANSACTIONS_PER_S)
     consumer = topic.consumer(topic.ends())
@@ -78,7 +79,7 @@ def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
 def _transaction(key: bytes | None) -> int:
     """Returns the number of the transaction that wrote the row with this message key.
 
-    Each side writes keys in its own format, but in each format the first number is the row's id.
+    Each side writes keys in a format of its own, but in all formats the first number is the row's id.
     """
     number = _NUMBER.search(key or b"")
     assert number is not None
@@ -86,10 +87,10 @@ def _transaction(key: bytes | None) -> int:
 
 
 def _latency(committed: Floats, arrivals: Floats, first: int) -> Latency:
-    """Returns the percentiles of the changes since transaction `first`.
+    """Returns the percentiles for the changes from the transaction `first` on.
 
-    `committed` has the time at which each COMMIT was sent. A row of `arrivals` has the number of a change's
-    transaction, and the time at which the change arrived.
+    `committed` has the time at which each COMMIT was sent. A row of `arrivals` is for one change: it has the number of
+    the change's transaction, and the time at which the change arrived.
     """
     transactions = arrivals[:, 0].astype(np.int64)
     counted = transactions >= first
@@ -100,7 +101,7 @@ def _latency(committed: Floats, arrivals: Floats, first: int) -> Latency:
 
 
 def _write(dsn: str, transactions: int, times_file: Path) -> None:
-    """Commits at an even pace. Writes into a file when each COMMIT was sent, in seconds since 1970."""
+    """Commits transactions at an even pace. Writes into a file when each COMMIT was sent, in seconds since 1970."""
     committed = []
     with psycopg.connect(dsn, autocommit=True) as connection:
         started_at = time.monotonic()

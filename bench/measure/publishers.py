@@ -1,4 +1,4 @@
-"""Runs our service for the benchmarks with Kafka: processes that publish the table `orders` of a database."""
+"""Runs our service for the benchmarks with Kafka. It publishes the table `orders` of a database."""
 
 import json
 import subprocess
@@ -37,9 +37,9 @@ listen = "127.0.0.1:{port}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """What a publisher works with in one round: a unique name, a database with the table, a broker, and its own folder.
+    """What a publisher uses in one round: a unique name, a database with the table, a broker, and a folder of its own.
 
-    `table` is the name of the table `orders` in our configuration.
+    `table` is what our configuration calls the table `orders`: it is the name with its schema.
     """
 
     name: str
@@ -51,23 +51,23 @@ class Workspace:
 
 
 class Publisher(Protocol):
-    """A program that publishes changes to Kafka, and whose speed is measured: one *side* of the benchmark."""
+    """One *side* of a benchmark: a program that publishes changes to Kafka, and is measured."""
 
     topic: str
 
     def prepare(self) -> None:
-        """Makes sure that changes from now on will be published. In PostgreSQL, this creates a replication slot, which
-        is named after the workspace.
+        """Makes sure that all changes from now on will be published. In PostgreSQL, this creates a replication slot
+        that has the name of the workspace.
         """
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts the process; it publishes until it gets SIGTERM."""
+        """Starts the process that publishes. It runs until it gets SIGTERM."""
 
 
 class Ours:
     """Our service: `changelog run` with its default settings.
 
-    If `profile` is given, the service runs under cProfile, which writes its figures into the file `profile`.
+    If `profile` is given, the service runs under cProfile. Then the figures are written into the file `profile`.
     """
 
     def __init__(self, workspace: Workspace, *, registry: str | None = None, profile: Path | None = None) -> None:
@@ -88,7 +88,7 @@ class Ours:
         (workspace.folder / "changelog.toml").write_text(text)
 
     def prepare(self) -> None:
-        """See `Publisher`. Runs the service until it has read the table (which is nearly empty) and streams the log."""
+        """See `Publisher`. Runs the service until it has read the table, which is nearly empty, and follows the log."""
         service = self._run([])
         deadline = time.monotonic() + START_S_MAX
         while not self._streams():
@@ -114,7 +114,7 @@ class Ours:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a side's process: sends it SIGTERM, and kills it if it does not end within `STOP_S_MAX` seconds."""
+    """Ends the process of a side: sends it SIGTERM, and kills it if it does not end within `STOP_S_MAX` seconds."""
     process.terminate()
     try:
         process.wait(STOP_S_MAX)
@@ -124,11 +124,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(folder: Path) -> str:
-    """Returns the last line of a process's output."""
+    """Returns the last line that the process in this folder printed."""
     return ((folder / "output").read_text("utf-8", "replace").strip().splitlines() or ["(no output)"])[-1]
 
 
 def launch(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Starts a process in a folder. Its output goes to the folder's file `output`."""
+    """Starts a process in a folder. Its output goes to the file `output` in this folder."""
     with (folder / "output").open("ab") as output:
         return subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

@@ -1,4 +1,4 @@
-"""Starts Spark on all cores of this machine, and measures the time of jobs that take turns in it."""
+"""Starts Spark on all cores of this machine, and measures how long jobs take. The jobs take turns."""
 
 import os
 import statistics
@@ -15,12 +15,14 @@ MEMORY = "2g"
 
 
 def session(folder: Path) -> AbstractContextManager[SparkSession]:
-    """Returns a Spark session whose files are in `folder`."""
+    """Returns a Spark session that has its files in `folder`."""
     return local_spark(folder, master="local[*]", memory=MEMORY, partitions=2 * (os.cpu_count() or 1))
 
 
 def in_turn(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Runs each job of `sides` once to warm up, then all of them in turn; returns the median seconds of each job."""
+    """Runs each job of `sides` once to warm up, and then all of them in turn, `rounds` times. Returns how many seconds
+    each job took (the median).
+    """
     for run in sides.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in sides}

@@ -1,5 +1,5 @@
-"""Creates PostgreSQL replication slots for benchmarks, so that each side (each compared program) reads the same backlog
-of changes.
+"""Creates PostgreSQL replication slots for benchmarks. With them, each *side*, which is one of the programs that are
+compared, reads the same backlog of changes.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from changelog.envelope.checkpoint import Checkpoint
 
 BASE: Final = "base"
 DRAINED: Final = "drained"
-"""The slot that a side reads. It is a copy of `BASE`, and `BASE` itself is never read."""
+"""The slot that a side reads. It is a new copy of `BASE`, which itself is never read."""
 
 
 def create_base(connection: psycopg.Connection) -> None:
@@ -24,7 +24,9 @@ def create_base(connection: psycopg.Connection) -> None:
 
 
 def end_of_backlog(connection: psycopg.Connection) -> str:
-    """Returns the LSN at the end of the backlog. First makes a checkpoint, so that no side has to wait for one."""
+    """Returns the LSN at the end of the backlog. Before, makes PostgreSQL write a checkpoint, so that no side has to
+    wait for it.
+    """
     connection.execute("CHECKPOINT")
     row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
     assert row is not None
@@ -44,8 +46,8 @@ def slot_to_drain(server: PostgresServer) -> Iterator[None]:
 
 
 def first_checkpoint(dsn: str, slot: str) -> Checkpoint:
-    """Returns a checkpoint at the beginning of a slot. It says that the snapshot of the benchmark's table is complete,
-    so a source that starts there reads only the log.
+    """Returns a checkpoint at the beginning of a slot. According to it, the benchmark's table has been read completely.
+    So a source that starts with this checkpoint reads only the log.
     """
     replication = ReplicationConnection.connect(dsn)
     system = replication.identify_system()

@@ -1,7 +1,5 @@
-"""Measures how fast our service and Debezium drain a backlog into a Kafka topic. The backlog is the changes that wait
-in the database's log.
-
-Each publisher that is compared is called a side.
+"""Measures how fast our service and Debezium drain a backlog into a Kafka topic. The backlog is all changes that wait
+in the database's log. Each of the publishers that are compared is called a *side*.
 """
 
 import statistics
@@ -23,9 +21,9 @@ from changelog.connectors.servers.kafka import Broker, temporary_broker
 PARTITIONS = 4
 POLL_S = 0.1
 SETTLED_S = 3.0
-"""Seconds. The drain is over once the topic has as many new offsets as there are changes, and has not grown for this
-long. The markers that end transactions take offsets, too. So enough offsets do not prove that every message is there,
-and the caller counts the messages afterwards (`Topic.count`).
+"""The drain is over when the topic has at least as many new offsets as there are changes, and has not grown for this
+many seconds. The markers that end transactions take offsets, too. So enough offsets do not prove that all messages are
+there, and the caller must count the messages afterwards (`Topic.count`).
 """
 START_S_MAX = 120.0
 DRAIN_S_MAX = 900.0
@@ -39,8 +37,8 @@ PEER = "debezium"
 class Throughput:
     """The figures of one drain.
 
-    CPU time is measured during the drain only, not while the process starts. `*_cores` is the average number of busy
-    cores during the drain. `late_*` covers the second half of the backlog.
+    CPU time is measured only during the drain, not while the process starts. `*_cores` says how many cores were busy on
+    average during the drain. The figures `late_*` are those for the second half of the backlog.
     """
 
     rows_per_second: float
@@ -54,16 +52,16 @@ class Throughput:
 
 
 HEADS = ("rows/s", "late", "CPU s/M", "late", "peak MiB", "cores", "broker", "database")
-"""The head of each column of `Throughput`."""
+"""What `print_table` writes above the figures of `Throughput`, in their order."""
 
 Row = TypeVar("Row", bound=Throughput)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """One measurement: at the time `at`, `visible` new offsets of the topic are committed.
+    """One measurement: at the time `at`, `visible` new offsets of the topic were committed.
 
-    `cpu_seconds` holds the CPU seconds that the side, the broker and the database have used until then, in this order.
+    `cpu_seconds` has the CPU seconds that the side, the broker and the database had used by then, in this order.
     """
 
     at: float
@@ -80,7 +78,7 @@ def fetched(name: str) -> Path:
 
 @contextmanager
 def warm_broker() -> Iterator[Broker]:
-    """Runs a broker that has written a topic, so that its JVM has compiled its code before the first side runs."""
+    """Runs a broker that has already written a topic, so that its JVM has compiled the code for this."""
     with temporary_broker(heap="1g", java=()) as broker:
         _warm(broker)
         yield broker
@@ -107,9 +105,10 @@ def drain(
     database_pid: int,
     is_read: Callable[[], bool],
 ) -> Throughput:
-    """Measures a side's new process from the moment when it reads the database's log, until all changes are visible.
+    """Measures a side, from the moment when its new process begins to read the database's log, until all changes are
+    visible in the topic.
 
-    `is_read` says whether any process reads the log. Raises SystemExit if the process ends, or takes too long.
+    `is_read` says whether any process reads the log. Raises SystemExit if the side's process ends, or takes too long.
     """
     pids = [process.pid, workspace.broker.pid, database_pid]
     before = topic.visible()
@@ -141,7 +140,7 @@ def _throughput(samples: Sequence[_Sample], rows: int, peak: float) -> Throughpu
     late_rows = rows * (last.visible - middle.visible) / last.visible
     seconds = last.at - first.at
     own, broker, database = (after - before for before, after in zip(first.cpu_seconds, last.cpu_seconds, strict=True))
-    late = late_rows > 0  # if there are none, the second half became visible all at once
+    late = late_rows > 0  # if there are no late rows, the second half became visible all at once
     return Throughput(
         rows_per_second=rows / seconds,
         cpu_seconds_per_million=own / rows * 1e6,
@@ -172,11 +171,11 @@ def print_table(medians: Mapping[str, Throughput], heads: Sequence[str] = HEADS)
 
 
 def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mapping[str, float]:
-    """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps each of
-    our sides to the name that the result uses for it: `ours` gives `ours_over_debezium`.
+    """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps each of our sides to the
+    name that the result uses for it: `ours` gives `ours_over_debezium`.
 
-    Debezium's rate is measured over the whole backlog and over its second half, and the better figure counts. For its
-    CPU time, the better figure counts, too.
+    Debezium has two rates, one for the whole backlog and one for its second half; the better one counts. So it is with
+    the two figures for its CPU time.
     """
     if PEER not in medians:
         return {}
@@ -196,7 +195,7 @@ def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mappi
 
 
 def as_json(medians: Mapping[str, Throughput]) -> Mapping[str, Mapping[str, float]]:
-    """Returns the medians of each side, rounded, for the line of JSON that `--json` prints last."""
+    """Returns the medians of each side, rounded. With `--json`, they are printed in the last line."""
     return {
         side: {name: round(value, 2) for name, value in asdict(figures).items()} for side, figures in medians.items()
     }

@@ -1,4 +1,4 @@
-"""Creates, reads and deletes a Kafka topic for benchmarks. Reads only the messages of committed transactions."""
+"""Creates, reads and deletes a Kafka topic for benchmarks. Only messages of committed transactions are read."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ COUNT_BATCH = 10_000
 
 
 class Topic:
-    """The topic `name` of a broker; it need not exist yet."""
+    """The topic `name` on a broker. It need not exist yet."""
 
     def __init__(self, servers: str, name: str, partitions: int) -> None:
         self.name = name
@@ -31,9 +31,9 @@ class Topic:
             result.result()
 
     def ends(self) -> Mapping[int, int]:
-        """Returns, for each partition, the offset that follows the marker of the last committed transaction.
+        """Returns the end of each partition: the offset after the marker of the last committed transaction.
 
-        A new topic may have no leader for a moment; the method then asks again, for at most TIMEOUT_S seconds.
+        If a partition has no leader yet, because the topic is new, asks again for at most `TIMEOUT_S` seconds.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
@@ -50,14 +50,13 @@ class Topic:
             time.sleep(0.1)
 
     def visible(self) -> int:
-        """Returns how many offsets are taken by committed messages and by the markers that end transactions.
-
-        Reads no message.
+        """Returns how many offsets the topic has for committed messages and for the markers that end transactions. Does
+        not read the messages.
         """
         return sum(self.ends().values())
 
     def consumer(self, offsets: Mapping[int, int]) -> Consumer:
-        """Returns a consumer of the committed messages from `offsets` on."""
+        """Returns a consumer that reads the committed messages, in each partition from its offset in `offsets` on."""
         consumer = Consumer(
             {
                 **self._client,

@@ -1,7 +1,7 @@
 """Finds out, for each attribute of a row, which change set it, and which value it had before. We call this *blame*.
 
-An attribute is a column, or a single value inside a json column. The functions are pure. They read the changes of one
-key, in order, and nothing else.
+An attribute is a column, or a single value inside a json column. The functions are pure: they get the changes of one
+key, in order, and read nothing else.
 """
 
 from changelog.envelope.blame.attributes import Attribute, Blame, Writer, column_of

@@ -27,11 +27,11 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
-    """One attribute of a row: a column, or a part of a json column that has no parts itself (a scalar, `{}` or `[]`).
+    """One attribute of a row: a column, or an undivided part of a json column (a scalar, `{}` or `[]`).
 
-    `pointer` is a JSON pointer (RFC 6901) into the row's state, such as `/address/street`. `value` is JSON text, None
-    if the database's log did not send it (it is *unavailable*). `before` is the JSON text of the value that the same
-    pointer had before the change of `writer`: MISSING if the pointer did not exist, None if that value is unknown.
+    `pointer` is a JSON pointer (RFC 6901) into the row's state, such as `/address/street`. `value` is JSON text, or
+    None if the database's log did not send the value (the value is *unavailable*). `before` is the JSON text that the
+    same pointer had before the change of `writer`: MISSING if the pointer did not exist, None if the text is unknown.
     """
 
     pointer: str
@@ -47,11 +47,11 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """A row, its last change, and its attributes in the order of the state.
+    """A row, its last change, and its attributes in the order in which `current` has them.
 
-    `current` is the state as JSON text. A value that the database's log left out is taken from an earlier change, if
-    one has it. `current` is None if the row was deleted or truncated, moved to another key, or never existed. `last` is
-    the last change of the row, None if there is none.
+    `current` is the row's state as JSON text. A value that the database's log left out is taken from an earlier change,
+    if an earlier change has it. `current` is None if the row was deleted or truncated, moved to another key, or never
+    existed. `last` is the last change of the row, or None if the row has no changes.
     """
 
     current: Raw | None
@@ -66,17 +66,17 @@ class Blame:
 
     @property
     def unavailable(self) -> tuple[str, ...]:
-        """The names of the columns whose values are unavailable, so that `current` lacks them."""
+        """The names of the columns that `current` lacks, because their values are unavailable."""
         return tuple(column_of(attribute.pointer) for attribute in self.attributes if attribute.value is None)
 
 
 def column_of(pointer: str) -> str:
-    """Returns the name of the column to which a pointer leads."""
+    """Returns the name of the column that a pointer names, or whose part it names."""
     return unescaped(pointer.split("/", 2)[1])
 
 
 def writer_of(record: Record) -> Writer:
-    """Returns the change of a record as a writer. A `read` did not write what it shows, so its writer is unknown."""
+    """Returns the writer that a record describes. A `read` shows values but did not write them, so it has no stamp."""
     provenance = record.envelope.provenance
     source = provenance.source
     return Writer(

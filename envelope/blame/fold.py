@@ -2,29 +2,29 @@
 attribute.
 
 An attribute belongs to the last change that gave it another value. Values are compared as canonical JSON. Elements of
-an array are compared by their index, so a change that inserts an element at the front sets all elements after it.
+an array are compared with those at the same index. So a change that inserts an element sets all elements after it, too.
 
 | change | what it sets |
 |---|---|
 | create | all attributes |
 | update | the attributes that differ from the row before |
-| create of a row that moved here | what differs from the row before the move (`BlameFold.continue_from`) |
+| create of a row that moved here | attributes that differ from the row before the move (`BlameFold.continue_from`) |
 | delete, truncate | nothing: there is no row afterwards |
 | read | nothing: an attribute that differs from the row before has an unknown writer |
 
-The row before a change is computed from the earlier changes. In three cases, this row is incomplete or wrong. Then the
-result says that a writer is unknown, because the last known writer may not have set the value:
+The row before a change is computed from the earlier changes. In three cases, this row is incomplete or wrong. Then a
+value can have been set by a change that the changelog does not have, and the result says that its writer is unknown:
 
 - The first record of the key is not a create. All its values have unknown writers, except those that differ from its
   `original`.
 - The `original` of an update or a move differs from the row that the earlier changes left, because changes were lost
-  between them (a gap). Where the two differ, the writer is unknown since that change.
+  between them (a gap). The attributes that differ have unknown writers from then on, until another change sets them.
 - The database's log did not send a value (it is *unavailable*). Then the value from the earlier changes stays, with its
-  writer. If no earlier change has the value, its writer is unknown until an update comes for which the log has the
-  value. This update counts as the writer, because databases leave out only values that an update did not set.
+  writer. If no earlier change has the value, its writer is unknown until the log sends the value with an update. This
+  update counts as the writer, because databases leave out only values that an update did not set.
 
-The first change whose state has a column sets this column, even if the value is null. Later, a state can lack the
-column. Unless its change names the column as unavailable, the row then no longer has the column.
+The first change whose state has a column sets this column, even if the value is null. If a later state lacks the
+column, and its change does not name the column as unavailable, the row no longer has the column.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ from changelog.envelope.model import MISSING, Missing, Op, Record
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of the row: its JSON (None if unavailable), and its leaves by pointer."""
+    """A column of the row: its JSON (None if unavailable), and its attributes by pointer."""
 
     token: bytes | None
     leaves: Mapping[str, Attribute]
@@ -68,9 +68,9 @@ _NO_ROW: Final = _Before({}, MISSING)
 
 
 class BlameFold:
-    """Takes the records of one key, one after the other, and returns the key's blame at any time.
+    """Takes the records of one key, one after the other, and can return the key's blame after each of them.
 
-    With `begins_empty`, it is known that the key had no row before its first record.
+    `begins_empty` says that the key certainly had no row before its first record.
     """
 
     __slots__ = ("_before", "_exists", "_last", "_left", "_state")
@@ -83,7 +83,8 @@ class BlameFold:
         self._state: Raw | None = None  # the text of the row in the last record, if it is complete
 
     def add(self, record: Record) -> None:
-        """Takes the next record, in the order of the positions. A truncate of the entity must be added for every key.
+        """Takes the next record, in the order of the positions. A truncate concerns every key of its entity, so it must
+        be added to the fold of every key.
 
         Raises ChangelogError of kind *malformed*, with the position, if a state is missing or is not a JSON object.
         """
@@ -127,7 +128,9 @@ class BlameFold:
         return self._corrected(record, writer)
 
     def _corrected(self, record: Record, writer: Writer) -> _Before:
-        """Returns the row before an update or a move: the row so far, corrected by the record's original."""
+        """Returns the row before an update or a move: the row from the earlier changes, with the values in which the
+        record's `original` differs from it.
+        """
         original = record.envelope.original
         if isinstance(original, Missing | None):
             return self._before if self._exists else _UNKNOWN
@@ -164,9 +167,10 @@ def _after(before: _Before, record: Record, writer: Writer) -> _Before:
 
 
 def _order(columns: Iterable[str], tokens: Iterable[str], unavailable: Sequence[str]) -> Iterable[str]:
-    """Returns the names of a row's columns in order.
+    """Returns the names of a row's columns in the order in which the blame lists them.
 
-    The order is that of the record's state. Unavailable columns, which the state does not have, stay where they were.
+    This is the order of the record's state. The state lacks unavailable columns; they keep the place that they had in
+    the row before.
     """
     if not unavailable:
         return tokens
@@ -210,7 +214,9 @@ class _Earlier:
     _containers: Mapping[str, bytes] | None = None
 
     def next(self, pointer: str, value: bytes, writer: Writer) -> Attribute:
-        """Returns the attribute after the change. If the value is the same, it is the attribute from before."""
+        """Returns the attribute at `pointer` after the change. If its value is the same as before the change, the
+        attribute keeps its writer.
+        """
         same = self.column.leaves.get(pointer)
         if same is not None and same.value == Raw(value):
             return same
@@ -218,7 +224,7 @@ class _Earlier:
         return Attribute(pointer=pointer, value=Raw(value), before=before, writer=writer)
 
     def _container(self, pointer: str) -> Raw | Missing:
-        """Returns the object or array that the pointer had before; MISSING if the pointer did not exist."""
+        """Returns the object or array at the pointer before the change; MISSING if the pointer did not exist."""
         if self._containers is None:
             self._containers = containers(self.pointer, self.column.token or b"")
         value = self._containers.get(pointer)

@@ -14,7 +14,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.json_pointer import escaped
 
 NESTING_MAX: Final = 100
-"""The most levels of nesting that are divided. A part that is nested deeper counts as one leaf."""
+"""Values are divided down to this level of nesting. A part that is nested deeper counts as one leaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ def pointer_of(column: str) -> str:
 def leaves(pointer: str, token: bytes) -> dict[str, bytes]:
     """Returns the text of each leaf in the JSON `token` of a column, by its pointer, in the order of the JSON.
 
-    `pointer` is the pointer of the column. JSON that is nested too deeply to be parsed is one leaf, with its text as it
-    is. Raises ChangelogError of kind *malformed* if `token` is not JSON.
+    `pointer` is the pointer of the column. JSON that is nested too deeply to be parsed is one leaf, with its text
+    unchanged. May raise ChangelogError of kind *malformed* if `token` is not JSON.
     """
     if _is_plain(token):
         return {pointer: token}
@@ -68,7 +68,7 @@ def _is_plain(token: bytes) -> bool:
 
 
 def _nodes(pointer: str, root: Value) -> Iterator[_Node]:
-    """Yields the parts of a value, each before its own parts."""
+    """Yields a value and its parts at all levels. A part comes before the parts that it contains."""
     stack: list[tuple[str, Value, int]] = [(pointer, root, 1)]
     while stack:
         at, value, level = stack.pop()

@@ -1,10 +1,10 @@
 """Encodes envelopes in Avro, with a schema from `changelog.schemas.avro.value_schema`, and decodes them. An encoded
 envelope is the body of a message, without the header that names the schema.
 
-In an envelope, the states `current` and `original` are JSON text. In Avro, each is a record with one typed field for
-each column. No value is lost: decoding makes JSON with the same canonical text. A column is *unavailable* if the
-database's log did not send its value. Such a column is null in Avro. The decoder leaves the column out again, because
-`source.unavailable` names it.
+In an envelope, the states `current` and `original` are JSON text. In Avro, each state is a record with one typed field
+for each column. No value is lost: decoding makes JSON with the same canonical text. A column is *unavailable* if the
+database's log did not send its value. The state has no member for such a column, and Avro has null. The decoder leaves
+the column out again, because the provenance names it as unavailable.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,7 +43,7 @@ class AvroCodec:
     """Encodes envelopes of one entity with `schema`, and decodes envelopes that were encoded with this schema.
 
     Older versions of the program made schemas without `context` in the provenance; with such a schema, the codec can
-    only decode. Raises ValueError for a schema that `changelog.schemas.avro.value_schema` did not make.
+    only decode. May raise ValueError if `schema` is not a schema from `changelog.schemas.avro.value_schema`.
     """
 
     def __init__(self, schema: avro.Schema) -> None:
@@ -57,8 +57,8 @@ class AvroCodec:
     def encode(self, envelope: Envelope) -> bytes:
         """Returns the envelope in Avro's binary encoding.
 
-        Raises ChangelogError: of kind *malformed* if a state does not match the schema (the message names the column),
-        of kind *limit* if a state is nested too deeply to be read.
+        Raises ChangelogError: of kind *malformed* if a state does not match the schema (the error names the column), of
+        kind *limit* if a state is nested too deeply to be read.
         """
         current, original = envelope.current, envelope.original
         return self.value(
@@ -68,7 +68,7 @@ class AvroCodec:
         )
 
     def value(self, provenance: Provenance, current: bytes | None, original: bytes | None) -> bytes:
-        """Returns what `encode` returns for an envelope with these parts. The states are JSON."""
+        """Returns what `encode` returns for an envelope with these parts. `current` and `original` are JSON."""
         source = provenance.source
         return b"".join(
             (
@@ -130,7 +130,7 @@ class AvroCodec:
 
 
 def encoded(encode: Encode, column: str, token: bytes) -> bytes:
-    """Encodes one value. Raises ChangelogError (MALFORMED), with the column's name, if the value does not fit."""
+    """Encodes one value. Raises ChangelogError (MALFORMED) if the value does not fit; the error names the column."""
     try:
         return encode(token)
     except ValueError:  # The cause is left out, because its message may hold the value.
@@ -167,7 +167,7 @@ def closing(source: Source) -> bytes:
 
 
 def optional_text(text: str | None) -> bytes:
-    """Encodes a union of null and a string."""
+    """Encodes None or a text as a union of null and a string."""
     return NULL if text is None else PRESENT + counted(text.encode())
 
 

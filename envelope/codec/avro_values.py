@@ -1,9 +1,9 @@
 """Converts single values between JSON and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
 A value is encoded as its logical type only if decoding gives the same JSON again. Some types have values for which this
-is impossible, such as an infinite date (`docs/reference/types.md` lists these types). The union of such a type has one
-more branch, a string. It holds the value's JSON string without its quotes and escapes; for arrays and composites, it
-holds the value's JSON text.
+is impossible, such as an infinite date (`docs/reference/types.md` lists these types). In Avro, such a type is a union
+with one more branch, a string, for these values. The string is the content of the value's JSON string; for arrays and
+composites, it is the value's JSON text.
 """
 
 import base64
@@ -26,12 +26,12 @@ Encode = Callable[[bytes], bytes]
 """Encodes a JSON token in Avro. Raises ValueError if the token does not fit the type."""
 
 Render = Callable[[Any], bytes]
-"""Turns a datum, which fastavro read with a schema without logical types, into a JSON token. Raises ValueError if the
-datum is out of range.
+"""Turns a datum into a JSON token. fastavro read the datum, with a schema without logical types. Raises ValueError if
+the datum is out of range.
 """
 
 NULL: Final = b"\x00"
-"""The union branch of null. In a union with null, null is always the first branch."""
+"""The byte that Avro writes for a null in a union: index 0. In our unions, null is always the first branch."""
 
 DAY_US: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - used for columns without a zone
@@ -48,7 +48,7 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def long(value: int) -> bytes:
-    """Encodes an int or a long: zigzag, then seven bits per byte, low bits first."""
+    """Encodes an int or a long in Avro's zigzag coding, with seven bits per byte, the lowest bits first."""
     rest = value << 1 if value >= 0 else ~(value << 1)
     if rest < 0x80:
         return rest.to_bytes()
@@ -66,7 +66,7 @@ def counted(content: bytes) -> bytes:
 
 
 def decimal_bytes(unscaled: int) -> bytes:
-    """Returns the shortest two's complement of a number, big-endian."""
+    """Returns a number in two's complement, big-endian, in as few bytes as possible."""
     return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -96,7 +96,7 @@ def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
 
 
 def renderer(type_: ColumnType) -> Render:
-    """Returns the renderer for data that `encoder` encoded for this type."""
+    """Returns the renderer for the values that `encoder` encodes for this type."""
     inside = _rendering(type_)
     if not has_outside(type_):
         return lambda datum: b"null" if datum is None else inside(datum)
@@ -272,7 +272,7 @@ def _struct(fields: Mapping[str, Encode]) -> Encode:
 
 
 def _block(items: Sequence[bytes]) -> bytes:
-    """Encodes an array or a map: one block of all items, then the empty block that ends the array or map."""
+    """Encodes an array or a map: one block of all items, then a zero, which ends the array or map."""
     return long(len(items)) + b"".join(items) + NULL if items else NULL
 
 
@@ -311,7 +311,7 @@ def _rendering(type_: ColumnType) -> Render:
 
 
 def json_object(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Returns a JSON object. Each pair is a quoted name and a token."""
+    """Returns a JSON object. Each pair is a quoted name and the JSON of its value."""
     return b"{%b}" % b",".join([b"%b:%b" % pair for pair in pairs])
 
 

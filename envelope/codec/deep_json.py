@@ -1,4 +1,4 @@
-"""Splits JSON objects of any depth, without recursion. PostgreSQL allows deeper nesting than msgspec's decoder."""
+"""Splits JSON objects of any depth, without recursion: PostgreSQL allows deeper nesting than msgspec's decoder does."""
 
 import re
 
@@ -11,7 +11,7 @@ _DEEPER, _HIGHER = (b"{", b"["), (b"}", b"]")
 def members(text: bytes) -> dict[str, bytes]:
     """Returns the members of a JSON object, each as a slice of `text`.
 
-    Raises ValueError if the members cannot be separated. The values of members are not checked.
+    Raises ValueError if the members cannot be separated. Does not check that the values are JSON.
     """
     values: dict[str, bytes] = {}
     name: bytes | None = None

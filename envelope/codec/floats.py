@@ -1,9 +1,10 @@
 """Converts floats to text as PostgreSQL does: with as few digits as possible.
 
 PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf
-Adams, *Ryū*). Between a float and each of its two neighbouring floats is a midpoint, and every number strictly between
-the two midpoints reads back as the float. Unlike Python's `repr`, PostgreSQL never prints a number that is exactly a
-midpoint. For example, 1e23 is a midpoint, so PostgreSQL prints 9.999999999999999e+22 where Python prints 1e+23.
+Adams, *Ryū*). There is a midpoint between a float and its next smaller float, and another between it and the next
+larger one. Every number strictly between these two midpoints reads back as the float. Unlike Python's `repr`,
+PostgreSQL never prints a number that is exactly a midpoint. For example, 1e23 is a midpoint, so PostgreSQL prints
+9.999999999999999e+22 where Python prints 1e+23.
 """
 
 import math
@@ -11,10 +12,10 @@ import math
 import numpy as np
 
 _FIXED_FROM = -4
-# Each pair has the value for double precision, and the value for single precision.
+# In each pair, the first value is for double precision, and the second for single precision.
 _FIXED_BELOW = 15, 6  # Numbers with this exponent or a larger one are written with an e.
 _BITS = 53, 24
-_EXACT_FROM = 2**53, 2**24  # From here on, neighbours are more than 1 apart, so an integer can be a midpoint.
+_EXACT_FROM = 2**53, 2**24  # From here on, neighbouring floats are 2 or more apart, so an integer can be a midpoint.
 
 
 def token(value: float, *, single: bool) -> bytes:
@@ -29,7 +30,7 @@ def token(value: float, *, single: bool) -> bytes:
 
 
 def _shortest(value: float, *, single: bool) -> tuple[str, int]:
-    """Returns the significant digits, and the power of ten of the first digit."""
+    """Returns the significant digits of a positive value, and the power of ten for which the first digit stands."""
     if value >= _EXACT_FROM[single]:
         return _inside(value, single=single)
     text = np.format_float_scientific(np.float32(value), trim="-") if single else f"{value!r}"
@@ -41,8 +42,8 @@ def _shortest(value: float, *, single: bool) -> tuple[str, int]:
 
 
 def _inside(value: float, *, single: bool) -> tuple[str, int]:
-    """Returns what `_shortest` returns, for a large value: the integer between the midpoints that has the fewest
-    significant digits.
+    """Returns what `_shortest` returns, for a large value. The digits are those of the integer that has the fewest
+    significant digits of all integers between the two midpoints.
     """
     mantissa, exponent = math.frexp(value)
     above = 1 << exponent - _BITS[single]

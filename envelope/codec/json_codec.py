@@ -1,7 +1,7 @@
 """Encodes envelopes as JSON, and decodes them.
 
-The states, `current` and `original`, pass through as text: their numbers, escapes and white space
-stay as they are. Members are written in the order that docs/reference/messages.md shows.
+The states, `current` and `original`, are not parsed: their numbers, escapes and white space stay as they are. Members
+are written in the order that docs/reference/messages.md shows.
 """
 
 import re
@@ -72,14 +72,14 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing | None) -> bytes:
-    """Returns the value of a message, as `encode` does. The envelope is given in parts, each of which is JSON."""
+    """Returns the value of a message, as `encode` does. Each part of the envelope is given as JSON."""
     before = b"" if original is MISSING else b',"original":%b' % (b"null" if original is None else original)
     return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
 
 
 def original_of(op: str, text: str | None) -> Raw | Missing | None:
-    """Returns the `original` of an envelope from the column that stores it. Null in the column means None for a
-    truncate, and MISSING for every other operation.
+    """Returns the `original` of an envelope. `text` is the value of the column that stores it. If `text` is None, a
+    truncate has an `original` of null, and every other operation has none.
     """
     if text is not None:
         return Raw(text)
@@ -89,8 +89,8 @@ def original_of(op: str, text: str | None) -> Raw | Missing | None:
 def decode(text: bytes) -> Envelope:
     """Decodes an envelope. Its states are slices of `text`.
 
-    Unknown members are ignored. Raises ChangelogError: of kind *malformed* if `text` is not an
-    envelope, of kind *limit* if a part other than the states is nested too deeply to be read.
+    Unknown members are ignored. Raises ChangelogError: of kind *malformed* if `text` is not an envelope, of kind
+    *limit* if the provenance is nested too deeply to be read.
     """
     try:
         wire = _wire(text)
@@ -149,7 +149,7 @@ def decode_provenance(text: bytes | str) -> Provenance:
 
 
 def time_text(time: datetime) -> str:
-    """Returns a time in the form of messages, `2026-11-21T03:10:02.886044Z`. Raises ValueError if it has no zone."""
+    """Returns a time as messages have it: `2026-11-21T03:10:02.886044Z`. Raises ValueError if `time` has no zone."""
     if time.tzinfo is None:
         raise ValueError("a commit time needs a zone")
     return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -262,7 +262,9 @@ def _provenance(wire: _Provenance) -> Provenance:
 
 
 def _context(raw: Raw | UnsetType) -> str | None:
-    """Returns the context; None if the member is missing or null. Raises ValueError if it is not an object."""
+    """Returns the JSON of the context; None if the member `context` is missing or null. Raises ValueError if it is not
+    an object.
+    """
     if raw is UNSET or bytes(raw) == b"null":
         return None
     text = bytes(raw).decode()

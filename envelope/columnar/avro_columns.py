@@ -1,10 +1,10 @@
 """Encodes all messages of a batch in Avro at once, column by column. The result is the same as that of `AvroCodec`, but
-no Python object is made for each value.
+no Python object is made for each value, so this is much faster.
 
 A *state* is the JSON object in `current` or `original`. Sources write the states of an entity without white space, and
 with the columns in the order of the entity's schema. So the offsets of the quotes show where each value begins and
-ends. The encoder walks all rows at once, one column at a time, and renders each column's Avro for all rows. Then it
-joins the slices of each row.
+ends. The encoder takes one column after another, and renders the column's Avro for all rows at once. Then it joins the
+slices of each row.
 
 A row whose states have their members in another order, or have unknown members, is encoded by `AvroCodec`. For each
 type, a fast function encodes the usual values (`changelog.envelope.columnar.avro_shortcuts`). Unusual values, such as
@@ -30,13 +30,13 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, Map, Primitive, Struct
 
 FEW_ROWS: Final = 32
-"""A batch of at most this many rows is encoded row by row, which is faster for so few rows."""
+"""A batch of at most this many rows is encoded row by row, because this is faster for so few rows."""
 
 ROWS_MAX: Final = 4096
 """A batch of more rows is cut in two, because its buffers would not stay in the processor's cache."""
 
 NBYTES_MAX: Final = 64 << 20
-"""A batch of more bytes is cut in two, so that no buffer comes near the 2 GiB that its offsets can address."""
+"""A batch of more bytes is cut in two, so that each buffer stays far below 2 GiB, the most that its offsets reach."""
 
 _POSITION = b'"position":"'
 _SOURCE = b',"source":{'
@@ -88,9 +88,9 @@ class ColumnarEncoder:
     def _states(
         self, pool: Pool, batch: pa.RecordBatch, provenance: "_Provenance"
     ) -> tuple[tuple[Segment, Segment], Mask]:
-        """Encodes both states of each row, each with its union branch before it.
+        """Encodes both states of each row. Each state begins with the index of its union branch.
 
-        Returns the segments of `current` and `original`, and a mask of the rows for which this succeeded.
+        Returns the segments of `current` and of `original`, and a mask of the rows that could be encoded here.
         """
         rows = batch.num_rows
         texts = pa.concat_arrays([batch.column("current"), batch.column("original")])
@@ -115,10 +115,10 @@ class ColumnarEncoder:
         return sides, good[:rows] & good[rows:]
 
     def _complete(self, complete: Mask, tokens: Sequence[Tokens], provenance: "_Provenance", present: Ints) -> Mask:
-        """Removes incomplete states from the mask `complete`, and returns the mask.
+        """Sets the mask `complete` to False for incomplete states, and returns the mask.
 
-        A state is complete if all its missing columns are unavailable (the database's log did not send them), and if it
-        has no null in a column that is not nullable.
+        A state is complete if the columns that it lacks are all unavailable (the database's log did not send them), and
+        if it has no null in a column that is not nullable.
         """
         codes, sources = provenance.codes, provenance.sources
         for step, token in zip(self._walk, tokens, strict=True):
@@ -131,9 +131,10 @@ class ColumnarEncoder:
         return complete
 
     def _render(self, scan: ObjectScan, tokens: Sequence[Tokens], count: int) -> tuple[Offsets, bytes]:
-        """Renders states from the tokens of their columns.
+        """Renders `count` states from the tokens of their columns.
 
-        Returns where each state begins and the last one ends, and the bytes of all states.
+        Returns the offset at which each state begins, the offset at which the last state ends, and the bytes of all
+        states.
         """
         pool = Pool(scan.data)
         segments: list[Segment] = [(pool.add(PRESENT), len(PRESENT))]
@@ -150,9 +151,9 @@ def _is_nested(column: Column) -> bool:
 class _Provenance:
     """Encodes the provenance of each row.
 
-    The stamp, the position, the transaction and the commit time differ from row to row. The JSON of `source` before the
-    position, and its JSON after the commit time, are the same in many rows, so each distinct text is encoded once.
-    `sources` has one source for each distinct text after the commit time, and `codes` says which of them each row has.
+    The stamp, the position, the transaction and the commit time can differ from row to row. The JSON of `source` before
+    the position is the same in many rows, and so is its JSON after the commit time. Each distinct text is encoded once.
+    `sources` has one source for each distinct text after the commit time; `codes` has, for each row, an index in it.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -179,7 +180,8 @@ class _Provenance:
     def _sources(self) -> Ints:
         """Returns the offset at which the member `source` begins in each provenance.
 
-        The member `context` comes before `source`, and may contain the same characters.
+        The member `context` comes before `source`, and may itself contain the characters `,"source":{`. So if a row has
+        a context, its length says where `source` begins.
         """
         guess = self._offsets + _STAMP_LENGTH + np.sum([self._lengths(name) for name in _STAMP], axis=0)
         if not self._has_contexts:
@@ -195,8 +197,8 @@ class _Provenance:
     def _find(self, mark: bytes, guess: Ints, starts: Ints) -> Ints:
         """Returns the offset of the first `mark` at or after each start.
 
-        The offset in `guess` is tried first, and then the text is searched. A mark contains unescaped quotes, so it is
-        never found inside a JSON string.
+        The offset in `guess` is tried first. If the mark is not there, the text is searched. A mark contains unescaped
+        quotes, so it is never found inside a JSON string.
         """
         offsets: Ints = guess.astype(np.int64)
         texts = windows(self._buffer, len(mark))
@@ -205,10 +207,10 @@ class _Provenance:
         return offsets
 
     def _shared(self, starts: Ints, ends: Ints) -> tuple[Ints, list[Source]]:
-        """Finds the distinct slices among those from `starts` to `ends`.
+        """Takes the slice of each row from its offset in `starts` to its offset in `ends`, and finds equal slices.
 
-        Returns, for each row, the number of its distinct slice; and for each distinct slice, the source of a row that
-        contains it.
+        Numbers the distinct slices. Returns the number of each row's slice; and a list that has, at each number, the
+        source of a row with this slice.
         """
         slices = (starts.astype(np.int32), (ends - starts).astype(np.int32))
         distinct = splice(self._buffer, self._rows, [slices]).dictionary_encode()
@@ -240,7 +242,7 @@ class _Provenance:
 
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """Returns a segment that holds, in each row, one of `texts`; `codes` has the index for each row."""
+    """Returns a segment that holds one of `texts` in each row; `codes` has its index in `texts`."""
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])

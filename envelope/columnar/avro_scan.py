@@ -1,7 +1,7 @@
 """Locates the values in many JSON objects: reads the first member of all objects at once, then the next, and so on.
 
-The offsets of the quotes are enough for this: no value is parsed. The objects must have no white space between their
-tokens, as sources write them.
+No value is parsed, because the offsets of the quotes show where a value begins and ends. For this, the objects must
+have no white space between their tokens. Sources write them so.
 """
 
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ _DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """One column's JSON token in each row: its kind, and where it begins and ends, as offsets in the data of a scan.
+    """One column's JSON token in each row: where the token begins and ends, and which kind of token it is.
 
-    `starts` and `ends` have no meaning in rows whose token is null or absent. `null` includes absent tokens.
+    `starts` and `ends` are offsets in the data of a scan. They have no meaning in rows whose token is null or absent.
+    `null` also includes the rows whose token is absent.
     """
 
     starts: Ints
@@ -67,9 +68,8 @@ class ObjectScan:
         self._sound = np.ones(len(texts), bool)
 
     def _quotes(self, *, nested: bool) -> Ints:
-        """Returns the offsets of the quotes around names and values of the objects' own members.
-
-        Quotes inside nested objects and arrays, and escaped quotes, are left out.
+        """Returns the offsets of the quotes around names and values, without escaped quotes. Quotes inside nested
+        objects and arrays are left out, too.
         """
         text = self.buffer[: self.blanks]
         if not nested:
@@ -100,10 +100,11 @@ class ObjectScan:
         return odd
 
     def step(self, label: bytes) -> Tokens:
-        """Reads the next member of each object, if it begins with this label, `"name":`. Returns the values' tokens.
+        """Reads the next member of each object, if the member begins with `label`, such as `"name":`. Returns the
+        tokens of the values.
 
         If an object's next member begins with another label, the token of this object is absent, and the next step
-        tries the member again.
+        looks at the same member again.
         """
         at, quotes, buffer = self._at, self._quotes_at, self.buffer
         before = quotes[at]
@@ -124,13 +125,13 @@ class ObjectScan:
         return Tokens(starts=starts, ends=ends, present=present, null=null, quoted=quoted)
 
     def done(self) -> Mask:
-        """Returns a mask of the objects whose members were all read, and which have no white space."""
+        """Returns a mask of the objects that have no white space, and whose members were all read."""
         done: Mask = self._sound & (self._at == self._last)
         return done
 
 
 def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns the offsets at which each text begins and the last one ends, and the bytes that they refer to."""
+    """Returns the offsets at which each text begins and the last one ends, and then the bytes of all texts."""
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
     if data is None:

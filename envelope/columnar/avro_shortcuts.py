@@ -1,9 +1,9 @@
 """Encodes the values of a column in Avro, for all rows at once.
 
-`ObjectScan` locates the JSON tokens of the values. This module turns the tokens into segments of Avro, which are slices
-that `changelog.envelope.columnar.splice` joins. Each type has a *shortcut*, a function for the usual form of its
-values. Values of another form (an infinite date, a text with an escape) are encoded one by one, by `avro_values`. A
-nullable value begins with its *branch*, the number of its type in the Avro union.
+`ObjectScan` locates the JSON tokens of the values. This module turns the tokens into segments of Avro: slices that
+`changelog.envelope.columnar.splice` joins. Most types have a *shortcut*, a function that encodes values of the usual
+form. Values of another form (an infinite date, a text with an escape) are encoded one by one, by `avro_values`. A
+value whose Avro type is a union begins with its *branch*, the index of its type in the union.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ _TEXTS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00", b"00000000-0000-0000
 _ZERO, _MOMENT, _MIDNIGHT, _UUID = accumulate(map(len, _TEXTS[:-1]), initial=0)
 
 BLANKS: Final = b"".join(_TEXTS)
-"""Placeholders, which are added after the data of a scan. A cast needs valid text in every row, so a row without a
-usual value has a placeholder."""
+"""Placeholders, which are added after the data of a scan. A cast needs valid text in every row, so if a row has no
+value of the usual form, its text is a placeholder."""
 
 _UUID_LENGTH = len(_TEXTS[-1])
 _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class ColumnValues:
-    """The values of one column in the rows that are being rendered. `some` is a mask of the non-null values."""
+    """The values of one column in all rows. `some` is a mask of the rows whose value is not null."""
 
     def __init__(self, pool: Pool, scan: ObjectScan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode
@@ -49,10 +49,10 @@ class ColumnValues:
     def texts(
         self, begin: Ints, end: Ints, usual: Mask, blank: int, length: int, prefix: tuple[int, int] | None = None
     ) -> pa.StringArray:
-        """Returns the text of each row, from `begin` to `end`, with the prefix before it.
+        """Returns the text of each row: the bytes from `begin` to `end`, or a placeholder in rows that are not usual.
 
-        In rows that are not usual, the text is a placeholder from `BLANKS` instead: `length` bytes from `blank` on.
-        `prefix` is the offset and the length of a text in `BLANKS`.
+        The placeholder is the `length` bytes of `BLANKS` from the offset `blank` on. `prefix` is the offset and the
+        length of another text in `BLANKS`; this text then comes first in every row.
         """
         blanks = self.scan.blanks
         starts = np.where(usual, begin, blanks + blank).astype(np.int32)
@@ -62,15 +62,17 @@ class ColumnValues:
         return splice(self.scan.buffer, self.rows, segments)
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
-        """Encodes the numbers as longs. Returns a matrix with one row of bytes for each number, and how many bytes each
-        row uses. A row begins with space for the branch, and the long follows.
+        """Encodes the numbers as longs. Returns a matrix with one row of bytes for each number, and how many bytes of
+        each row are used. A row begins with space for the branch, if the type is a union; the long follows.
         """
         return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
-        """Turns the first `lengths` bytes of each row of a matrix into a segment. Returns this segment and `more`.
+        """Makes a segment from a matrix: its slices are the first bytes of each row, as many as `lengths` says. Returns
+        this segment and `more`.
 
-        Writes the branches. Null values become Avro's null, and values that are not usual are encoded one by one.
+        Also writes the branches into the matrix. Null values become Avro's null. Values that are not usual are encoded
+        one by one.
         """
         lead = self.step.lead
         if lead:
@@ -84,7 +86,7 @@ class ColumnValues:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
-        """Encodes the values in these rows one by one. Equal values, which are common in arrays, are encoded once."""
+        """Encodes the values in these rows one by one. Columns often repeat values, so each value is encoded once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
         encoded_by_token = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
@@ -106,7 +108,9 @@ def _strings(values: ColumnValues) -> list[Segment]:
 
 
 def _uuids(values: ColumnValues) -> list[Segment]:
-    """Encodes UUIDs that are written in the one form that servers print. `avro_values` refuses any other text."""
+    """Encodes UUIDs. If a text does not have the form that servers print, all values go to `avro_values`, which refuses
+    this text.
+    """
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
     usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)
@@ -171,10 +175,10 @@ def _moments(
 ) -> Callable[[ColumnValues], list[Segment]]:
     """Returns the shortcut for dates or times of one form.
 
-    The text of such a value has the form `form`, in which 0 stands for any digit, and then up to `longer` more bytes.
-    Values of another form, and those whose number (of days or microseconds) is below `first`, are encoded one by one.
-    Arrow parses the texts, each with the prefix before it, as `type_`. In rows without a usual value, Arrow parses the
-    placeholder at `blank`.
+    The text of a usual value begins as `form` says, in which 0 stands for any digit. Up to `longer` more bytes may
+    follow. Values of another form are encoded one by one, and so are values whose number of days or microseconds is
+    below `first`. Arrow parses the texts as `type_`, each with the prefix before it. In rows without a usual value,
+    Arrow parses the placeholder at `blank`.
     """
     marks = [(offset, ord(mark)) for offset, mark in enumerate(form) if not mark.isdigit()]
 
@@ -233,8 +237,8 @@ def _decimals(type_: Decimal) -> Callable[[ColumnValues], list[Segment]]:
 
 def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offsets]:
     """Encodes the numbers as Avro decimals. Returns a matrix with one row of bytes for each number, and how many bytes
-    each row uses. A row has space for the branch, then the number's length, and then the number as the shortest two's
-    complement.
+    of each row are used. A row has space for the branch, then the length of the number in bytes, and then the number in
+    two's complement, in as few bytes as possible.
     """
     lead = len(values.step.lead)
     magnitude = np.where(numbers < 0, ~numbers, numbers)
@@ -251,7 +255,7 @@ def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offse
 
 
 def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
-    """Casts all strings to the type. Returns None if one of them cannot be cast."""
+    """Casts all texts to the type. Returns None if one of them cannot be cast."""
     try:
         return texts.cast(type_)
     except pa.ArrowInvalid:
@@ -259,8 +263,8 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
 
 
 _FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day of the year 1, which is the first day that our Avro decoder can return. Arrow also parses the year 0,
-which MySQL has.
+"""The first day of the year 1. Our Avro decoder cannot return earlier days. But Arrow parses the year 0, and MySQL has
+this year.
 """
 
 _FIRST_US = _FIRST_DAY * DAY_US
@@ -290,8 +294,8 @@ _DIGITS_OF_A_LONG = 18
 class ColumnStep:
     """How one column is encoded.
 
-    `label` is the beginning of the column's member in a JSON object, `"name":`. `lead` is the union branch of the
-    column's values, empty if the Avro type is not a union. `render` is the shortcut of the column's type.
+    `label` is the beginning of the column's member in a JSON object, such as `"name":`. `lead` is the union branch of
+    the column's usual values, empty if the Avro type is not a union. `render` encodes the column.
     """
 
     name: str
@@ -324,8 +328,8 @@ def _shortcut(column: Column) -> Callable[[ColumnValues], list[Segment]]:
 def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
     """Encodes each value as an Avro long (zigzag, 7 bits a byte).
 
-    Returns a matrix with one row of bytes for each value, and how many bytes each row uses. A row has `lead` bytes that
-    the caller fills, and then the long.
+    Returns a matrix with one row of bytes for each value, and how many bytes of each row are used. A row has `lead`
+    bytes that the caller fills; the long follows.
     """
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)

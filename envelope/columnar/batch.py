@@ -1,8 +1,8 @@
 """Converts messages to batches of columns, and back. Sources make such batches, sinks store them, and any Parquet
 reader can query them.
 
-A *state* is the JSON of a row in `current` or `original`. The *shape* of an entity is the list of its columns and their
-types. A *relation* is a table as its database identifies it, by a number.
+A *state* is the JSON of a row, in `current` or `original`. The *shape* of an entity is the list of its columns and
+their types. A *relation* is a table; its database identifies it by a number.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ SCHEMA = pa.schema(
 """One row for each record. `provenance`, `current`, `original`, `moved` and `context` are JSON text.
 
 `current` is null for a delete and a truncate. `original` is null if the envelope's `original` is MISSING, or if it is
-None, as in a truncate. `moved` is `{"movedTo": {"key", "partition"}}`, the same with `movedFrom`, or null. `context` is
-the stamp's context, which `provenance` holds as well.
+None, as in a truncate. `moved` is `{"movedTo": {"key", "partition"}}`, or the same with `movedFrom`, or null if the
+row did not move. `context` is the stamp's context, which is also a part of `provenance`.
 """
 
 _WITHOUT_CONTEXT = SCHEMA.remove(SCHEMA.get_field_index("context"))
@@ -126,9 +126,10 @@ def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | 
 
 
 def moved_from(text: str | None) -> Place | None:
-    """Returns the place from which a row moved here; None if it did not move here.
+    """Returns the place from which a row moved to this record's key; None if it did not come from elsewhere.
 
-    `text` is the value of the record's column `moved`. Raises ChangelogError of kind *malformed* if it cannot be read.
+    `text` is the record's value in the column `moved`. Raises ChangelogError of kind *malformed* if the text cannot be
+    read.
     """
     return _place(_moves(text).moved_from)
 
@@ -136,8 +137,8 @@ def moved_from(text: str | None) -> Place | None:
 def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation: int | None = None) -> pa.RecordBatch:
     """Adds the shapes of entities to a batch. A shape lists the columns that `current` and `original` hold, in order.
 
-    Shapes are metadata of the batch's Arrow schema: they go wherever the batch goes, but are not stored in files. If
-    all rows come from the same relation, its number can be added as `relation`, in the same way.
+    Shapes become metadata of the batch's Arrow schema: they go wherever the batch goes, but are not stored in files.
+    If all rows come from the same relation, its number can be added as `relation`; it becomes metadata, too.
     """
     shaped = with_encoded_shapes(batch, encode_shapes(shapes))
     if relation is None:
@@ -146,7 +147,7 @@ def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation
 
 
 def relation(batch: pa.RecordBatch) -> int | None:
-    """Returns the number of the relation that all rows come from; None if the batch does not name one."""
+    """Returns the number of the relation from which all rows come; None if the batch does not have this number."""
     metadata = batch.schema.metadata
     return int(metadata[_RELATION]) if metadata and _RELATION in metadata else None
 
@@ -170,14 +171,12 @@ def encode_shape(entity: str, shape: Struct) -> bytes:
 
 
 def join_shapes(encoded: Iterable[bytes]) -> bytes:
-    """Joins the results of `encode_shape`, one for each entity. The result is what `encode_shapes` returns for all of
-    them.
-    """
+    """Joins results of `encode_shape`, one for each entity. Returns what `encode_shapes` returns for these entities."""
     return b"{" + b",".join(encoded) + b"}"
 
 
 def shapes(batch: pa.RecordBatch) -> Mapping[str, Struct]:
-    """Returns the shapes of the batch's entities, and perhaps of other entities.
+    """Returns the shapes that were added to the batch. These can include shapes of entities that have no rows in it.
 
     The result is empty for a batch that was read from storage. Records that were set aside
     (`changelog.envelope.entity.DEAD`) have no shape.
@@ -200,8 +199,8 @@ def _decode_shapes(encoded: bytes) -> Mapping[str, Struct]:
 
 @lru_cache(maxsize=2048)
 def _decode_shape(encoded: bytes) -> Struct:
-    """Decodes one entity's columns. They are cached for each entity, because batches combine the same few shapes in
-    many different ways.
+    """Decodes one entity's shape. The cache holds single shapes, because batches combine the same few shapes in many
+    different ways.
     """
     shape = types.from_json({"struct": msgspec.json.decode(encoded)})
     assert isinstance(shape, Struct)
@@ -244,7 +243,7 @@ def _text(state: Raw | Missing | None) -> memoryview | None:
 def _states(column: Sequence[memoryview | None]) -> pa.StringArray:
     """Makes an Arrow array of strings from states, and copies each state at most once.
 
-    `pa.array` copies a state more often, and never releases a memoryview.
+    `pa.array` would copy a state more often, and would never release the memoryviews.
     """
     lengths = [0 if text is None else len(text) for text in column]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

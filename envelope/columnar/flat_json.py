@@ -1,10 +1,10 @@
 """Cuts a column of flat JSON objects into members, for all rows at once, without a Python object for each value.
 
-A *flat* object has no value that is an object or an array. In a flat object without white space, `,"` appears between
-two members. It appears elsewhere only if a string ends in a comma. The parts between these marks are called *pieces*.
-Objects that are rows of one table have the same names in the same order. These names are their *form*. An object *fits*
-a form if it has as many pieces as the form has names, and each piece begins with its name. The caller has to check that
-the rest of each piece is one value.
+A *flat* object has no value that is an object or an array. In a flat object without white space, the two bytes `,"` are
+between every two members. Elsewhere, they occur only if a string ends in a comma. The parts between these bytes are
+called *pieces*. Objects that are rows of one table have the same names in the same order. These names are their *form*.
+An object *fits* a form if it has as many pieces as the form has names, and each piece begins with its name. The caller
+has to check that the rest of each piece is exactly one value.
 """
 
 import re
@@ -20,7 +20,7 @@ from changelog.envelope.columnar.splice import INLINE, Bytes, splice
 
 Mask = npt.NDArray[np.bool_]
 ByteOffsets = npt.NDArray[np.int64]
-"""Offsets of bytes in a buffer. A matrix of them has one row for each member, and one column for each object."""
+"""Offsets of bytes in a buffer. In a matrix of offsets, each row is for one member, and each column for one object."""
 
 _PIECE: Final = re.compile(rb'([^"\\]*)":(?:"[^"\\]*"|[-+.0-9A-Za-z]+)')
 _TEXTS_TRIED_MAX: Final = 8
@@ -32,9 +32,9 @@ _COMMA, _QUOTE, _OPEN, _CLOSE, _OPEN_LIST = b',"{}['
 class FlatObjects:
     """JSON objects that were cut into pieces. All offsets are in the bytes `data`.
 
-    `fits` is a mask of the given objects that fit the form. `bounds` are the offsets at which each given object begins
-    and the last one ends. The other arrays cover only the objects that fit: `begins` says where each piece begins;
-    `values` and `ends` say where the value of a piece begins and ends.
+    `fits` is a mask of the given objects that fit the form. `bounds` says where each given object begins, and where the
+    last one ends. The other arrays are about only the objects that fit: `begins` says where each piece begins; `values`
+    and `ends` say where the value of a piece begins and ends.
     """
 
     fits: Mask
@@ -47,7 +47,7 @@ class FlatObjects:
     def shallow(self) -> Mask:
         """Returns a mask of the given objects that have only one opening bracket.
 
-        If such an object fits, the bracket is its first byte, so no value is an object or an array.
+        If such an object fits, this bracket is its first byte, so none of its values is an object or an array.
         """
         raw = self.data.tobytes()
         if self.fits.all() and raw.count(b"{") == len(self.fits) and b"[" not in raw:
@@ -57,13 +57,15 @@ class FlatObjects:
         return single
 
     def pieces(self) -> pa.BinaryArray:
-        """Returns the pieces of all objects, one object after another. All objects must fit. Nothing is copied."""
+        """Returns the pieces of all objects, one object after another, without copying their bytes. All objects must
+        fit.
+        """
         offsets = np.append(self.begins.T.ravel(), len(self.data) - INLINE).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), self.begins.size, buffers)
 
     def tokens(self, which: Any) -> pa.StringArray:
-        """Returns the JSON of the values at `which`, an index into `values` that selects at least one value."""
+        """Returns the JSON of some values. `which` is an index into `values`, and must select at least one value."""
         begins, ends = self.values[which], self.ends[which]
         return splice(self.data, len(begins), [(begins.astype(np.int32), (ends - begins).astype(np.int32))])
 
@@ -78,8 +80,8 @@ class Form:
     def of(cls, text: bytes) -> Self | None:
         """Returns the form of an object.
 
-        Returns None if the object is not plain. In a plain object, no white space is between tokens, no value is an
-        object or an array, no name or text has an escape, and no name is repeated.
+        Returns None if the object is not plain. A plain object has no white space between tokens, no value that is an
+        object or an array, no escape in a name or a string, and no name twice.
         """
         if text[:1] != b"{" or text[-1:] != b"}":
             return None
@@ -89,15 +91,15 @@ class Form:
 
     @classmethod
     def among(cls, texts: pa.StringArray) -> Self | None:
-        """Returns the form of the first text that has one. No text may be null.
+        """Returns the form of the first object that has one. No text may be null.
 
-        Tries only the first few texts. Returns None if none of these has a form.
+        Only the first few texts are tried. Returns None if none of these has a form.
         """
         forms = (cls.of(text.encode()) for text in texts[:_TEXTS_TRIED_MAX].to_pylist())
         return next(filter(None, forms), None)
 
     def cut(self, texts: pa.StringArray) -> FlatObjects:
-        """Cuts objects, none of them null, into members."""
+        """Cuts objects into pieces. No text may be null."""
         data, bounds = _bytes_of(texts)
         first, last = bounds[:-1], bounds[1:] - 1
         commas = np.flatnonzero(data[:-1] == _COMMA)
@@ -126,7 +128,9 @@ class Form:
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, ByteOffsets]:
-    """Returns the texts' bytes and `INLINE` zeros, and the offsets at which each text begins and the last one ends."""
+    """Returns the bytes of all texts, followed by `INLINE` zeros; and the offsets at which each text begins and the
+    last one ends.
+    """
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     data = np.empty(bounds[-1] - bounds[0] + INLINE, np.uint8)

@@ -1,8 +1,8 @@
 """Builds columns of text from slices of one buffer, without a Python object for each value.
 
 The text of a row consists of segments. A segment is a slice of the buffer: a different slice for each row, or the same
-slice for all rows. Arrow can represent these slices as an array of binary views. A cast of this array to plain binary
-then copies all slices in compiled code.
+slice for all rows. Arrow can represent these slices as an array of binary views. When this array is cast to plain
+binary, Arrow's compiled code copies all slices.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 
 INLINE = 12
-"""The most bytes that a binary view holds inside itself. A view of more bytes refers to a buffer (Arrow columnar
-format, *Variable-size Binary View Layout*)."""
+"""The most bytes that a binary view holds itself. A view of more bytes refers to a buffer that holds them (Arrow
+columnar format, *Variable-size Binary View Layout*)."""
 
 _VIEW_WORDS = 4
 _VIEW = np.dtype([("length", "<i4"), ("data", f"V{INLINE}")])
@@ -51,15 +51,15 @@ class Pool:
 
 
 Segment = tuple[Offsets | int, Offsets | int]
-"""The starts and the lengths of a segment's slices, one for each row. An int in place of an array is for all rows."""
+"""The starts and the lengths of a segment's slices: an array with one number for each row, or an int for all rows."""
 
 
 def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offsets, pa.Buffer]:
     """Copies the slices one after another, row by row.
 
     Returns offsets and bytes. The bytes are the copied slices. The offsets say where each slice begins in these bytes,
-    and where the last one ends. `buffer` must end in `INLINE` bytes of padding. The buffer and the result must be
-    smaller than 2 GiB.
+    and where the last one ends. `buffer` must end in `INLINE` bytes of padding. The buffer and the copied bytes must
+    each be smaller than 2 GiB.
     """
     count = rows * len(segments)
     words = np.empty((rows, len(segments), _VIEW_WORDS), np.int32)
@@ -80,7 +80,7 @@ def gather(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> tuple[Offse
 
 
 def splice(buffer: Bytes, rows: int, segments: Sequence[Segment]) -> pa.StringArray:
-    """Joins the segments of each row to one text (UTF-8). Needs at least one row, and has the limits of `gather`."""
+    """Joins the segments of each row to one text (UTF-8). Needs at least one row. The limits of `gather` apply."""
     offsets, data = gather(buffer, rows, segments)
     ends = np.ascontiguousarray(offsets[:: len(segments)])
     return pa.Array.from_buffers(pa.utf8(), rows, [None, pa.py_buffer(ends), data])

@@ -1,6 +1,7 @@
 """Maps column types to Debezium's semantic types, and converts published JSON values to values of these types.
 
-docs/reference/debezium.md has the table. The module `schema` writes semantic types as schemas of Kafka Connect.
+docs/reference/debezium.md lists the semantic type of each column type. The module `schema` writes semantic types as
+schemas of Kafka Connect.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 """
 
@@ -72,7 +73,9 @@ UNCHANGED: Final = frozenset(
 
 
 def connect_schema(type_: ColumnType, *, optional: bool) -> ConnectSchema:
-    """Returns the schema of a column of this type. Elements of arrays may be null."""
+    """Returns the schema of a column of this type. `optional` says whether the column may be null; elements of arrays
+    always may.
+    """
     match type_:
         case Primitive():
             plain = _SCHEMAS[type_]
@@ -89,8 +92,8 @@ def connect_schema(type_: ColumnType, *, optional: bool) -> ConnectSchema:
 def converter(type_: ColumnType, *, as_json: bool) -> Convert:
     """Returns the converter for values of a column of this type.
 
-    With `as_json`, the values go into JSON. JSON has no NaN, so a NaN raises ValueError. Infinity becomes 1e999, which
-    readers turn into infinity because this number is too large for a double.
+    `as_json` says that the values will be written as JSON. JSON has no NaN, so the converter raises ValueError for NaN.
+    It turns infinity into 1e999: this number is too large for a double, so readers turn it into infinity again.
     """
     match type_:
         case Primitive.FLOAT | Primitive.DOUBLE:
@@ -106,7 +109,7 @@ def converter(type_: ColumnType, *, as_json: bool) -> Convert:
 
 
 def placeholder(type_: ColumnType) -> Any:
-    """Returns the placeholder for a value that the database's log did not send; None if the type has no placeholder."""
+    """Returns the placeholder for a value that the database's log did not send; None if there is none for this type."""
     if type_ is Primitive.BYTES:
         return PLACEHOLDER.encode()
     is_text = type_ in (Primitive.STRING, Primitive.JSON) or connect_schema(type_, optional=True).name == _JSON.name
@@ -114,7 +117,7 @@ def placeholder(type_: ColumnType) -> Any:
 
 
 def key_token(type_: ColumnType, text: str) -> bytes:
-    """Converts the canonical text of a key column (docs/reference/types.md) to a JSON token."""
+    """Converts a value of a key column to a JSON token. `text` is its canonical text (docs/reference/types.md)."""
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
             return text.encode()
@@ -155,7 +158,7 @@ def _date(token: bytes) -> int:
 
 
 def _days(text: str) -> int:
-    """Returns the day as days since 1970, in the proleptic Gregorian calendar."""
+    """Returns how many days after 1970-01-01 a day is, in the proleptic Gregorian calendar."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise ValueError("not a day")
@@ -163,7 +166,7 @@ def _days(text: str) -> int:
     if not (year and 1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError("a day with a part that is zero")
     year = 1 - year if match[4] else year
-    # Python knows the years 1 to 9999. The calendar repeats every 400 years, which have 146,097 days.
+    # Python's dates only have the years 1 to 9999. But the calendar repeats every 400 years, which have 146,097 days.
     cycles, year_in_cycle = divmod(year, 400)
     return date(year_in_cycle + 400, month, day).toordinal() - _EPOCH_DAY + (cycles - 1) * 146_097
 

@@ -1,4 +1,4 @@
-"""Encodes values of a Kafka Connect schema as messages: in Avro, or in JSON with the schema in each message."""
+"""Encodes values that have a schema of Kafka Connect: in Avro, or in JSON with the schema in each message."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,13 +12,13 @@ from changelog.envelope.connect.schema import ConnectSchema, to_avro, to_json
 Encode = Callable[[Any], bytes]
 
 NULL_IN_JSON: Final = b'{"schema":null,"payload":null}'
-"""How the JsonConverter writes null. A compacted topic accepts this as a key, but does not accept a missing key."""
+"""How the JsonConverter writes null. As the key of a message, it differs from no key: a compacted topic accepts it."""
 
 _encoder = msgspec.json.Encoder()
 
 
 def json_encoder(schema: ConnectSchema) -> Encode:
-    """Returns an encoder for JSON, whose messages Kafka Connect's JsonConverter can read if `schemas.enable = true`."""
+    """Returns an encoder for JSON. Kafka Connect's JsonConverter can read its messages if `schemas.enable = true`."""
     before = b'{"schema":%b,"payload":' % _encoder.encode(to_json(schema))
 
     def encode(value: Any) -> bytes:

@@ -61,7 +61,7 @@ _TRANSACTION: Final = ConnectSchema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSchemas:
-    """The schemas of one entity: of the key, of a row alone, and of an event of Debezium."""
+    """The three schemas of one entity: for the key, for a row alone, and for an event as Debezium publishes it."""
 
     key: ConnectSchema
     row: ConnectSchema
@@ -69,7 +69,10 @@ class EventSchemas:
 
 
 def event_schemas(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> EventSchemas:
-    """Returns the schemas of an entity whose columns are `shape`. Every column may be null, except those of `key`."""
+    """Returns the schemas of an entity whose columns and their types are `shape`. Only columns of `key` cannot be null.
+
+    The names of the schemas begin with `prefix` and the entity's name.
+    """
     types, path = dict(shape.fields), namespace(prefix, entity)
     columns = tuple((name, connect_schema(type_, optional=name not in key)) for name, type_ in shape.fields)
     row = ConnectSchema(type="struct", name=f"{path}.Value", fields=columns)

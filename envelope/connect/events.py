@@ -1,8 +1,8 @@
 """Converts changes of one entity to Debezium's events, or to the *flat* form: only the table's row after each change.
 
-The results are values of the schemas in `event_schema`, made of dicts, lists and scalars. An encoder of JSON or Avro
-turns them into messages. A state is a row of the table as JSON text. If the result becomes JSON, and all values of
-the state already have the form of their semantic types, the state is passed on as `msgspec.Raw`, without being parsed.
+The results are dicts, lists and scalars that fit the schemas in `event_schema`. Encoders turn them into messages in
+JSON or Avro. A state is a row of the table as JSON text. If the message will be JSON, and all values of the state
+already have the form of their semantic types, the state is passed on as `msgspec.Raw`, without being parsed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +26,7 @@ VERSION: Final = "1"
 """The value of `version` in the block `source`. It is the version of our form of this block, not of Debezium."""
 
 OPS: Final[Mapping[str, str]] = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCATE: "t"}
-"""Debezium's code of each operation."""
+"""Debezium's letter for each operation."""
 
 _CONNECTORS: Final = {"postgres": "postgresql"}
 _FLOATS: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE})
@@ -38,7 +38,7 @@ _COLUMNS: Final = ("op", "position", "transaction", "key", "provenance", "curren
 
 
 class _Source(msgspec.Struct, rename="camel"):
-    """The members of a provenance's source that a rendering needs; see `changelog.envelope.model.Source`."""
+    """Those members of a provenance's `source` that events need; see `changelog.envelope.model.Source`."""
 
     connector: str
     name: str
@@ -58,7 +58,7 @@ _provenances = msgspec.json.Decoder(_Provenance)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One column. `label` is its name in the result. `instead` replaces a value that the database's log lacks."""
+    """One column. `label` is its name in the result. `instead` is used for a value that the database's log lacks."""
 
     name: str
     label: str
@@ -96,9 +96,9 @@ class Rendered(NamedTuple):
 class Rendering:
     """Renders rows of `entity`, whose columns are `shape`.
 
-    `as_json` says that the results will become JSON; otherwise they become Avro, where names of columns are escaped by
-    `changelog.schemas.avro.safe`. A value that the semantic type of its column cannot represent is rendered as null,
-    and `without_form` collects the names of the columns that had such a value.
+    `as_json` says that the results will become JSON. Otherwise they will become Avro, and
+    `changelog.schemas.avro.safe` escapes the names of columns. A value that the semantic type of its column cannot
+    represent is rendered as null, and `without_form` collects the names of the columns that had such a value.
     """
 
     def __init__(self, entity: Entity, shape: Struct, *, as_json: bool) -> None:
@@ -143,7 +143,7 @@ class Rendering:
         return self._state(row.current, row.source.unavailable, row.source.json_null, row.key)
 
     def _before(self, row: _Row) -> Any:
-        """Renders the row before the change. A delete always has this row, because consumers need the key in it."""
+        """Renders the row before the change. For a delete, the result has at least the key, which consumers need."""
         original = _NOTHING if row.op == Op.DELETE and row.original is None else row.original
         if original is None:
             return None
@@ -196,8 +196,8 @@ class Rendering:
     ) -> Any:
         """Renders a state. If the state lacks a key column, the value comes from the key.
 
-        Any other column that the state lacks is null. In `after`, it has a placeholder if the log did not send the
-        value.
+        If the state lacks another column, the column becomes null; but if the log did not send its value, it has a
+        placeholder in the row after the change.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

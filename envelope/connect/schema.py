@@ -1,7 +1,7 @@
 """Defines Kafka Connect's schemas, and writes them in two forms: for Connect's JsonConverter and its Avro converters.
 
 In a message of the JsonConverter, the schema comes before the value: `{"schema": …, "payload": …}`. An Avro converter
-maps each schema to an Avro schema, in which the properties `connect.*` keep what Avro has no place for.
+maps each schema to an Avro schema. Properties named `connect.*` hold what Avro's own schemas cannot say.
 https://kafka.apache.org/41/javadoc/org/apache/kafka/connect/data/Schema.html
 """
 
@@ -30,8 +30,8 @@ _AVRO: Final = {
 class ConnectSchema:
     """One schema. `type` is Connect's type as the JsonConverter writes it, such as `int64`.
 
-    `name` is the semantic type, if there is one, or the name of a struct. A struct has `fields`, in order. `items` is
-    the type of an array's elements. A map has the types `keys` and `values`.
+    `name` is the name of a struct, or the semantic type of another schema, if there is one. A struct has `fields`, in
+    order. `items` is the schema of an array's elements. `keys` and `values` are the schemas of a map's keys and values.
     """
 
     type: str
@@ -63,9 +63,10 @@ def to_json(schema: ConnectSchema) -> dict[str, Any]:
 
 
 def to_avro(schema: ConnectSchema) -> Any:
-    """Returns the schema as Connect's Avro converters write it. A struct is defined where it is first used.
+    """Returns the schema as Connect's Avro converters write it. A struct is defined where it is used first; later uses
+    only name it.
 
-    Names of fields are escaped by `changelog.schemas.avro.safe`.
+    `changelog.schemas.avro.safe` escapes the names of fields.
     """
     return _to_avro(schema, set())
 

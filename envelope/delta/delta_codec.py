@@ -1,4 +1,4 @@
-"""Encodes deltas as values of messages, in JSON or in Avro (schema `schemas/delta.avsc`). Decodes deltas in JSON."""
+"""Encodes deltas as values of messages, in JSON or Avro (schema `schemas/delta.avsc`). Decodes only deltas in JSON."""
 
 from collections.abc import Sequence
 

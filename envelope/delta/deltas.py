@@ -1,14 +1,14 @@
 """Defines deltas. A delta is a JSON Patch that turns the state of a row before a change (the original) into the state
 after the change.
 
-`changelog.envelope.delta.patch` defines the operations of patches. This module defines the patch of each kind of change
-(in the table below), and folds deltas into states, forwards and backwards. `changelog.envelope.delta.patch_text` makes
+`changelog.envelope.delta.patch` defines the operations of patches. This module makes the patch of each kind of change
+(see the table below), and folds deltas into states, forwards and backwards. `changelog.envelope.delta.patch_text` makes
 the same patches faster, from JSON text. A column is *unavailable* if the database's log did not send its value.
 
 | change | patch |
 |---|---|
 | create | `add` at the root |
-| update | the changes from the original to the current state, without columns that are unavailable in either of them |
+| update | the changes that turn the original into the current state, except those of columns unavailable in either |
 | delete | `test` and `remove` at the root; only `remove` if the original is not fully known |
 | read, or an update whose original is unknown | `add` at the root with `"reset": true` |
 | truncate | empty: the `op` of the provenance is enough |
@@ -29,7 +29,7 @@ from changelog.envelope.position import UNPLACED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """One change of one entity. Its id is the change's position, `provenance.source.position`."""
+    """The delta of one change. The change's position, `provenance.source.position`, identifies it."""
 
     provenance: Provenance
     patch: Sequence[Operation]
@@ -61,15 +61,15 @@ def delta_of(envelope: Envelope) -> Delta:
 
 
 def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
-    """Returns the state of a key after its deltas, MISSING if the key was deleted.
+    """Returns the state of a key after its deltas; MISSING if the row no longer exists.
 
-    `deltas` are sorted by position; repeated deltas are skipped. `state` is the state before the first delta: MISSING
-    if that delta is a create or a reset (an `add` at the root).
+    `deltas` are sorted by position; repeated deltas are skipped. `state` is the state before the first delta. If the
+    first delta is a create or a reset (an `add` at the root), `state` can be MISSING.
 
-    A column that the state lacks is not known yet, for example because its value was unavailable, or because the column
-    was added to the table. Such a column gets its value from the first delta that has the column's whole value. For
-    every other column, the patches test the former value. Raises ChangelogError of kind *malformed* if a test fails,
-    which means that a delta is missing.
+    A state can lack a column whose value is not known yet, for example because it was unavailable, or because the
+    column was added to the table. Such a column gets its value from the first delta that has the column's whole value.
+    For every other column, the patches test the former value. If a test fails, a delta is missing; then this function
+    raises ChangelogError of kind *malformed*.
     """
     for delta in _once(deltas):
         truncated = delta.provenance.source.op is Op.TRUNCATE
@@ -87,8 +87,8 @@ def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
 
 
 def back(deltas: Iterable[Delta], state: Value) -> Value:
-    """Returns the state of a key before its deltas. `deltas` are sorted by position, and `state` is the state after the
-    last one.
+    """Returns the state of a key before `deltas`. These are sorted by position, and `state` is the state after the last
+    delta.
 
     Raises ChangelogError of kind *malformed* if a delta does not contain the earlier state. Such a delta is a reset, a
     truncate, or a delete without its original.
@@ -112,8 +112,8 @@ def _without(state: Value, names: Iterable[str]) -> Value:
 
 
 def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    """Yields each delta once. Events that applications published themselves are all yielded, because they have no
-    position that could show a repeat.
+    """Yields each delta once. Events that applications published themselves are all yielded: they have no position, so
+    a repeated event cannot be recognised.
     """
     last = None
     for delta in deltas:
@@ -124,7 +124,7 @@ def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
 
 
 def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
-    """Returns the state after `patch`, which is the delta's patch, or the inverse of the delta's patch."""
+    """Applies a patch to a state: the patch of `delta`, or the inverse of this patch."""
     source = delta.provenance.source
     stepped = apply(_fitted(patch, state), state)
     if not (isinstance(stepped, dict) and isinstance(state, dict)):
@@ -136,7 +136,7 @@ def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
 
 
 def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
-    """Returns the patch, changed so that it applies to a state that may lack columns.
+    """Returns a form of the patch that can be applied even if the state lacks columns.
 
     If the state lacks a column, a test of the column's whole value becomes an `add` of this value, and operations
     inside the value are left out.
@@ -160,9 +160,9 @@ def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
 
 
 def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
-    """Applies a test of the whole state to only the columns that the state and the test both have.
+    """Restricts a test of the whole state to the columns that both the state and the test have.
 
-    Returns no operation if these columns are equal; otherwise, returns the test, which then fails.
+    Returns no operation if these columns are equal. Otherwise, returns the test, which will fail.
     """
     value: Any = test["value"]
     if not isinstance(value, dict):
@@ -173,6 +173,6 @@ def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
 
 
 def _column(path: str) -> tuple[str, bool]:
-    """Returns the column of a path, and whether the path leads into the column's value."""
+    """Returns the column that a path names, and whether the path leads to a part of the column's value."""
     first, slash, _ = path[1:].partition("/")
     return unescaped(first), bool(slash)

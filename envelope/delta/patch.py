@@ -1,10 +1,10 @@
 """Makes, applies and inverts JSON Patches (RFC 6902) that contain the old and the new value of every change.
 
-The only operations are `test`, `add`, `replace` and `remove`. Before each `replace` and `remove` there is
-a `test` of the value that the operation removes. So a patch verifies the document to which it is applied,
-and can be inverted. `changelog.envelope.canonical` defines how JSON values are parsed, compared and written.
-Numbers are equal only if they are written alike, which is stricter than the RFC. Patches and results share
-parts with the arguments: do not change any of them in place.
+The only operations are `test`, `add`, `replace` and `remove`. Before each `replace` and `remove` there is a `test` of
+the value that the operation removes. So a patch checks the document to which it is applied, and can be inverted.
+`changelog.envelope.canonical` defines how JSON values are parsed, compared and written. Numbers are equal only if they
+are written alike; the RFC is less strict. The results of these functions share parts with their arguments: do not
+change any of them in place.
 """
 
 import re
@@ -23,27 +23,28 @@ __all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "inver
 Operation = dict[str, Any]
 
 EDITS_MAX = 256
-"""If two arrays differ by at most this many insertions and deletions, equal elements are aligned before the arrays are
-compared. If they differ by more, elements with the same index are compared."""
+"""If two arrays differ by at most this many insertions and deletions, each element is compared with its counterpart,
+even if the element moved. If they differ by more, elements with the same index are compared."""
 
 _NESTING_MAX = 100
-"""The most levels of nesting that are compared. A changed value that is nested deeper is replaced as a whole."""
+"""Values are compared part by part down to this level of nesting. A changed value that is nested deeper is replaced as
+a whole."""
 
 _PLAIN = frozenset({str, Raw, int, bool, type(None)})
-"""Types for which `==` tells whether two values of the same type are equal in JSON."""
+"""For two values of the same type in this set, `==` tells whether they are equal in JSON."""
 
 _INDEX = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _POINTER = re.compile(r"(/([^/~]|~[01])*)*")
 
 Difference = tuple[int, int, int, int]
-"""A difference `(i1, i2, j1, j2)` between two arrays: `[i1:i2]` of the first became `[j1:j2]` of the second."""
+"""A difference `(i1, i2, j1, j2)` between two arrays: the second has `second[j1:j2]` in place of `first[i1:i2]`."""
 
 
 def diff(original: Value, current: Value) -> list[Operation]:
-    """Returns the patch that turns `original` into `current`, an empty patch if they are equal.
+    """Returns the patch that turns `original` into `current`. The patch is empty if they are equal.
 
-    Either may be MISSING. If `original` is MISSING, the patch is an `add` at the root. If `current` is MISSING, the
-    patch is a `test` and a `remove` at the root.
+    Each of the two may be MISSING. If `original` is MISSING, the patch is an `add` at the root. If `current` is
+    MISSING, the patch is a `test` and a `remove` at the root.
     """
     if original is MISSING:
         return [] if current is MISSING else [_add("", current)]
@@ -55,9 +56,9 @@ def diff(original: Value, current: Value) -> list[Operation]:
 def apply(patch: Sequence[Operation], document: Value) -> Value:
     """Applies `patch` to `document`. Returns a new value, or MISSING if the patch removed the root.
 
-    Members of an operation that the RFC does not define are ignored. Raises ChangelogError of kind
-    *malformed*, with the number of the operation, if a test fails, if a path does not exist, or if an
-    operation is not one of the four.
+    If an operation has members that the RFC does not define, these are ignored. Raises ChangelogError of kind
+    *malformed* if a test fails, if a path does not exist, or if an operation is not one of the four; the error names
+    the number of the operation.
     """
     holder = {} if document is MISSING else {"": document}
     for number, operation in enumerate(patch, 1):
@@ -73,8 +74,8 @@ def apply(patch: Sequence[Operation], document: Value) -> Value:
 def invert(patch: Sequence[Operation]) -> list[Operation]:
     """Returns the patch that undoes `patch`: `apply(invert(p), apply(p, document)) == document`.
 
-    Raises ChangelogError of kind *malformed* if an operation does not show the earlier value. Such
-    operations are a `replace` or `remove` without a `test` before it, and an `add` that resets the state.
+    Raises ChangelogError of kind *malformed* if the patch does not show the value before one of its operations. This is
+    so for a `replace` or `remove` without a `test` before it, and for an `add` that resets the state.
     """
     steps: list[list[Operation]] = []
     before: Operation = {}
@@ -132,10 +133,7 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
 
 
 def _of_arrays(path: str, a: list[Value], b: list[Value]) -> list[Operation]:
-    """Returns a patch that changes the elements that differ.
-
-    If a patch that replaces the whole array is shorter, returns that one.
-    """
+    """Returns a patch of the elements that differ, or a patch that replaces the whole array, if that is shorter."""
     operations: list[Operation] = []
     for i1, i2, j1, j2 in _differences([text_of(value) for value in a], [text_of(value) for value in b]):
         paired = min(i2 - i1, j2 - j1)
@@ -166,11 +164,11 @@ def _differences(a: Sequence[bytes], b: Sequence[bytes]) -> Iterator[Difference]
 
 
 def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Returns a longest common subsequence as pairs of indices.
+    """Returns a longest common subsequence, as pairs of an index in `a` and an index in `b`.
 
-    Returns nothing if the sequences differ by more than `EDITS_MAX` insertions and deletions. Source: E. W. Myers,
-    *An O(ND) Difference Algorithm and Its Variations* (1986), the greedy form: `reach[k]` is the furthest x on the
-    diagonal x - y = k.
+    Returns an empty list if the sequences differ by more than `EDITS_MAX` insertions and deletions. Source: E. W.
+    Myers, *An O(ND) Difference Algorithm and Its Variations* (1986), the greedy form: `reach[k]` is the furthest x on
+    the diagonal x - y = k.
     """
     reach, trace = {1: 0}, []
     for edits in range(min(len(a) + len(b), EDITS_MAX) + 1):
@@ -186,7 +184,7 @@ def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def _pairs(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Returns the diagonal steps of the path from the start to `(x, y)`, first step first."""
+    """Returns the diagonal steps of the path from the start to `(x, y)`, in the order of the path."""
     pairs: list[tuple[int, int]] = []
     for edits in range(len(trace) - 1, -1, -1):
         reach, k = trace[edits], x - y
@@ -240,9 +238,10 @@ def _change(node: Value, token: str, operation: Operation) -> None:
 
 
 def _member(node: Value, token: str, *, room: int = 0) -> Any:
-    """Returns the name of the member, or the index of the element, that `token` means in `node`.
+    """Returns the name of the member, or the index of the element, that `token` names in `node`.
 
-    Raises LookupError if `node` has no such member or element. `room` is 1 if the index may also be the array's length.
+    Raises LookupError if `node` has no such member or element. If `room` is 1, the index may also be the array's
+    length.
     """
     if isinstance(node, dict):
         if token not in node:
@@ -260,8 +259,8 @@ def _copied(node: Value) -> Value:
 
 
 def _tokens(path: str) -> list[str]:
-    """Returns the steps of a JSON pointer (RFC 6901). The first is `""`, for the root. Raises ValueError if `path` is
-    not a JSON pointer.
+    """Returns the steps of a JSON pointer (RFC 6901). The first step is `""`, for the root. Raises ValueError if `path`
+    is not a JSON pointer.
     """
     if not _POINTER.fullmatch(path):
         raise ValueError("not a JSON pointer")

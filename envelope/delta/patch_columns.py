@@ -1,9 +1,9 @@
 """Makes the JSON Patches of many updates at once, from the rows before and after each update.
 
-`changelog.envelope.delta.patch_text` makes the same patches, but one at a time. Here, each row is a flat JSON object,
-which is cut into *pieces*, one for each member. All rows whose members have the same names, in the same order, have
-the same *form* (`changelog.envelope.columnar.flat_json`). Arrow compares the pieces of all updates of a form at once.
-Only pieces that differ are processed further.
+`changelog.envelope.delta.patch_text` makes the same patches one at a time. This module makes them only for rows that
+are flat JSON objects. It cuts a row into *pieces*, one for each member. Rows whose members have the same names, in the
+same order, have the same *form* (`changelog.envelope.columnar.flat_json`). Arrow compares the pieces of all updates of
+one form at once. Only pieces that differ are processed further.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from changelog.envelope.columnar.flat_json import Form, Mask
 from changelog.envelope.delta.patch_text import pointer
 
 FORMS_MAX: Final = 16
-"""The most attempts to find a form in one batch. Each attempt costs a pass over all remaining rows."""
+"""The most attempts to find a form in one batch. Each successful attempt costs a pass over all remaining rows."""
 
 _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 
 
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
-    """Compares pairs of states, none of them null. Returns patches for as many pairs as possible, and a mask of these
-    pairs.
+    """Compares each state in `original` with the state in `current` at the same index. No state may be null.
 
-    Some pairs can be left without a patch: pairs whose states have different forms or are not plain (see `Form.of`),
-    and pairs that remain after `FORMS_MAX` attempts to find a form. The patches are the same bytes as those of
-    `changelog.envelope.delta.patch_text.changes`.
+    Returns patches for as many of these pairs as possible, and a mask of the pairs that have a patch. Some pairs can
+    have none: pairs whose states have different forms or are not plain (see `Form.of`), and pairs that remain after
+    `FORMS_MAX` attempts to find a form. The patches are byte for byte those that
+    `changelog.envelope.delta.patch_text.changes` makes.
     """
     remaining = np.arange(len(original))
     patches: list[pa.StringArray] = []
@@ -81,8 +81,10 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """Returns the fixed texts in the patch of each column: the text before the old value, and the text between the old
-    and the new value. Such a patch is a `test` of the old value and a `replace` by the new value.
+    """Returns two lists of texts, each with one text for each column.
+
+    The patch of a column is a `test` of the old value and a `replace` by the new value. The first list has what comes
+    before the old value in this patch, and the second list what comes between the old and the new value.
     """
     paths = [pointer(name.decode()).decode() for name in names]
     tests = [f'{{"op":"test","path":{path},"value":' for path in paths]

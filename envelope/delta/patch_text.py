@@ -1,10 +1,10 @@
 """Makes the JSON Patch of a change from the row before it and the row after it, all as JSON text.
 
 The patches are those that `changelog.envelope.delta` defines. They are made faster here, because the parts of the rows
-that did not change are not parsed. Most rows are flat objects, and only a few of their columns change. The texts of two
-rows are cut at `,"`, and the pieces are compared. Sometimes these pieces do not show for certain which members differ.
-Then the two objects are split into their members. If two members differ and one of them is an object, an array or a
-text with an escape, `changelog.envelope.delta.patch` compares them.
+that did not change are not parsed. Most rows are flat objects, and only a few of their columns change. So the texts of
+two rows are first cut at `,"`, and the pieces are compared. If the pieces do not show for certain which members differ,
+the two objects are split into their members. If two members differ and one of them is an object, an array or a string
+with an escape, `changelog.envelope.delta.patch` compares them.
 """
 
 import re
@@ -37,9 +37,10 @@ def patch_text(
 ) -> bytes:
     """Returns the patch of a change as JSON text: the one that `changelog.envelope.delta.delta_of` defines.
 
-    The states are JSON, or None if there is no such state. `unavailable` names the columns that are unavailable in
-    either state. `unavailable_original` says whether a column is unavailable in the original. Raises ChangelogError of
-    kind *malformed* if the current state is missing, or if states that have to be parsed are not JSON.
+    `current` and `original` are JSON, or None if there is no such state. `unavailable` names the columns that are
+    unavailable in one of them or both. `unavailable_original` says whether any column is unavailable in the original.
+    Raises ChangelogError of kind *malformed* if the current state is missing, or if a state has to be parsed and is not
+    JSON.
     """
     if op == Op.TRUNCATE:
         return NONE
@@ -55,9 +56,10 @@ def patch_text(
 
 
 def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozenset()) -> bytes:
-    """Returns the patch between two states in JSON, without the columns in `left_out`.
+    """Returns the patch that turns one state into the other. It does not concern the columns in `left_out`.
 
-    The patch has the same value as `diff(parse(original), parse(current))`. Values in it are written as in the states.
+    As JSON, the patch equals `diff(parse(original), parse(current))` without these columns. Values in it are written as
+    in the states.
     """
     if original == current:
         return NONE
@@ -70,11 +72,11 @@ def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozense
 def _of_pieces(original: bytes, current: bytes) -> bytes | None:
     """Returns the patch between two flat objects with the same columns; None if the texts may be something else.
 
-    Both texts are cut at `,"`, which appears between two members. In flat JSON without white space, it appears
-    elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. The texts
-    are equal up to the first pair of pieces that differ. If both pieces of this pair are whole members of the same
-    column, neither text was cut inside a string here, and the next piece begins a new member in both. So the same
-    reasoning applies to the next pair that differs.
+    Both texts are cut at `,"`. In flat JSON without white space, these two bytes are between every two members. They
+    are elsewhere only if a string ends in a comma; then the pieces on both sides of the cut are not whole members. The
+    texts are equal up to the first pair of pieces that differ. If both pieces of this pair are whole members with the
+    same name, neither text was cut inside a string here, and the next piece begins a new member in both texts. So the
+    same reasoning applies to the next pair that differs.
     """
     if original.find(b"{", 1) > 0 or current.find(b"{", 1) > 0 or b"[" in original or b"[" in current:
         return None
@@ -120,7 +122,7 @@ def _of_members(original: bytes, current: bytes, left_out: frozenset[str]) -> by
 
 @lru_cache(maxsize=4096)
 def _replace(name: bytes) -> bytes:
-    """Returns a template of a `test` and a `replace`, to be filled with the old and the new value."""
+    """Returns a template for a `test` and a `replace`. It is filled with the old and the new value."""
     path = pointer(name.decode()).replace(b"%", b"%%")
     return b'{"op":"test","path":%b,"value":%%b},{"op":"replace","path":%b,"value":%%b}' % (path, path)
 

@@ -1,12 +1,13 @@
 """Folds the last changes of each key into its last state, with typed values.
 
-If the database's log did not send a value in a change (the value is *unavailable*), the value is taken from an earlier
-state. The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first. They end with a change
-that is a delete or has all values, if the key has such a change; otherwise, all changes of the key are there.
+If the database's log did not send a value with a change (the value is *unavailable*), the value is taken from an
+earlier state. The input has the columns `CHANGES`. The changes of a key are adjacent, the newest first. The last of
+them is a delete or a change that has all values, if the key has such a change. Otherwise, the input has all changes of
+the key.
 
-This module works row by row, and reads values of every form. Changes that are complete states are first given to
-`changelog.envelope.states.fold_batch`, which reads many of them at once, and must give the same result as this module.
-`fold_batch` leaves changes with unusual values, such as an infinite date, to this module.
+This module works row by row, and reads values of every form. It first gives changes that are complete states to
+`changelog.envelope.states.fold_batch`, which reads many of them at once. `fold_batch` must give the same result, and
+leaves changes with unusual values, such as an infinite date, to this module.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,8 +36,9 @@ WHOLE: Final = "whole"
 CHANGES: Final = (*_OF_STATE, WHOLE)
 """The columns of a change. Those in `_OF_CHANGE` become the first columns of `ABOUT`.
 
-`gaps` is the change's provenance if the provenance names unavailable values or JSON nulls, otherwise null. `WHOLE` says
-that the change is the newest one of its key and has all values. Then the input has no other change of this key.
+`gaps` is the change's provenance if the provenance names unavailable values or JSON nulls; otherwise it is null.
+`WHOLE` says that the change is the newest one of its key, and has all values. Then no other change of this key is
+needed, and the input has none.
 """
 
 CONTEXT: Final = "_context"
@@ -57,18 +59,18 @@ ABOUT: Final = pa.schema(
 )
 """The columns that describe a state: its key, its last change, and which of its columns are null for a special reason.
 
-`_unavailable` names the columns whose value was in none of the changes. `_out_of_range` names the columns whose
-type cannot hold the value. Both are sorted.
+`_unavailable` names the columns whose value was in none of the changes. `_out_of_range` names the columns whose type
+cannot hold the value. The names are sorted.
 """
 
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
 """Whether the fold ended at a delete of the key, or at a create that lacks values. Then no earlier state can supply an
-unavailable value. The value is false for a complete state, which needs no earlier state.
+unavailable value. For a complete state, `_begun` is false, because no earlier state is needed.
 """
 
 ROWS_MAX: Final = 4096
-"""An output batch has at most this many rows."""
+"""The most rows that are read one by one before they are yielded as a batch."""
 
 
 KeyChange = tuple[str, str, str | None, str | None]
@@ -79,8 +81,8 @@ KeyChange = tuple[str, str, str | None, str | None]
 class FoldedState:
     """A key's last state, as far as it is known.
 
-    `values` has the JSON tokens by column, `missing` the columns whose values are unavailable, and `json_null` those
-    whose null is JSON's. `has_reached_begin` is the value of `BEGUN_FIELD`.
+    `values` maps columns to JSON tokens. `missing` names the columns whose values are unavailable, and `json_null`
+    those whose null is JSON's null. `has_reached_begin` is the value of `BEGUN_FIELD`.
     """
 
     values: dict[str, bytes]
@@ -94,9 +96,9 @@ def fold(
 ) -> Iterator[pa.RecordBatch]:
     """Turns batches of `CHANGES` into batches of `schema`, with one row for each key, also for deleted keys.
 
-    `schema` has the columns, then those of `ABOUT`, then `BEGUN`. With `raw`, each value is text: the content of a JSON
-    string, or the JSON of any other value. Raises ChangelogError (MALFORMED), with the position, for a change whose
-    state is missing or not a JSON object.
+    `schema` has the fields for `columns`, then those of `ABOUT`, then `BEGUN_FIELD`. With `raw`, each value is text:
+    the content of a JSON string, or the JSON of any other value. Raises ChangelogError (MALFORMED), with the position
+    of the change, if a state that has to be read is missing or is not a JSON object.
     """
     readers = {column.name: text if raw else reader(column.type) for column in columns}
     read_batch = BatchReader(columns, schema.types[: len(columns)], raw).reader()
@@ -124,7 +126,7 @@ def fold(
 
 
 def _usual(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Returns a mask of the changes that are probably complete states. It does not parse them."""
+    """Returns a mask of the changes that are probably complete states, without parsing them."""
     whole, gaps = batch.column(WHOLE), batch.column("gaps")
     not_deleted = pc.not_equal(batch.column("op"), Op.DELETE.value)
     return np.asarray(pc.and_(pc.and_(whole, gaps.is_null()), not_deleted))
@@ -172,9 +174,9 @@ def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tup
 
 
 def fold_key(changes: Iterable[KeyChange]) -> FoldedState:
-    """Returns the last state of a key. `changes` has the changes of the key, the newest first.
+    """Returns the last state of a key. `changes` are the changes of the key, the newest first.
 
-    Reads only as many changes as it needs. Raises ChangelogError (MALFORMED) as `fold` does.
+    Takes only as many of them as it needs. Raises ChangelogError (MALFORMED) as `fold` does.
     """
     newest_first = iter(changes)
     state = _state(next(newest_first))

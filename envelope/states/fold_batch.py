@@ -1,9 +1,10 @@
-"""Reads a batch of states (rows as JSON text) at once into Arrow columns. `changelog.envelope.states.fold` reads them
+"""Reads a whole batch of states (rows as JSON text) into Arrow columns. `changelog.envelope.states.fold` reads states
 row by row, with the same result, but much more slowly.
 
-Values are read here only if they have the usual form of their type. Rows with any other value are reported, and `fold`
-reads them one by one. A property test checks that both give the same result. Every number is read exactly: msgspec
-reads integers and doubles; Arrow reads decimals, dates and times, after their form was checked.
+Values are read here only if they have the usual form of their type. Rows with any other value are *unusual*: the result
+says which they are, and `fold` reads them one by one. A property test checks that both modules give the same result.
+Every number is read exactly: msgspec reads integers and doubles; Arrow reads decimals, dates and times, after their
+form was checked.
 """
 
 import re
@@ -27,8 +28,8 @@ Texts = Sequence[str | None]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 Finish = Callable[[Sequence[Any], Texts], tuple[pa.Array, Mask | None]]
-"""Takes a column's decoded values and the rows' texts. Returns the column's array, and a mask of the rows that must be
-read one by one."""
+"""Takes the decoded values of a column, and the texts of their rows. Returns the column's array, and a mask of the
+unusual rows, or None if no row is unusual."""
 
 _UNSUPPORTED_IN_NAMES = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support names with these characters
 _MINUS_NOUGHT = re.compile(r":\s*-0\s*[,}]")
@@ -49,7 +50,7 @@ _PARSED: Final[dict[ColumnType, Any]] = {
     Primitive.UUID: str,
     Primitive.TIME: str,
 }
-"""Types whose decoded values go into the column unchanged."""
+"""For each type whose values go into the column as msgspec decodes them: the type that msgspec decodes them to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class BatchReader:
     raw: bool
 
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
-        """Returns a function that turns states into one array for each column, and a mask of the rows that it could not
-        read.
+        """Returns a function that reads states. The function returns one array for each column, and a mask of the
+        unusual rows.
         """
         if any(_UNSUPPORTED_IN_NAMES.search(column.name) for column in self.columns):
             return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
@@ -97,7 +98,7 @@ class BatchReader:
 
 
 def _optional(parsed: Any, name: str) -> tuple[Any, Any]:
-    """Returns the msgspec type and field of a member that may be null or missing."""
+    """Returns the type and the field by which msgspec reads a member that may be null or missing."""
     if parsed is Raw:  # msgspec mistakes Raw for a custom type if Raw is in a union with None
         return Raw, msgspec.field(name=name, default=Raw(NULL))
     return parsed | None, msgspec.field(name=name, default=None)
@@ -153,9 +154,9 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
 
 
 def _floats(to: pa.DataType) -> Finish:
-    """Makes an array of the doubles that msgspec has read. Arrow rounds them again if the array's type is narrower.
+    """Makes an array of the doubles that msgspec has read. If the array has single precision, Arrow rounds them again.
 
-    msgspec reads -0 as 0. So if a value is zero and the row's text has a -0 anywhere, the value is unusual.
+    msgspec reads -0 as 0. So if a value is zero and the row's text has a -0 anywhere, the row counts as unusual.
     """
 
     def finish(values: Sequence[float | None], texts: Texts) -> tuple[pa.Array, Mask | None]:

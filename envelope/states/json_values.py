@@ -35,8 +35,8 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def reader(type_: ColumnType) -> Read:
-    """Returns the function that reads values of this type. Arrow can put these values into a column of the type
-    `changelog.envelope.states.arrow_types.to_arrow(type_)`.
+    """Returns the function that reads values of this type. Arrow can put the results of this function into a column of
+    the type `changelog.envelope.states.arrow_types.to_arrow(type_)`.
     """
     match type_:
         case Primitive():
@@ -101,7 +101,7 @@ def _floating(form: str) -> Read:
 
 
 def _decimal(precision: int, scale: int) -> Read:
-    """Returns a function that reads a number exactly, or raises ValueError."""
+    """Returns a function that reads a number exactly. It raises ValueError if the type cannot hold the exact number."""
     context = Context(prec=precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-scale)
 

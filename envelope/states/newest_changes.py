@@ -1,8 +1,8 @@
 """Selects from an entity's changes those that determine the last state of each key. `changelog.envelope.states.fold`
 then computes the states.
 
-The changes may come in any order and more than once. The memory that they need depends on the number of keys, not
-of changes: see `NewestChanges`.
+The changes may come in any order and more than once. How much memory is needed depends on how many keys there are, not
+on how many changes: see `NewestChanges`.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from changelog.envelope.position import Position
 from changelog.envelope.states.fold import CHANGES, WHOLE
 
 ROWS_MIN: Final = 1 << 16
-"""At least this many new changes are collected before outdated ones are removed."""
+"""At least this many new changes are added before outdated changes are removed again."""
 
 COMMITTED_AT: Final = b'"committedAt":"'
 TAIL_BYTES: Final = len(COMMITTED_AT) + len('2026-11-21T03:10:02.886044Z"}}')
-"""In a provenance without unavailable values and JSON nulls, `COMMITTED_AT` begins this many bytes before the end."""
+"""If a provenance ends with the commit time, `COMMITTED_AT` begins this many bytes before its end."""
 
 _CHUNK_BYTES: Final = 1 << 26
 _SLICE_ROWS: Final = 4096
@@ -41,10 +41,10 @@ class NewestChanges:
     """Keeps the newest change of each key. If that change lacks a value, also keeps the changes before it, back to one
     that has all values.
 
-    A change lacks a value if the database's log did not send the value, so that an earlier change must supply it.
-    Deletes are kept as well, because an earlier change of the key may be added later. Changes after the position
-    `until` are ignored. Outdated changes are removed from time to time, so memory holds at most about twice as many
-    changes as are needed, plus `ROWS_MIN`.
+    A change lacks a value if the database's log did not send the value; an earlier change must then supply the value.
+    A delete is kept as well: otherwise, an earlier change of its key that is added later would count as the newest.
+    Changes after the position `until` are ignored. Changes that are outdated are removed from time to time, so memory
+    holds at most about twice as many changes as are needed, plus `ROWS_MIN`.
     """
 
     def __init__(self, *, until: Position | None = None) -> None:
@@ -71,9 +71,8 @@ class NewestChanges:
             self._keep_newest()
 
     def changes(self) -> Iterator[pa.RecordBatch]:
-        """Yields the kept changes as batches with the columns `changelog.envelope.states.fold.CHANGES`, and drops them.
-
-        The changes of a key are adjacent, the newest first.
+        """Yields the changes that are kept, and forgets them. The batches have the columns
+        `changelog.envelope.states.fold.CHANGES`. The changes of a key are adjacent, the newest first.
         """
         self._keep_newest()
         if not self._batches:
@@ -114,7 +113,9 @@ class NewestChanges:
         self._rows = self._kept_rows = sum(batch.num_rows for batch in self._batches)
 
     def _order_and_codes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns the order of all changes by position, and for each change the number of its key."""
+        """Returns the indices of all changes, sorted by the positions of the changes; and for each change the number of
+        its key.
+        """
         positions = np.concatenate([_positions(batch) for batch in self._batches])
         keys = pa.chunked_array([batch.column("key") for batch in self._batches]).cast(pa.large_utf8())
         codes = keys.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -124,7 +125,7 @@ class NewestChanges:
         return np.concatenate([batch.column(_LACKS).to_numpy(zero_copy_only=False) for batch in self._batches])
 
     def _with_parts(self, mask: Mask) -> Iterator[tuple[pa.RecordBatch, Mask]]:
-        """Yields each batch with its own part of `mask`, which is a mask of the changes of all batches."""
+        """Yields each batch with the part of `mask` that belongs to it. `mask` covers the changes of all batches."""
         begin = 0
         for batch in self._batches:
             yield batch, mask[begin : begin + batch.num_rows]
@@ -132,7 +133,7 @@ class NewestChanges:
 
 
 def _of_keys(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the columns that a fold needs, and for each change whether it lacks a value."""
+    """Returns the columns that a fold needs, and a column that says whether the change lacks a value."""
     provenance = rows.column("provenance")
     gaps = pc.if_else(_may_have_gaps(provenance), provenance, pa.scalar(None, pa.utf8()))
     lacks = np.zeros(rows.num_rows, np.bool_)
@@ -146,8 +147,8 @@ def _of_keys(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
     """Returns which provenances may name unavailable values or JSON nulls.
 
-    A provenance that ends with the commit time names none. Nearly all provenances end in this way. If all provenances
-    of the batch end in this way, none is searched.
+    A provenance that ends with the commit time names none. Nearly all provenances end in this way, and usually all of a
+    batch do. Only if one does not, the texts are searched.
     """
     end = pc.binary_slice(provenance.cast(pa.binary()), start=-TAIL_BYTES, stop=len(COMMITTED_AT) - TAIL_BYTES)
     has_more = pc.not_equal(end, COMMITTED_AT)
@@ -158,7 +159,9 @@ def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
 
 
 def _positions(batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    """Returns the positions as numbers of 128 bits: a row for each change, with the high half and the low half."""
+    """Returns the positions as numbers of 128 bits. The result has one row for each change: the high half and the low
+    half.
+    """
     texts = batch.column("position").cast(pa.binary()).cast(pa.binary(_POSITION_BYTES))
     characters = np.frombuffer(
         texts.buffers()[1], np.uint8, len(texts) * _POSITION_BYTES, texts.offset * _POSITION_BYTES
@@ -168,7 +171,7 @@ def _positions(batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches, so that their number stays small however often changes are removed from them."""
+    """Joins small batches. Otherwise, more and more small batches would remain as changes are removed from them."""
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

@@ -1,1 +1,1 @@
-"""Stores the changelog in an archive: a few sorted Parquet files for each entity and day."""
+"""Stores the changelog in an archive, which has a few sorted Parquet files for each entity and day."""

@@ -14,11 +14,11 @@ from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, number_of, pa
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest lists the files of the archive, and readers begin with the newest one. A manifest is deleted when the
-    manifest after it is older than `grace`. Its readers began before that later manifest was written, so they have had
-    at least `grace` to finish. A file that no remaining manifest lists, such as the file of a killed run, is deleted if
-    it is older than `grace`. With `log`, a file of this file log is deleted if every remaining manifest says that the
-    archive has the file's rows.
+    A manifest lists the files of the archive, and a reader uses the manifest that is the newest when it begins. A
+    manifest is deleted when the next manifest is older than `grace`: all readers of the deleted manifest began before
+    the next one was written, so they have had at least `grace` to finish. A file that no remaining manifest lists, such
+    as a file of a killed run, is deleted if it is older than `grace`. `log` is the folder of a file log, if there is
+    one: a file of the log is deleted if every remaining manifest says that the archive has the file's rows.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
@@ -47,8 +47,8 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
 
 
 def _in_use(written_s: Mapping[int, float], expired_before_s: float) -> set[int]:
-    """Returns the numbers of the manifests that may still have readers: the newest manifest, and each manifest whose
-    successor was written at `expired_before_s` or later.
+    """Returns the numbers of the manifests that may still have readers. These are the newest manifest, and each
+    manifest for which the next manifest was written at `expired_before_s` or later.
     """
     ordered = sorted(written_s)
     recent = (number for number, following in pairwise(ordered) if written_s[following] >= expired_before_s)

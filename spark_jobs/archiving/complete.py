@@ -1,11 +1,11 @@
 """Finds the position up to which an archive of Kafka's topics is complete.
 
-A run reads each partition up to the partition's end, and it may need several commits. So the archive can have new rows
-of one partition while older rows of another partition are still missing. A view needs a position up to which no row is
-missing. This position is found in two steps:
+A run reads each partition up to the partition's end, and may write several manifests until it has read all. So the
+archive can have new rows of one partition while older rows of another partition are still missing. A view needs a
+position up to which no row is missing. This position is found in two steps:
 
 1. Before a run reads, it notes the position of the changelog's checkpoint, and then the end of each partition. Every
-   row up to the position lies before these ends.
+   row up to this position lies before these ends.
 2. Once the archive has all messages of an entity up to these ends, it has every row of the entity up to the position.
 """
 
@@ -28,15 +28,17 @@ from changelog.spark_jobs.storage.manifest import Manifest
 class Goal:
     """The position up to which a run tries to make the archive complete.
 
-    `ends` has an offset for each partition of each entity: before this offset, the partition has every row up to the
-    position.
+    `ends` has an offset for each partition of each entity. All rows of the partition up to `position` are before this
+    offset.
     """
 
     position: str
     ends: Mapping[str, Mapping[Part, int]]
 
     def complete(self, offsets: Offsets) -> dict[str, str]:
-        """Returns the position for each entity whose partitions have been archived up to their ends."""
+        """Returns the goal's position for each entity that has been archived up to the ends of all its partitions.
+        `offsets` says how far each partition has been archived.
+        """
         return {
             entity: self.position
             for entity, ends in self.ends.items()
@@ -44,14 +46,15 @@ class Goal:
         }
 
     def is_reached(self, offsets: Offsets) -> bool:
-        """Returns whether all entities are complete up to the position."""
+        """Returns whether the archive is complete up to the goal's position for all entities of the goal."""
         return self.complete(offsets).keys() == self.ends.keys()
 
 
 def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | None:
     """Returns the goal of a run that begins to read these entities after this call; None if there is no checkpoint.
 
-    Raises ChangelogError (CONNECTION) if the rows up to the checkpoint still cannot be read after a minute of trying.
+    The rows up to the checkpoint must be readable in Kafka. Raises ChangelogError (CONNECTION) if they are not, even
+    after a minute of trying.
     """
     position = reached(log.checkpoint())
     if position is None:

@@ -1,7 +1,8 @@
 """Adds files to an archive and compacts them (docs/how-to/archive.md).
 
-A run's files become visible all at once, when the manifest lists them. If a run is killed earlier, its files stay, but
-no manifest lists them. `changelog.spark_jobs.archiving.clear` deletes such files later, together with replaced files.
+The new files of a run become visible all at once, when a manifest lists them. If the run is killed earlier, its files
+stay, but no manifest lists them. `changelog.spark_jobs.archiving.clear` later deletes such files, and files that were
+replaced.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,20 +25,20 @@ from changelog.spark_jobs.storage.manifest import ArchiveFile, Manifest, Replace
 from changelog.spark_jobs.storage.store import FolderStore
 
 FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:dropped", "archive:cleared")
-"""The boundaries between steps at which tests make a run crash."""
+"""The names of the points between a run's steps at which tests make the run crash."""
 
 
 DAYS_AT_ONCE = 64
-"""How many days are compacted in one commit. A day of two entities counts as two."""
+"""How many days are compacted before a manifest is written. A day for which two entities have files counts as two."""
 
 
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: Goal | None = None) -> int:
-    """Commits the rows that were read from these spans, together with the spans' ends. Returns the number of rows.
+    """Archives the rows that were read from these spans. Returns the number of rows.
 
-    A span is a range of offsets in a partition of a topic. `rows` have the columns of
-    `changelog.envelope.columnar.batch.SCHEMA`; the column `partition` has the numbers of Kafka's partitions. For each
-    entity that reaches `goal`, the goal's position is recorded. Raises ChangelogError (IN_USE) if another run archived
-    one of the spans at the same time.
+    A span is a range of offsets in a partition of a topic. The manifest that lists the new files also has the ends of
+    the spans, and the position of `goal` for each entity that has reached the goal. `rows` have the columns of
+    `changelog.envelope.columnar.batch.SCHEMA`; the column `partition` has the numbers of Kafka's partitions. Raises
+    ChangelogError (IN_USE) if another run archived one of the spans at the same time.
     """
     with write_files(run, rows) as new_files:
         listed_files = [_landed(file, spans, prefix) for file in new_files]
@@ -57,11 +58,11 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
 
 
 def record_complete(run: ArchiveRun, goal: Goal | None) -> None:
-    """Records the position of `goal` for each entity that has reached it. Writes a manifest only if one of these
-    entities has no position in the manifest yet.
+    """Records the position of `goal` for each entity that has reached the goal. Writes a manifest only if one of these
+    entities has no position in the newest manifest.
 
-    This is for a run that finds no new messages. The manifest may lack positions, for example because an older version
-    of this job wrote it: that version recorded none.
+    This matters for a run that finds no new messages. The newest manifest can lack positions, for example if an older
+    version of this job wrote it: that version recorded none.
     """
 
     def add(manifest: Manifest) -> Manifest:
@@ -87,8 +88,8 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
 
 
 def _label(topic: str, number: int) -> str:
-    """Returns the key of a partition in `ArchiveFile.offsets`: its number, such as `5`. For a later topic of an entity,
-    the generation comes first: `G2/5` is partition 5 of the second topic.
+    """Returns the key of a partition in `ArchiveFile.offsets`: its number, such as `5`. If an entity was repartitioned,
+    it has later topics, and their number comes first: `G2/5` is partition 5 of the second topic.
     """
     generation = generation_of(topic)
     return str(number) if generation == 1 else f"G{generation}/{number}"
@@ -96,8 +97,8 @@ def _label(topic: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The result of a merge: how many files were merged (`files`), into how many files (`into`), how many rows they
-    had, and how many rows were dropped because they were repeats.
+    """The result of a merge: how many files were merged (`files`) into how many files (`into`); how many rows the
+    merged files had, and how many of these rows were dropped as repeats.
     """
 
     files: int = 0
@@ -115,7 +116,7 @@ class Merged:
 
 
 def compact(run: ArchiveRun, *, before: date) -> Merged:
-    """Merges the files of each entity and day into one sorted file, for the days before a date, and drops repeats.
+    """Merges the files of each entity and day into one sorted file, for the days before `before`, and drops repeats.
 
     A repeat has the same entity, partition and position as another row. Raises ChangelogError (IN_USE) if another run
     replaced or dropped the same files at the same time.
@@ -124,7 +125,7 @@ def compact(run: ArchiveRun, *, before: date) -> Merged:
 
 
 def compact_newest(run: ArchiveRun) -> Merged:
-    """Merges the newest files of each entity and day, as `compact` does, so that a day has few files while it grows."""
+    """Merges only the newest files of each entity and day, so that a day has few files while it still gets more."""
     return _merge(run, to_merge_newest(run.manifest()))
 
 
@@ -139,10 +140,10 @@ def _merge(run: ArchiveRun, groups: Sequence[Sequence[ArchiveFile]]) -> Merged:
 
 
 def swap(run: ArchiveRun, old_files: Sequence[ArchiveFile], written_files: Sequence[WrittenFile]) -> Merged:
-    """Commits a manifest in which new files replace old ones. The new files have the old files' rows without repeats.
+    """Writes a manifest in which new files replace old ones. The new files have the old files' rows without repeats.
 
-    Raises ChangelogError: MALFORMED if the new files have more rows than the old ones, IN_USE if another run replaced
-    the old files.
+    Raises ChangelogError: MALFORMED if the new files have more rows than the manifest says of the old ones, IN_USE if
+    another run replaced the old files.
     """
     new_files = listed(old_files, written_files)
     merged = Merged(
@@ -167,7 +168,7 @@ def swap(run: ArchiveRun, old_files: Sequence[ArchiveFile], written_files: Seque
 
 
 def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]) -> Manifest:
-    """Returns the manifest without these files. Raises ChangelogError (IN_USE) if it does not list all of them."""
+    """Returns the manifest without these files. Raises ChangelogError (IN_USE) if the manifest lacks one of them."""
     paths = frozenset(file.path for file in files)
     other_files = tuple(file for file in manifest.files if file.path not in paths)
     if len(other_files) + len(files) != len(manifest.files):
@@ -178,8 +179,7 @@ def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]
 def listed(old_files: Sequence[ArchiveFile], written_files: Iterable[WrittenFile]) -> list[ArchiveFile]:
     """Returns the manifest's entries for new files that replace old ones.
 
-    An entry has, for each partition, the lowest and the highest offset of those old files that share days with the new
-    file.
+    The range of offsets in an entry spans the ranges of all old files that share days with the new file, by partition.
     """
     return [file.listed(_offsets(old_files, file.listed({}))) for file in written_files]
 
@@ -195,8 +195,8 @@ def _offsets(old: Iterable[ArchiveFile], new: ArchiveFile) -> dict[str, tuple[in
 
 
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
-    """Archives the oldest files of the file log at `path`: those that only have changes of days before the date
-    `before`. If that is None, these are the closed days.
+    """Archives the oldest files of the file log at `path`: those that only have changes of days before `before`, or of
+    closed days if `before` is None.
 
     The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """

@@ -1,7 +1,7 @@
 """Merges the files of days into levels, and removes dropped days from levels (docs/how-to/archive.md).
 
-A level has the rows of one entity and many days, in files with disjoint ranges of keys. So a reader of one key opens
-only one file of each level. Without levels, it would open a file of each day.
+A level has the rows that one entity has for many days, in files with disjoint ranges of keys. So a reader that needs
+the changes of one key opens only one file of each level. Without levels, it would open a file of each day.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +18,15 @@ from changelog.spark_jobs.archiving.write_files import ArchiveRun, day_of_commit
 from changelog.spark_jobs.storage.manifest import ArchiveFile, Manifest, commit
 
 ROWS_AT_ONCE = 20_000_000
-"""About how many rows are merged in one commit. A level that has more rows is still written in one commit."""
+"""About how many rows are merged before a manifest is written. Even if a level has more rows, its files all become
+visible in the same manifest."""
 
 
 def compact_levels(run: ArchiveRun, *, before: date) -> Merged:
-    """Merges the files of all days before a date, and the newest levels, to one level for each entity.
+    """Merges the files of all days before `before`, and the newest levels, to one new level for each entity.
 
-    Drops repeats: rows that have the same entity, partition and position as another row. Raises ChangelogError (IN_USE)
-    if another run replaced or dropped the same files at the same time.
+    Drops repeats: if several rows have the same entity, partition and position, one of them stays. Raises
+    ChangelogError (IN_USE) if another run replaced or dropped the same files at the same time.
     """
     merged = Merged()
     for old_files in batches_of(to_level(run.manifest(), before), ROWS_AT_ONCE):
@@ -40,8 +41,8 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
     """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the dropped days.
 
     If a level has both dropped days and days that stay, its files are replaced by files without the rows of dropped
-    days. All this is one commit, because a reader that finds a row concludes that no later row was dropped. All rows of
-    the entities `schemas` and `gaps` stay, because later rows may need them.
+    days. One manifest makes all this visible at once, because a reader that finds a row relies on all later rows being
+    there. All rows of the entities `schemas` and `gaps` stay, because the rows that stay may need them.
     """
     first = first_kept(run.at, keep_days)
     manifest = run.manifest()
@@ -72,7 +73,7 @@ def _dropped(manifest: Manifest, first: str) -> Manifest:
 
 
 def _days(files: Iterable[ArchiveFile]) -> Mapping[str, tuple[str, str]]:
-    """Returns the first and the last day of each entity's files."""
+    """Returns, for each entity, the first and the last day for which it has rows in these files."""
     days: dict[str, tuple[str, str]] = {}
     for file in files:
         first, last = days.get(file.entity, (file.first_day, file.day))

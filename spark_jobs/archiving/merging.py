@@ -1,8 +1,8 @@
 """Decides which files of an archive are merged.
 
-Files should be merged soon, so that there are few, and yet each row should be rewritten only a few times. So a merge
-takes the newest files, and an older file only if it is not much larger than all newer files together. As a result,
-older files are larger, and the number of files grows only with the logarithm of the number of rows.
+Files should be merged soon, so that there are few, but each row should be rewritten only a few times. So a merge takes
+the newest files. It takes an older file only if this file is not much larger than all newer files together. As a
+result, older files are larger, and the number of files grows only with the logarithm of the number of rows.
 """
 
 from collections import defaultdict
@@ -12,11 +12,12 @@ from datetime import date
 from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest
 
 GROWTH = 4
-"""An older file or level is merged with the newer ones if it has at most this many times their rows."""
+"""An older file or level is merged with the newer ones if it has at most this many times as many rows as these have
+together."""
 
 
 def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:
-    """Returns the files to merge, in groups. Each group is merged into one file, or a few.
+    """Returns groups of files to merge. A group becomes one file, or a few files if it has very many rows.
 
     A group has the files of one entity and of one day before the date `before`. It has at least `files_min` files.
     """
@@ -24,19 +25,19 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 
 def to_merge_newest(manifest: Manifest) -> list[list[ArchiveFile]]:
-    """Returns the files to merge, in groups, so that each day keeps few files while new files are added to it.
+    """Returns groups of files to merge, so that each day has few files while new files are added to it.
 
-    A group has some files of one entity and day, the newest ones.
+    A group has the newest files of one entity and day, but perhaps not all files.
     """
     groups = (_newest([[file] for file in _by_age(files)]) for files in _days(manifest, date.max))
     return [files for files in groups if len(files) > 1]
 
 
 def to_level(manifest: Manifest, before: date) -> list[list[ArchiveFile]]:
-    """Returns the files to merge, in groups. Each group becomes one level.
+    """Returns groups of files to merge. Each group becomes one level.
 
-    A group has files of one entity: all files of days before the date `before`, and the files of the newest levels. An
-    entity without files of such days has no group.
+    A group has files of one entity: its files of all days before the date `before`, and the files of its newest levels.
+    If an entity has no files of such days, it has no group.
     """
     levels: dict[str, dict[str, list[ArchiveFile]]] = defaultdict(lambda: defaultdict(list))
     for file in manifest.files:
@@ -57,7 +58,7 @@ def rows_of(files: Iterable[ArchiveFile]) -> int:
 
 
 def batches_of(groups: Iterable[list[ArchiveFile]], rows_max: int) -> Iterator[list[ArchiveFile]]:
-    """Joins groups up to `rows_max` rows, so that one job of Spark merges many small groups."""
+    """Joins small groups until they have about `rows_max` rows, so that one job of Spark can merge many groups."""
     batch: list[ArchiveFile] = []
     for files in groups:
         if batch and rows_of(batch) + rows_of(files) > rows_max:
@@ -69,7 +70,7 @@ def batches_of(groups: Iterable[list[ArchiveFile]], rows_max: int) -> Iterator[l
 
 
 def _days(manifest: Manifest, before: date) -> list[list[ArchiveFile]]:
-    """Returns the files of each entity and day before a date, without those of levels."""
+    """Returns a list of files for each entity and each day before a date. Files of levels are left out."""
     days: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
     for file in manifest.files:
         if not file.level and file.day < before.isoformat():
@@ -86,9 +87,10 @@ def _last(files: Iterable[ArchiveFile]) -> str:
 
 
 def _newest(parts: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
-    """Returns the files of the newest parts. Stops at a part that is much larger than all newer ones together.
+    """Returns the files of the newest parts: those before the first part that is much larger than all newer ones
+    together.
 
-    `parts` are sorted from the newest to the oldest; the first one is always included.
+    `parts` are sorted from the newest to the oldest. The newest part is always included.
     """
     newest: list[ArchiveFile] = []
     for part in parts:

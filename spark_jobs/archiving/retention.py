@@ -1,7 +1,7 @@
-"""Decides which days of a changelog are closed, so that they can be archived, and which are old enough to be dropped.
+"""Decides which days of a changelog are closed, and so can be archived, and which days are old enough to be dropped.
 
-A row's day is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour after
-the day's end. Changes that arrive even later go into another file of the day.
+The day of a row is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour
+after the day's end. If changes of a day arrive even later, they go into another file of this day.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -16,8 +16,8 @@ CLOSES_AFTER = timedelta(hours=1)
 """A day is closed this long after its end."""
 
 KEPT = 2
-"""How many of the newest log files are never deleted. The service recovers from the newest file, or, if that file is
-damaged, from the file before it."""
+"""How many of the newest log files are never deleted. When the service starts, it needs the newest file, or the file
+before it if the newest file is damaged."""
 
 _COMMITTED_AT = SCHEMA.get_field_index("committed_at")
 
@@ -33,15 +33,15 @@ def first_kept(at: datetime, keep_days: int) -> str:
 
 
 def to_drop(manifest: Manifest, first: str) -> set[str]:
-    """Returns the first days of all files and levels that begin before the day `first`. Ignores files of
-    `OF_CHANGELOG`.
+    """Returns the first day of each file and each level, if this day is before `first`. Files of the entities in
+    `OF_CHANGELOG` do not count.
     """
     return {file.first_day for file in _droppable(manifest) if file.first_day < first}
 
 
 def to_cut(manifest: Manifest, first: str) -> list[ArchiveFile]:
-    """Returns the files of levels that have both days before the day `first` and later days. Ignores files of
-    `OF_CHANGELOG`.
+    """Returns the files of levels that begin before the day `first`, and end on this day or later. Files of the
+    entities in `OF_CHANGELOG` do not count.
     """
     return [file for file in _droppable(manifest) if file.first_day < first <= file.day]
 
@@ -51,10 +51,12 @@ def _droppable(manifest: Manifest) -> list[ArchiveFile]:
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
-    """Returns the numbers of the log files in `path` that can be archived now. They are greater than `archived`.
+    """Returns the numbers of the log files in `path` that can be archived now. Files with numbers up to `archived` are
+    in the archive already.
 
-    Such a file has only changes of days before the date `before`, by default the first day that is not closed. The
-    newest `KEPT` files are never included. Raises ChangelogError if a file is missing or damaged.
+    A file can be archived if all its changes are of days before the date `before`, and if that is also true of all
+    older files. By default, `before` is the first day that is not closed. The newest `KEPT` files are never included.
+    Raises ChangelogError if a file is missing, or if a file that has to be read is damaged.
     """
     sequences_present = sequences(path)
     refuse_holes(path, sequences_present, archived)
@@ -71,7 +73,7 @@ def closed_sequences(path: Path, archived: int, before: date | None = None) -> l
 
 
 def _newest_at(path: Path, sequence: int) -> datetime:
-    """Reads the newest commit time in a log file from the file's footer."""
+    """Returns the newest commit time in a log file. Reads it from the file's footer."""
     try:
         with opened(log_file(path, sequence)) as parquet:
             groups = (parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups))

@@ -1,7 +1,8 @@
-"""Writes the files of an archive, sorted and of a bounded size, into their folders. A manifest lists them only later.
+"""Writes the files of an archive into their folders. The files are sorted, and their size is bounded. They become
+visible only later, when a manifest lists them.
 
-The files of a day have the rows of one entity and day. The files of a level have rows of many days, and each of these
-files has its own range of keys.
+A file of a day has rows of one entity and day. A file of a level has rows of one entity and many days; each of the
+level's files has its own range of keys.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,12 +24,13 @@ FILE_ROWS = 5_000_000
 """A file has at most this many rows."""
 
 LEVEL_ROWS = 1_000_000
-"""About how many rows a file of a level has. A reader of one key reads the footer of one such file, of about 200 kB."""
+"""About how many rows a file of a level has. A reader that needs one key reads the footer of one of these files. With
+this number of rows, the footer has about 200 kB."""
 
 _STAGING = f"{ARCHIVE}/.staging"
 
 _FOLDERS = ("entity_", "day_")
-"""The columns by which Spark chooses a row's folder."""
+"""The columns whose values determine the folder of a row."""
 
 _WITH_STATISTICS = frozenset({"entity", "key", "position", "committed_at"})
 
@@ -49,18 +51,19 @@ WRITING = {
 }
 """The options for Parquet.
 
-A row group is the least that a reader decodes, so it is small: 4 MiB. The writer counts full pages with their
+Readers always decode whole row groups, so row groups are small: 4 MiB. The writer counts full pages with their
 compressed size, so a row group has about 12,000 rows of 1.1 kB. (This version of Parquet's Java writer cannot limit the
-number of rows.) Only the columns in `_WITH_STATISTICS`, by which readers skip row groups, have statistics in a file's
-footer. Readers have no use for statistics of other columns. Such statistics would also copy the least and the greatest
-value of a column into the footer, and these can be whole states of rows. Compression level 9 makes files a ninth
+number of rows.) The footer of a file has statistics only of the columns in `_WITH_STATISTICS`. With these, readers skip
+row groups. Statistics of other columns would be of no use, and would make the footer large: they have the least and the
+greatest value of a column, and these values can be whole states of rows. Compression level 9 makes files a ninth
 smaller than Spark's default level does. Writing takes longer, but the files are read for years.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRun:
-    """One run of the job: its Spark session, the archive's store, its start time, and the fail points of tests.
+    """One run of the job: its Spark session, the store of the archive, the time at which the run started (`at`), and
+    the function by which tests make it crash (`reach`).
 
     `level_rows` is about how many rows a file of a level has.
     """
@@ -78,7 +81,9 @@ class ArchiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file that is in place but not yet listed in a manifest."""
+    """A file that is in its folder, but not yet in a manifest. `first` and `last` are positions of its rows, and `keys`
+    are its least and its greatest key.
+    """
 
     path: str
     entity: str
@@ -88,7 +93,7 @@ class WrittenFile:
     keys: tuple[str, str]
 
     def listed(self, offsets: Mapping[str, tuple[int, int]]) -> ArchiveFile:
-        """Returns the file's entry for the manifest."""
+        """Returns the entry by which a manifest lists the file."""
         return ArchiveFile(
             path=self.path,
             entity=self.entity,
@@ -101,22 +106,22 @@ class WrittenFile:
 
 
 def arranged(rows: DataFrame) -> DataFrame:
-    """Returns the rows in the form in which the files of days store them: by entity and day, sorted by key and
-    position, without repeats.
+    """Returns the rows as the files of days store them: divided by entity and day, sorted by key and position, without
+    repeats.
 
-    Besides the columns of `changelog.envelope.columnar.batch.SCHEMA`, the result has two columns that name a row's
-    folder: `entity_` and `day_` (in UTC).
+    In addition to the columns of `changelog.envelope.columnar.batch.SCHEMA`, the result has the columns `entity_` and
+    `day_` (in UTC), which determine the folder of a row.
     """
     by_day = _stored(rows).withColumn("day_", day_of_commit().cast("string"))
     return _sorted(by_day.repartition(*_FOLDERS), _FOLDERS)
 
 
 def arranged_level(rows: DataFrame, parts: int) -> DataFrame:
-    """Returns the rows in the form in which the files of a level store them: in `parts` ranges of entity and key, each
-    sorted by key and position, without repeats.
+    """Returns the rows as the files of a level store them: divided into `parts` ranges of entity and key, sorted by key
+    and position within each range, without repeats.
 
-    Besides the columns of `changelog.envelope.columnar.batch.SCHEMA`, the result has the column `entity_`, which names
-    a row's folder.
+    In addition to the columns of `changelog.envelope.columnar.batch.SCHEMA`, the result has the column `entity_`, which
+    determines the folder of a row.
     """
     return _sorted(_stored(rows).repartitionByRange(parts, "entity_", "key"), ("entity_",))
 
@@ -135,8 +140,8 @@ def _stored(rows: DataFrame) -> DataFrame:
 
 
 def _sorted(rows: DataFrame, folders: tuple[str, ...]) -> DataFrame:
-    """Sorts each partition by folder, key and position, and drops repeats. All rows of a key and folder are in the same
-    partition.
+    """Sorts each partition by folder, key and position, and drops repeats. All rows with the same key and folder must
+    be in the same partition.
     """
     order = Window.partitionBy(*folders, "key").orderBy("position", "partition")
     identity = F.struct("position", "partition")
@@ -149,7 +154,7 @@ def _sorted(rows: DataFrame, folders: tuple[str, ...]) -> DataFrame:
 
 
 def _never_null(name: str) -> Column:
-    """Returns the column in a form that is not nullable in Parquet. (Spark treats every column that it reads as
+    """Returns the column in a form that Spark does not write as nullable. (Spark treats every column that it reads as
     nullable.)
     """
     return F.coalesce(F.col(name), F.lit(_ZERO[name]).cast(ROWS[name].dataType)).alias(name)
@@ -175,10 +180,10 @@ def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]
 def write_level(
     run: ArchiveRun, rows: DataFrame, days: Mapping[str, tuple[str, str]], *, row_count: int
 ) -> Iterator[list[WrittenFile]]:
-    """Writes the rows to files with unique names, one level for each entity, and yields these files.
+    """Writes the rows to files with unique names, as one level for each entity, and yields these files.
 
-    `days` has the first and the last day of each entity's rows. `row_count` is about how many rows there are. The files
-    are first written to a staging folder, which is deleted at the end.
+    `days` has, for each entity, the first and the last day of its rows. `row_count` is about how many rows there are.
+    The files are first written to a staging folder, which is deleted at the end.
     """
 
     def folder(part: Mapping[str, str]) -> str:
@@ -193,13 +198,13 @@ def write_level(
 def _written(
     run: ArchiveRun, rows: DataFrame, folder_of: Callable[[Mapping[str, str]], str]
 ) -> Iterator[list[WrittenFile]]:
-    """Writes arranged rows, and moves each file to its folder.
+    """Writes rows that `arranged` or `arranged_level` returned, and moves each file to its folder.
 
-    `folder_of` returns the folder for the values of the columns that name it.
+    `folder_of` returns the folder of a file. Its argument has the values of the columns that determine the folder.
     """
     name = run_name(run.at)
     staging = f"{_STAGING}/{name}"
-    # This must be set in the session of the rows, because a micro-batch has another session than the run.
+    # This must be set in the session to which the rows belong, because a micro-batch has another session than the run.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     folders = [column for column in _FOLDERS if column in rows.columns]
     try:
@@ -227,8 +232,8 @@ def _written(
 
 
 def _staged(run: ArchiveRun, staging: str) -> list[Row]:
-    """Returns each staged file (its path below `staging`), its number of rows, its first and last position, and its
-    first and last key.
+    """Returns a row for each staged file: its path below `staging`, how many rows it has, its first and last position,
+    and its first and last key.
     """
     file = F.element_at(F.split("_metadata.file_path", f"/{staging}/"), -1)
     return (

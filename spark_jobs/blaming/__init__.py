@@ -1,1 +1,1 @@
-"""Finds, for each attribute of each row, the change that set it, and counts the changes that say who made them."""
+"""Finds the change that set each attribute of each row, and counts changes by who made them."""

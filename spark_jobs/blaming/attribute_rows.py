@@ -1,7 +1,8 @@
-"""Finds, for each attribute of each row, the change that set it. Spark's executors run this on batches of changes.
+"""Finds the change that set each attribute of each row. Spark's executors run this on batches of changes.
 
-The changes of a row are adjacent and in the order of their positions. They are read one by one, and none is kept, so a
-row may have any number of changes. `changelog.envelope.blame` defines the result.
+The changes of a row must be adjacent, and in the order of their positions. They are read one by one, and are not kept
+in memory, so a row may have any number of changes. `changelog.envelope.blame` says which change counts as setting an
+attribute.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,21 +41,22 @@ ATTRIBUTES: Final = pa.schema(
 )
 """One row for each attribute of each row that exists.
 
-`path` is a JSON pointer (RFC 6901) into the row's state. `value` and `before` are JSON text: the value, and the value
-before the change that set it. `value` is null if the database's log did not send it. `before` is null if the attribute
-did not exist before (`existed_before` is false), or if the value before is unknown (`existed_before` is null). `stamp`
-is a `StampKind`, or `UNKNOWN`. If it is `UNKNOWN`, the columns from `service_name` to `context` are null. The other
-columns are those of the change that set the value (`changelog.envelope.columnar.batch.SCHEMA`).
+`path` is a JSON pointer (RFC 6901) into the row's state. `value` is the attribute's value, and `before` is its value
+before the change that set it, both as JSON text. `value` is null if the database's log did not send it. `before` is
+null if the attribute did not exist before (then `existed_before` is false), or if its value before is unknown (then
+`existed_before` is null). `stamp` is a `StampKind`, or `UNKNOWN`. If it is `UNKNOWN`, the columns from `service_name`
+to `context` are null. The other columns are those of the change that set the value
+(`changelog.envelope.columnar.batch.SCHEMA`).
 """
 
 ORIGIN: Final = ("first_key", "first_position")
 """The columns of a row's origin (`changelog.spark_jobs.blaming.origins`)."""
 
 ROWS_MAX: Final = 4096
-"""An output batch is full at this many rows. It may have more, because the attributes of one row stay together."""
+"""A batch is yielded when it has this many rows. It may have more, because the attributes of one row stay together."""
 
 Row = tuple[str, str, str]
-"""What identifies a row: its entity and its origin."""
+"""Identifies a row: its entity, and the two parts of its origin."""
 
 Values = tuple[Any, ...]
 
@@ -62,15 +64,15 @@ Values = tuple[Any, ...]
 def attribute_rows(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps) -> Iterator[pa.RecordBatch]:
     """Turns changes into batches of `ATTRIBUTES`.
 
-    The changes have the columns of `changelog.envelope.columnar.batch.SCHEMA`, and then those of an origin. They are
-    sorted by entity, origin and position; repeated changes are ignored. A change has no provenance if a truncate of its
-    entity followed. Such a change only says that its row is gone.
+    The changes have the columns of `changelog.envelope.columnar.batch.SCHEMA`, and then the columns `ORIGIN`. They are
+    sorted by entity, origin and position; repeated changes are ignored. If a truncate of the entity followed a change,
+    the change has no provenance: it only says that a row was there, and is gone.
 
-    Raises ChangelogError (MALFORMED), with entity and position, for a change that cannot be read.
+    Raises ChangelogError (MALFORMED) if a change cannot be read; the error names the entity and the position.
     """
     rows: list[Values] = []
     for (entity, _, since), changes in groupby(_changes(batches), key=itemgetter(0)):
-        # If an origin has a position, another row had the key before, and left it.
+        # If the origin has a position, another row had the key before, and moved away from it.
         rows += _of_row((record for _, record in changes), defaults.of(entity), begins_empty=bool(since))
         if len(rows) >= ROWS_MAX:
             yield _batch(rows)
@@ -80,7 +82,7 @@ def attribute_rows(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps
 
 
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Row, Record | None]]:
-    """Yields all changes, each with the row that it belongs to. None stands for a change that a truncate followed."""
+    """Yields each change with the row to which it belongs. If a truncate followed the change, yields None for it."""
     for batch in batches:
         has_provenance = batch.column("provenance").is_valid()
         changes = records(batch.filter(has_provenance).select(SCHEMA.names))
@@ -93,7 +95,7 @@ def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Row, Record | 
 
 
 def _of_row(changes: Iterable[Record | None], default: Stamp, *, begins_empty: bool) -> Iterator[Values]:
-    """Returns the attributes of one row; none if it does not exist after its last change."""
+    """Yields the attributes of one row, as values of `ATTRIBUTES`. Yields none if its last change removed the row."""
     fold: BlameFold | None = None
     last: Record | None = None
     for record in changes:
@@ -132,7 +134,7 @@ def _attributes(last: Record, attributes: Iterable[Attribute], default: Stamp) -
 
 
 def _values(writer: Writer, default: Stamp) -> Values:
-    """Returns the values of the columns from `stamp` on."""
+    """Returns the values of the last columns of `ATTRIBUTES`, from `stamp` on."""
     stamp = writer.stamp
     return (
         UNKNOWN if stamp is None else kind_of(stamp, default).value,

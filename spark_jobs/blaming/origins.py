@@ -1,11 +1,11 @@
 """Finds the changes of each row, even if the row moved from key to key.
 
 Two rows can have the same key, one after the other: a row moves away, and later another row gets its old key. So a key
-alone does not say which row a change belongs to. A row is identified by its *origin*: the first key that the row had,
+alone does not say to which row a change belongs. A row is identified by its *origin*: the first key that the row had,
 and the position at which an earlier row moved away from this key. The position is empty if no earlier row did so.
 
-Moves to another key are rare. So the driver reads all of them, goes through them in order, and notes which row has each
-key at each time.
+Moves to another key are rare. So the driver reads all moves, goes through them in order, and notes from which position
+on each key belonged to which row.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.blaming.attribute_rows import ORIGIN
 
 MOVES_MAX: Final = 1_000_000
-"""How many moves to another key are supported. In memory, a million moves take about a gigabyte on the driver."""
+"""The most moves to another key that a run can handle. A million moves take about a gigabyte of the driver's memory."""
 
 _BROADCAST_MAX: Final = 100_000
-"""The largest number of key spans (see `KeySpan`) for which the join broadcasts them to every executor. With more
-spans, the join is not forced to broadcast, and Spark may have to sort all changes by key.
+"""Up to this number of key spans (see `KeySpan`), the join sends all of them to every executor. With more spans, Spark
+itself decides how to join, and may have to sort all changes by key.
 """
 
 _SPANS: Final = (
@@ -44,10 +44,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySpan:
-    """The changes of a key that belong to one row: those at `since` or later, and before `until`.
+    """Says which changes of a key belong to one row: those at the position `since` or later, and before `until`.
 
-    `since` is empty for the first row of a key. `until` is None for its last row. `origin` is the row's origin, a key
-    and a position.
+    `since` is empty for the first row that had the key. `until` is None for the last row that had it. `origin` is the
+    row's origin: a key and a position.
     """
 
     entity: str
@@ -80,7 +80,7 @@ def moves_of(changes: DataFrame, moves_max: int = MOVES_MAX) -> list[Move]:
 
 
 def spans_of(moves: Iterable[Move]) -> list[KeySpan]:
-    """Returns the spans of all keys that rows moved to or from. A repeated move counts once."""
+    """Returns the spans of all keys to which or from which rows moved. A repeated move counts once."""
     current_spans: dict[tuple[str, str], tuple[str, tuple[str, str]]] = {}
     spans: list[KeySpan] = []
 

@@ -1,4 +1,4 @@
-"""Finds who stamped each change: its application, the database's trigger, or nobody. Spark's executors run this."""
+"""Finds who stamped each change: the application, the database's trigger, or nobody. Spark's executors run this."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from changelog.envelope.model import Stamp
 from changelog.envelope.stamp import StampKind, kind_of
 
 UNKNOWN: Final = "unknown"
-"""The value in place of a `StampKind` if the writer of a value is unknown: the changelog shows the value, but not the
-change that set it.
+"""Takes the place of a `StampKind` if the writer of a value is unknown: the changelog has the value, but does not have
+the change that set it.
 """
 
 STAMPED: Final = pa.schema(
@@ -32,7 +32,9 @@ CHANGE_COLUMNS: Final = ("entity", "position", "committed_at", "service_name", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultStamps:
-    """The configured stamps of changes without a stamp: some entities have their own, all others have `general`."""
+    """The stamps that the configuration gives to changes without a stamp. `by_entity` has those of some entities;
+    `general` is for all other entities.
+    """
 
     general: Stamp
     by_entity: Mapping[str, Stamp]

@@ -1,7 +1,7 @@
 """Makes the tables of the job `blame` from changes.
 
-Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes
-immediately, on the driver. Apart from that, they read no rows, but only make DataFrames from DataFrames.
+Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes at
+once, on the driver. Otherwise, they only make DataFrames from DataFrames, and read no rows.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from changelog.spark_jobs.blaming.stamp_kinds import CHANGE_COLUMNS, STAMPED, De
 _GROUP: Final = ("entity", "day", "service_name", "stamp")
 
 _CONTENT: Final = ("provenance", "current", "original", "moved", "context")
-"""The columns of a change that are needed only if its row still exists."""
+"""The columns of a change that are needed only if no truncate followed the change."""
 
 COVERAGE: Final = (*_GROUP, "changes", "attributes")
 """The columns of `coverage`. The table has a row for each entity, day (UTC), service and kind of stamp.
@@ -36,7 +36,7 @@ still have the value that one of these changes set.
 def truncates_of(changes: DataFrame) -> dict[str, str]:
     """Reads the position of the last truncate of each entity that was truncated.
 
-    This costs almost nothing, because truncates have a reserved key, and files have statistics of keys.
+    This reads almost nothing: truncates have a reserved key, and the statistics in files show which files have it.
     """
     truncates = changes.where(F.col("key") == TRUNCATE_KEY).groupBy("entity").agg(F.max("position").alias("position"))
     return {row["entity"]: row["position"] for row in truncates.collect()}
@@ -45,11 +45,10 @@ def truncates_of(changes: DataFrame) -> dict[str, str]:
 def attributes(
     spark: SparkSession, changes: DataFrame, truncates: Mapping[str, str], defaults: DefaultStamps
 ) -> DataFrame:
-    """Returns the attributes (`ATTRIBUTES`) of all rows that exist after these changes, each with the change that set
-    it.
+    """Returns the attributes (`ATTRIBUTES`) of all rows that exist after these changes.
 
-    The moves to another key are read at once; all other changes are read only when the result is read. `truncates` is
-    the result of `truncates_of`. Raises ChangelogError (LIMIT) if there are too many moves.
+    `truncates` is the result of `truncates_of`. The moves to another key are read at once; all other changes are read
+    only when the result is read. Raises ChangelogError (LIMIT) if there are too many moves.
     """
     spans = spans_of(moves_of(changes))
     by_row = with_origins(_without_truncated(changes, truncates).select(*SCHEMA.names), spans, spark)
@@ -61,8 +60,8 @@ def attributes(
 def coverage(changes: DataFrame, rows: DataFrame, defaults: DefaultStamps) -> DataFrame:
     """Returns a table with the columns `COVERAGE`. `rows` is the result of `attributes` for these changes.
 
-    The result has one partition. Messages of table reads do not count as changes. A change that moves a row, and a
-    truncate, count once, although each is several messages.
+    The result has one partition. The messages of a table read do not count as changes. A change that moves a row has
+    several messages, and so has a truncate; each of them counts as one change.
     """
     is_change = (F.col("op") != Op.READ.value) & ~F.coalesce(F.col("moved").contains('"movedFrom"'), F.lit(False))
     made_changes = changes.where(is_change).select(*CHANGE_COLUMNS)
@@ -77,8 +76,8 @@ def coverage(changes: DataFrame, rows: DataFrame, defaults: DefaultStamps) -> Da
 
 
 def _without_truncated(changes: DataFrame, truncates: Mapping[str, str]) -> DataFrame:
-    """Removes the truncates. If a truncate followed a change, the columns `_CONTENT` of the change become null: the
-    change then only says that its row is gone.
+    """Removes the truncates. If a truncate followed a change, the columns `_CONTENT` of this change become null. The
+    change then only says that a row was there, and is gone.
     """
     rows = changes.where(F.col("key") != TRUNCATE_KEY)
     if not truncates:

@@ -1,8 +1,8 @@
 """Writes the tables of the job `blame` as Parquet files. Each run replaces the tables of the run before.
 
-A run writes a new folder `<output>/tables/<run>/` with the tables `attributes` and `coverage`, and then a record,
-`<output>/manifest/<n>.json`, that names this folder. Readers use the folder that the newest complete record names. On a
-local file system, the link `<output>/current` also leads to the folder.
+A run writes the tables `attributes` and `coverage` into a new folder, `<output>/tables/<run>/`. Then it writes a
+record, `<output>/manifest/<n>.json`, that names this folder. Readers use the folder that the newest complete record
+names. On a local file system, the link `<output>/current` also leads to this folder.
 """
 
 from collections.abc import Mapping
@@ -31,10 +31,11 @@ _TABLES: Final = "tables"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlameRun:
-    """The result of one run: the position up to which it read the changelog, the entities that it read (None if all),
-    and the folder of its tables (`path`), relative to the output. `before` is the folder of the previous run.
+    """The result of one run, as its record stores it.
 
-    `attributes` and `changes` are the numbers of attributes and of changes, by kind of stamp.
+    `position` is the position up to which the run read the changelog. `entities` are the entities that it read; None
+    means all. `path` is the folder of its tables, and `before` that of the previous run's tables; both are relative to
+    the output. `attributes` and `changes` say how many attributes and changes there are of each kind of stamp.
     """
 
     format: int = FORMAT
@@ -57,13 +58,13 @@ def newest(store: FolderStore) -> BlameRun | None:
 def write(
     store: FolderStore, rows: DataFrame, changes: DataFrame, run: BlameRun, defaults: DefaultStamps, *, at: datetime
 ) -> BlameRun:
-    """Writes the attributes in `rows`, and the coverage of `changes`, and returns the run with its folder and counts.
+    """Writes the attributes in `rows`, and the coverage of `changes`. Returns `run` with its folder and its counts.
 
     1. The attributes are written into a new folder, which nobody reads yet: a folder for each entity, sorted by key.
     2. The coverage is computed from the changes and the stored attributes, and written beside them.
-    3. The record with the next number is created. From now on, these tables are valid.
-    4. The link `current` is pointed at them. The previous tables stay, because they may still have readers; older
-       tables are deleted.
+    3. The record with the next number is created. From now on, readers use these tables.
+    4. The link `current` is made to lead to them. The tables of the previous run stay, because they may still have
+       readers; older tables are deleted.
 
     Raises ChangelogError (IN_USE) if another run added a record at the same time.
     """

@@ -1,3 +1,3 @@
-"""Derives deltas and writes them to files or topics. A delta is a JSON Patch (RFC 6902) that says what a change altered
-in a row.
+"""Derives deltas, and writes them to files or topics. A delta is a JSON Patch (RFC 6902) that says how a change altered
+a row.
 """

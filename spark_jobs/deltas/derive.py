@@ -1,8 +1,8 @@
 """Derives deltas from changes, with functions for Arrow batches and for Spark's DataFrames.
 
-A delta is a JSON Patch that says what a change altered in its row. `derive` makes a delta from each change. `messages`
-makes messages for Spark's Kafka sink from deltas. A message goes to the partition from which its change was read, under
-the same key. A tombstone follows each delete.
+A delta is a JSON Patch that says how a change altered its row. `derive` makes a delta from each change. `messages`
+makes messages from deltas, for Spark's Kafka sink. The message of a delta has the key and the partition that the
+message of the change has. The delta of a delete is followed by a tombstone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESET: Final = "reset"
-"""The kind of a delta that has the full state of its row. It is made from a `read`, and from an update whose original
-is unknown.
+"""The kind of a delta that has the whole state of its row, and does not say how the state changed. Such a delta is made
+from a `read`, and from an update for which the original is unknown.
 """
 
 KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)
-"""Values of a delta's `kind`."""
+"""The values that `kind` can have."""
 
 TOMBSTONE: Final = "tombstone"
 
@@ -58,7 +58,7 @@ _NEEDED: Final = (
     "current",
     "original",
 )
-"""The columns of a change that a delta is derived from."""
+"""Those columns of a change that are needed to derive its delta."""
 
 MESSAGES: Final = pa.schema(
     [
@@ -74,17 +74,17 @@ MESSAGES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The topics of deltas. `present` has the present topic of each entity.
+    """The topics to which deltas are written. `present` has the present topic of each entity.
 
-    `earlier` has the earlier topics of repartitioned entities, oldest first. Each is a pair: a position, and the topic
-    of the deltas up to this position.
+    If an entity was repartitioned, `earlier` has its earlier topics, oldest first. Each of them is a pair: a position,
+    and the topic for deltas up to this position.
     """
 
     present: Mapping[str, str]
     earlier: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     def at(self, entity: str, position: str) -> str:
-        """Returns the topic for an entity's delta with this position."""
+        """Returns the topic for a delta of this entity at this position."""
         for last, topic in self.earlier.get(entity, ()):
             if position <= last:
                 return topic
@@ -92,12 +92,11 @@ class Topics:
 
 
 Values = Callable[[pa.RecordBatch], pa.Array]
-"""A codec: a function that encodes a batch of deltas (`SCHEMA`) and returns the values of their messages, as bytes."""
+"""A codec: a function that takes a batch of deltas (`SCHEMA`), and returns the encoded values of their messages."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
-"""The rows that lack values, because the database's log did not send them, by the number of the row. For each of these
-rows, there are the names of the columns that are unavailable in either of its states, and whether its original lacks a
-column.
+"""Says which rows lack values that the database's log did not send. Maps the number of such a row to the names of the
+columns that are unavailable in its `current` or its `original`, and to whether its `original` lacks any column.
 """
 
 _UNAVAILABLE: Final = '"unavailable'
@@ -110,7 +109,8 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Derives deltas (`SCHEMA`) from changes (`changelog.envelope.columnar.batch.SCHEMA`): one from each row, in the
     same order.
 
-    Raises ChangelogError (MALFORMED), with the entity and the position, if a change's state is missing or not JSON.
+    May raise ChangelogError (MALFORMED) if a state of a change is missing or is not JSON; the error names the entity
+    and the position.
     """
     delta = _joined('{"provenance":', rows.column("provenance"), ',"patch":', _patches(rows), "}")
     computed = {"kind": _kinds(rows), "delta": delta}
@@ -119,7 +119,7 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def messages(deltas: pa.RecordBatch, topics: Topics, values: Values) -> pa.RecordBatch:
-    """Returns the messages (`MESSAGES`) of a batch of `SCHEMA`, in the same order."""
+    """Returns the messages (`MESSAGES`) for a batch of deltas (`SCHEMA`), in the same order."""
     is_delete = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(deltas.num_rows), 1 + is_delete)
     is_tombstone = np.append(False, rows[1:] == rows[:-1]) if len(rows) else np.zeros(0, dtype=bool)
@@ -138,7 +138,7 @@ def messages(deltas: pa.RecordBatch, topics: Topics, values: Values) -> pa.Recor
 
 
 def json_values(deltas: pa.RecordBatch) -> pa.Array:
-    """Encodes deltas with the codec `json`: a value is the delta's JSON, unchanged."""
+    """Encodes deltas with the codec `json`: the value of a message is the JSON in the column `delta`."""
     return deltas.column("delta").cast(pa.binary())
 
 
@@ -168,7 +168,7 @@ def messages_of(
 ) -> "DataFrame":
     """Returns the messages for the deltas of a DataFrame of changes. Within a partition, rows keep their order.
 
-    `count` is called for each batch, with the number of messages of each kind, including tombstones.
+    For each batch, `count` is called with the number of messages of each kind; tombstones are a kind of their own.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - executors do not need it
 
@@ -192,8 +192,8 @@ def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
     """Returns the patches of the rows.
 
-    An update is flat if both its states are complete, have the same columns, and have no nested values. The patches of
-    all flat updates are made at once. All other patches are made one by one.
+    The patches of most updates are made all at once: for this, both states of an update must be complete, have the same
+    columns, and have no nested values. All other patches are made one by one.
     """
     unavailable_columns = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
@@ -216,7 +216,7 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
 def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_columns: Lacking) -> list[bytes]:
     """Returns the patches of some rows of a batch.
 
-    `numbers` are the numbers of these rows in the whole batch; `unavailable_columns` uses the same numbers.
+    `numbers` are the numbers of these rows in the whole batch; `unavailable_columns` has its entries by these numbers.
     """
     current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
     ops = rows.column("op").to_pylist()
@@ -258,8 +258,8 @@ def _kinds(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _headers(deltas: pa.RecordBatch) -> pa.Array:
-    """Returns the messages' headers. Like the headers in the changelog, they let readers route messages and detect
-    repeats without decoding the values.
+    """Returns the headers of the messages. With them, as with the headers in the changelog, readers can route messages
+    and detect repeats without decoding values.
     """
     rows, count = deltas.num_rows, len(_HEADERS)
     moves = _moves(deltas.column("moved"))
@@ -281,8 +281,8 @@ def _headers(deltas: pa.RecordBatch) -> pa.Array:
 
 
 def _moves(moved: pa.Array) -> list[tuple[int, str, bytes]]:
-    """Returns the places (key and partition) to or from which rows moved: each as a row number, a header name and its
-    JSON.
+    """Returns the places (key and partition) to which or from which rows moved. For each place, there are the number of
+    the row, the name of the header, and the place as JSON.
     """
     return [
         (row, name, bytes(place))

@@ -1,8 +1,8 @@
-"""Writes deltas as files. Each run writes its own folder. The folder is valid if the newest manifest lists it.
+"""Writes deltas as files. Each run writes a folder of its own. Readers use the folders that the newest manifest lists.
 
 The manifest `<output>/manifest/<n>.json` lists the runs. It also has the position that the runs have reached in each
-partition of each entity; the next run continues from these positions. A killed run leaves a folder that no manifest
-lists; a later run deletes this folder.
+partition of each entity; the next run continues from these positions. If a run is killed, it may leave a folder that no
+manifest lists; a later run deletes this folder.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,23 @@ FORMAT: Final = 1
 DELTAS: Final = "deltas"
 
 GRACE: Final = timedelta(days=1)
-"""A folder that no manifest lists is deleted if it is older than this. A younger one may belong to a run that is still
-writing."""
+"""If the newest manifest does not list a folder, the folder's files are deleted when they are older than this. Younger
+files may be from a run that is still writing."""
 
 FAIL_POINTS: Final = ("deltas:written",)
-"""The boundary between steps at which tests make a run crash: the files are written, but no manifest lists them."""
+"""The point between two steps at which tests make a run crash: the files are written, but no manifest lists them."""
 
 Form = Literal["parquet", "jsonl"]
 Ends = Mapping[str, Mapping[str, str]]
-"""The position of the last change of each entity and partition. A partition's number is a text, because it is a key in
-JSON.
+"""The position of the last change in each partition of each entity, by entity and partition. The number of a partition
+is a text, because it is a name in a JSON object.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRun:
-    """The result of one run: its folder in the output, the number of deltas of each kind, and the first and last
-    position.
+    """The result of one run: its folder in the output (`path`), the number of deltas of each kind, and the positions of
+    the first and the last delta.
     """
 
     path: str
@@ -100,11 +100,11 @@ def write(
     at: datetime,
     reach: Reach = nowhere,
 ) -> DeltaRun | None:
-    """Writes and commits the deltas of those `changes` that the output lacks. Returns None if it already has all of
-    them.
+    """Writes the deltas of those `changes` that the output lacks, and a manifest that lists them. Returns None if the
+    output already has the deltas of all `changes`.
 
     `old_record` is the content of the output so far. `ordered` says two things: all `changes` are after the output's
-    floor, and changes that appear later will be after all `changes`. Then the position of the last delta becomes the
+    floor, and changes that appear later will be after all `changes`. So the position of the last delta can become the
     new floor. Raises ChangelogError (IN_USE) if another run wrote to the output at the same time.
     """
     new_changes = _unwritten(changes, old_record.through)
@@ -136,7 +136,7 @@ def write(
 
 
 def read_deltas(spark: SparkSession, output: str) -> DataFrame:
-    """Reads the deltas of an output of Parquet files, with the columns of `derive.SCHEMA`."""
+    """Reads the deltas of an output that has Parquet files. The result has the columns of `derive.SCHEMA`."""
     store = store_of(output, spark)
     record = newest(store)
     if not record.runs:
@@ -145,8 +145,8 @@ def read_deltas(spark: SparkSession, output: str) -> DataFrame:
 
 
 def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
-    """Returns the changes that no run has written. Each partition is compared with its own last position, because one
-    partition of an archive can be ahead of another.
+    """Returns the changes that no run has written. Each change is compared with the last position in its own partition,
+    because one partition of an archive can be ahead of another.
     """
     if not through:
         return changes
@@ -162,7 +162,7 @@ def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
 
 
 def _write(deltas: DataFrame, folder: str, form: Form) -> dict[str, int]:
-    """Writes the files, sorted by entity and position; returns the number of deltas by kind."""
+    """Writes deltas to files, sorted by entity and position within each file. Returns the number of deltas by kind."""
     observed = Observation()
     kinds = [F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
     ordered = deltas.observe(observed, *kinds).sortWithinPartitions("entity", "position")

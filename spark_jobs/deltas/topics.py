@@ -1,13 +1,13 @@
 """Derives deltas from the messages in the changelog's topics, and writes them to the topics `<prefix>.<entity>.delta`.
 
-If an entity is repartitioned, its changelog ends in one topic and goes on in another, and so do its deltas. A *mark*
-ends each partition of the old topic of deltas, just as one ends each partition of the changelog's old topic. The job
-sends the marks after the micro-batch that reads the changelog's old topic to its end.
+If an entity is repartitioned, its changes end in one topic and go on in another, and so do its deltas. The last message
+in each partition of the old topic is then a *mark*. The service sends the marks to the old topic of changes, and this
+job sends them to the old topic of deltas, after the micro-batch that reads the old topic of changes to its end.
 
 A micro-batch is written to the topics before Spark's checkpoint records it. If a run is killed between these two steps,
-the next run writes the micro-batch again. So each delta is delivered at least once, in order, and a repeated delta has
-the same id. The job stops if Kafka has lost messages. In addition to Spark's own check, the job checks the offsets in
-Spark's checkpoint, at its start and then every minute.
+the next run writes the micro-batch again. So each delta is delivered at least once, in order; if it is repeated, it has
+the same position. The job stops if Kafka has lost messages: in addition to Spark's own check, the job checks the
+offsets in Spark's checkpoint, when it starts and then every minute.
 """
 
 import json
@@ -49,14 +49,14 @@ CHECK_EVERY_S: Final = 60.0
 """How often, in seconds, a continuous job checks whether Kafka may have removed messages that the job has not read."""
 
 FAIL_POINTS: Final = ("deltas:sent",)
-"""The boundary between steps at which tests make a run crash: deltas are sent, but the checkpoint lacks them."""
+"""The point between two steps at which tests make a run crash: deltas are sent, but the checkpoint lacks them."""
 
 _POLL_S: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaTopics:
-    """The topics of the changelog that are read, and the topics of their deltas.
+    """Finds the topics of the changelog that the job reads, and the topics to which it writes their deltas.
 
     If `entities` is None, all entities are read. With `lost`, the job continues even if Kafka has lost messages. With
     `create`, it creates missing topics of deltas.
@@ -70,7 +70,8 @@ class DeltaTopics:
     lost: bool
 
     def changelog(self) -> dict[str, TopicState]:
-        """Returns the topics of the entities in the changelog. The topics of one entity are ordered by generation.
+        """Returns the topics in which the changelog has the changes of the entities. If an entity was repartitioned, it
+        has several topics; they are in the order in which it had them.
 
         Raises ChangelogError if an entity has no topic.
         """
@@ -103,11 +104,12 @@ class DeltaTopics:
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
     def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
-        """Returns whether topics in `committed` were deleted, and each deleted topic had ended before.
+        """Returns whether any topics in `committed` were deleted, and all deleted ones had ended before.
 
-        An entity's topic ends when the entity is repartitioned, and may then be deleted. The topic of its deltas gets
-        marks at its end once the job has read the ended topic completely. Raises ChangelogError (GAP) if an ended topic
-        was deleted and its topic of deltas lacks these marks, unless `lost` accepts this.
+        The topic of an entity ends when the entity is repartitioned. Then it may be deleted. But if the job had not
+        read all its messages before, they are lost. This shows in the topic of deltas: the job sends marks to it only
+        after it has read the whole topic of changes. So this method raises ChangelogError (GAP) if an ended topic was
+        deleted and its topic of deltas lacks the marks, unless `lost` is set.
         """
         existing = self.client.admin().topics()
         deleted = committed.keys() - existing.keys()
@@ -136,8 +138,8 @@ class DeltaTopics:
 
 
 def committed(checkpoint: FolderStore) -> kafka_offsets.Offsets:
-    """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
-    offsets.
+    """Reads from Spark's checkpoint at which offsets the next micro-batch begins. The result is empty for a new
+    checkpoint.
     """
     batch_numbers = [
         int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()
@@ -146,10 +148,10 @@ def committed(checkpoint: FolderStore) -> kafka_offsets.Offsets:
 
 
 def _ends_of(checkpoint: FolderStore, batch_number: int) -> kafka_offsets.Offsets:
-    """Returns the offsets at which a micro-batch ends, from Spark's checkpoint.
+    """Reads from Spark's checkpoint at which offsets a micro-batch ends.
 
-    The format is Spark's: `commits/<n>` exists if batch n is done. `offsets/<n>` exists once it is begun, and has a
-    line with a version, a line of JSON for the batch, and then a line for each source.
+    Spark defines the format: the file `commits/<n>` exists if the micro-batch n is done. The file `offsets/<n>` exists
+    once it has begun; it has a line with a version, a line of JSON about the micro-batch, and a line for each source.
     """
     path = f"offsets/{batch_number}"
     try:
@@ -172,13 +174,14 @@ def stream(
     stopping: Callable[[], bool],
     reach: Reach = nowhere,
 ) -> Mapping[str, int]:
-    """Derives deltas from the new changes, then ends; with `every_s`, it continues until `stopping` returns True.
+    """Derives deltas from the new changes, and then ends. With `every_s`, it continues until `stopping` returns True,
+    with a micro-batch every `every_s` seconds.
 
     A micro-batch has at most about `offsets_max` offsets. Returns the number of deltas by kind.
     """
     where = where_of(config)
     assert isinstance(where, Kafka)
-    topics.ensure()  # first, so that nothing has been read if it fails
+    topics.ensure()  # comes first, so that nothing has been read if it fails
     batches = _Batches(spark, config, topics, where, checkpoint, reach)
     # Spark treats a deleted topic as lost data.
     accepts_lost = topics.lost or topics.misses_ended(committed(checkpoint))
@@ -203,7 +206,7 @@ def stream(
 
 
 class _Batches:
-    """Writes micro-batches. If one fails, its error is also stored in `failure`, because Spark wraps it in a Java
+    """Writes micro-batches. If one fails, its error is also stored in `failure`, because what Spark raises is a Java
     error.
     """
 
@@ -229,7 +232,7 @@ class _Batches:
         return counts
 
     def write(self, changes: "DataFrame", batch_number: int) -> None:
-        """Sends the deltas of one micro-batch. It first creates the topics of new entities."""
+        """Sends the deltas of one micro-batch. Before, makes sure that new entities have topics of deltas."""
         prefix = self._topics.prefix
         try:
             topics = self._topics.ensure()
@@ -254,7 +257,7 @@ class _Batches:
         self._reach("deltas:sent")
 
     def _send_marks(self, generations: Sequence[Generation], batch_number: int) -> None:
-        """Sends the marks to each old topic of an entity's deltas that this micro-batch completes."""
+        """Sends marks to those old topics of deltas that get their last deltas with this micro-batch."""
         client = self._topics.client
         existing = client.admin().topics()
         for old, new in pairwise(generations):
@@ -269,13 +272,13 @@ class _Batches:
             send_messages(client, marks(name, numbers, target, old.last), f"writing to {name}")
 
     def _has_read(self, part_ends: Mapping[Part, int], batch_number: int) -> bool:
-        """Returns whether the job has read the partitions up to these ends, once this micro-batch is done."""
+        """Returns whether the job will have read the partitions up to these ends when this micro-batch is done."""
         offsets = _ends_of(self._checkpoint, batch_number) if batch_number >= 0 else {}
         return all(offsets.get(name, {}).get(str(number), 0) >= end for (name, number), end in part_ends.items())
 
 
 def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
-    """Returns the configured codec. `subjects` has the registry's subject for the deltas of each entity."""
+    """Returns the configured codec. `subjects` says which subject the registry has for the deltas of each entity."""
     if sink.codec == "json" or sink.registry is None:
         return json_values
     registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)

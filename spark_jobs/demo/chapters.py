@@ -1,5 +1,5 @@
-"""Runs those chapters of the demo that use Spark. Each runs a job, compares the result with the changelog as plain
-Python reads it, and shows the result.
+"""Runs those chapters of the demo that use Spark. Each chapter runs a job, and shows the job's result. To check this
+result, it also reads the changelog in plain Python.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +27,17 @@ from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.storage.manifest import NOTHING, newest
 
 DELTAS, VIEW = "deltas", "views/order"
-"""The folders that the chapters write, in the demo's folder."""
+"""The folders for deltas and for the view of orders, in the demo's folder."""
 
 
 DAMAGED_SHOWN: Final = 5
-"""At most this many of the orders that are still wrong are shown."""
+"""The most orders with a wrong amount that are shown."""
 
 VALUE_CHARS: Final = 72
-"""At most this many characters of a patch's value are shown, even on a wide screen."""
+"""The most characters that are shown of a value in a patch, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
-"""The other columns of the table need this many characters of a line."""
+"""How many characters of a line the other columns of the table of patches need."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ def _archive(scene: Scene) -> Mapping[str, str]:
 
 
 def _deltas(scene: Scene) -> Mapping[str, str]:
-    """Derives a JSON Patch from each change. Applying all patches of a row one after another gives the row again."""
+    """Derives a JSON Patch from each change. If all patches of a row are applied in order, the row results again."""
     from changelog.spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
     story = scene.story
@@ -156,8 +156,8 @@ def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Damage:
-    """The damage that a batch job did to orders: by key, the states that it wrote, the states before it, and the states
-    now.
+    """The damage that a batch job did to orders: the states that the job wrote, the states before it, and the states
+    now, all by key.
     """
 
     by_batch: Mapping[str, Mapping[str, Any]]
@@ -166,11 +166,11 @@ class _Damage:
 
     @property
     def uncorrected(self) -> list[str]:
-        """The orders that still have the batch's amount."""
+        """The keys of the orders that still have the amount that the batch job wrote."""
         return [key for key, state in self.by_batch.items() if self.now[key]["amount"] == state["amount"]]
 
     def excess(self) -> float:
-        """Returns how much more the uncorrected orders cost, all together, than before the batch."""
+        """Returns how much more the uncorrected orders now cost, in all, than before the batch job."""
         return sum(float(self.now[key]["amount"]) - float(self.before[key]["amount"]) for key in self.uncorrected)
 
     def table(self, order: str) -> Table:
@@ -185,10 +185,10 @@ class _Damage:
 
 
 def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -> dict[str, Value]:
-    """Folds each key's deltas into the key's state. Deleted keys are left out.
+    """Folds the deltas of each key into the state of the key. Deleted keys are left out.
 
-    A row that changed while its table was first read has no `read` message. Its deltas apply to the `original` of its
-    first change.
+    If a row changed while its table was first read, the changelog has no `read` of this row. Then its deltas apply to
+    the `original` of its first change.
     """
     first_original = {change.key: change.original for change in reversed(changes)}
     folded = {}
@@ -202,7 +202,9 @@ def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -
 
 
 def _patches(deltas: Sequence[Delta], room: int) -> Table:
-    """Returns a table of one order's deltas: services and operations. A value has at most `room` characters."""
+    """Returns a table of one order's deltas, which shows the service and the operations of each delta. Values are cut
+    to `room` characters.
+    """
     table = columns("   by", "op", "path", "value")
     for delta in deltas:
         service = Text(f"   {safe(delta.provenance.stamp.service_name)}", style="blue")

@@ -1,5 +1,5 @@
-"""Runs the demo's chapter on drift: alters rows in the changelog's files, finds them by a comparison with the table,
-and repairs them.
+"""Runs the demo's chapter on drift: alters rows in the changelog's files, finds these rows by a comparison with the
+table, and repairs them.
 """
 
 import io
@@ -56,7 +56,9 @@ class Planted:
 
 
 def drift(scene: Scene) -> Mapping[str, str]:
-    """Alters the changelog's files. A comparison finds the differences, and the running service repairs them."""
+    """Alters the changelog's files. Shows that a comparison finds the differences, and that the running service repairs
+    them.
+    """
     story = scene.story
     reports = story.folder / DRIFT
     planted = plant(story.folder / "data" / "changelog", story.log)
@@ -89,7 +91,7 @@ def drift(scene: Scene) -> Mapping[str, str]:
 
 
 def plant(path: Path, log: Log) -> Planted:
-    """Alters the archive of the file log at `path`, and nothing else. The archive has as many rows as before."""
+    """Alters three orders in the archive of the file log at `path`. The archive keeps its number of rows."""
     rows_of_key = Counter(key for batch in log.read(entity="order") for key in batch.column("key").to_pylist())
     file = next(path / entry.path for entry in (newest(local(path)) or NOTHING).files if entry.entity == "order")
     with pq.ParquetFile(file) as parquet:
@@ -146,7 +148,9 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _republish(scene: Scene, report: Path) -> None:
-    """Sends a signal as an operator would. The running service finds the signal in the database's log and obeys it."""
+    """Sends a signal as an operator would. The running service finds the signal in the database's log, and publishes
+    the keys again.
+    """
     scene.story.watch.say("A signal in the database's own log asks the service to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]
     scene.show("changelog", *options)

@@ -1,4 +1,6 @@
-"""Holds what all chapters on Spark use: the state of the story, the Spark session, and a way to run and show a job."""
+"""Holds what all chapters on Spark use: the state of the demo's story, the Spark session, and functions that run a job
+and show its command line.
+"""
 
 import io
 import json
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_LOG = "spark.log"
-"""The file in the demo's folder with Spark's messages."""
+"""The file for Spark's messages, in the demo's folder."""
 
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The input of a chapter: the state at the end of the story so far, and the Spark session."""
+    """The input of a chapter: the state in which `changelog demo` ended, and the Spark session."""
 
     story: Ending
     spark: "SparkSession"
@@ -54,7 +56,7 @@ class Scene:
 
 
 Chapter = Callable[[Scene], Mapping[str, str]]
-"""A chapter. It returns a description of each file that it left in the demo's folder, by the file's path."""
+"""A chapter. It returns descriptions of the files that it wrote into the demo's folder, by their paths."""
 
 
 def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:

@@ -1,7 +1,7 @@
 """`python -m changelog.spark_jobs.demo`: runs `changelog demo`, then runs the Spark jobs on its changelog.
 
-All chapters share one session. Each chapter runs a job with a command line, compares the result with the changelog as
-plain Python reads it, and shows the result. Without Java or Spark, the demo ends after `changelog demo`, with a line
+There is a chapter for each job. It runs the job as its command line would, checks the result against the changelog, and
+shows it. All chapters share one session. If Java or Spark is missing, the demo ends after `changelog demo`, with a line
 that says how to see the chapters on Spark.
 """
 
@@ -39,7 +39,7 @@ _QUIET = {
 
 
 def sequel(story: Ending) -> Mapping[str, str]:
-    """Runs all chapters in one session. Returns a description of each file that they left, by the file's path."""
+    """Runs all chapters in one session. Returns descriptions of the files that they wrote, by their paths."""
     files = {SPARK_LOG: "the messages of Spark"}
     with _session(story.folder / SPARK_LOG) as spark:
         story.console.print()
@@ -52,7 +52,7 @@ def sequel(story: Ending) -> Mapping[str, str]:
 
 @contextmanager
 def _session(log_file: Path) -> Iterator["SparkSession"]:
-    """Opens a session with two threads. Java's messages go to `log_file`. At the end, Spark's files are deleted."""
+    """Opens a session with two threads. Java's messages go to `log_file`. At the end, Spark's own files are deleted."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     interrupt = signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +90,7 @@ def lacking() -> str | None:
 
 
 class _Demo:
-    """The command, in the form that `cli.execute` runs."""
+    """The demo as a command that `cli.execute` can run."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         command.add_arguments(parser)

@@ -1,1 +1,1 @@
-"""Compares the changelog with the tables that it was made from. A difference between them is called drift."""
+"""Compares the changelog with the tables from which it was made. A difference between them is called drift."""

@@ -1,4 +1,4 @@
-"""Chooses the entities to compare."""
+"""Finds the entities that a user chose to compare."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 def entities_of(config: Config, names: Sequence[str]) -> list[Entity]:
-    """Returns the entities with these names, or all if there are no names, sorted by name.
+    """Returns the entities with these names, or all entities if `names` is empty. They are sorted by name.
 
     Raises ChangelogError (USAGE) for an unknown name.
     """

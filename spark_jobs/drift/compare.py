@@ -1,9 +1,10 @@
-"""Compares the tables of a source with its changelog, both as of one snapshot of the database. We call it the *fence*.
+"""Compares the tables of a source with its changelog, both as of one snapshot of the database. We call the snapshot the
+*fence*.
 
 Each side is read once, and most keys turn out to have the same row on both sides. Every other key is *judged*: its two
-rows are compared column by column. For some keys, the changelog does not show the state at the fence. The database's
-log already had a change of the key that the snapshot does not show, and the original of this change is unknown. Such a
-key is *undecided*, and is compared again under a later fence.
+rows are compared column by column. For some keys, the changelog does not show the state at the fence, because it only
+has a change that is newer than the fence, and the original of this change is unknown. Such a key is *undecided*, and is
+compared again under a later fence.
 """
 
 from collections import Counter, defaultdict
@@ -33,7 +34,8 @@ from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Kafka, Where
 
 FEW = 200_000
-"""If at most this many keys must be judged, Spark sends them to every task. More keys are joined by a shuffle."""
+"""If at most this many keys must be judged, Spark sends these keys to every task to join them with their changes. It
+joins more keys by a shuffle."""
 
 _JUDGED_AT_ONCE = 5_000
 _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
@@ -41,11 +43,11 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Limits what is compared. None means no limit.
+    """Limits which keys are compared. A limit that is None does not apply.
 
     With `since`, only keys that changed after this position are compared; with `share`, only this share (from 0 to 1)
-    of all keys; with `keys`, only a range of one entity's keys. `tasks` is the number of tasks that read the source;
-    None means the default.
+    of all keys; with `keys`, only a range of one entity's keys. `tasks` says how many tasks read the source; None means
+    the default.
     """
 
     since: Position | None = None
@@ -56,10 +58,10 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Counts of one entity: its rows on each side, and its undecided keys.
+    """The counts of one entity: its rows on each side, and its undecided keys.
 
-    `unknown` and `schema_changed` count, for each column, the keys in which the column differs without being drift.
-    `changelog.spark_jobs.drift.row_diff` defines both words.
+    A column can differ for a reason that is not drift. `unknown` and `schema_changed` stand for two such reasons
+    (`changelog.spark_jobs.drift.row_diff`), and count for how many keys each column differs for this reason.
     """
 
     source_rows: int = 0
@@ -69,10 +71,9 @@ class Counts:
     schema_changed: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Counts") -> None:
-        """Adds the counts of a later comparison of keys that were undecided here.
+        """Adds the counts of a later comparison. The later comparison must be of the keys that were undecided here.
 
-        The source rows of the later comparison are not added, because this object has counted the source rows of
-        undecided keys already.
+        Its source rows are not added, because `source_rows` already includes the undecided keys.
         """
         self.changelog_rows += other.changelog_rows
         self.undecided = other.undecided
@@ -82,8 +83,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of a comparison: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged.
-    `judged` is None if no key was judged.
+    """The result of a comparison: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged. If no
+    key was judged, `judged` is None.
     """
 
     counts: Mapping[str, Counts]
@@ -102,13 +103,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The two sides of some entities: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
-    changelog's.
+    """The two sides of a comparison: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
+    changelog's rows.
 
     `cut` says which of the changelog's rows are compared; None means all. `json` says whether a table has a json
-    column. `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's
-    rows of some keys again, in full. It finds the rows by their locators, which are their places in the table. If
-    `joined`, the source's rows have no locators, and `fetch` gets them joined to the keys. `bounds` limit the keys.
+    column. `cached` says that the changelog is expensive to read, and should be cached. `fetch` returns the whole
+    source rows of the keys that must be judged. Normally, it reads them from the table again, at the places that their
+    locators name. If `joined` is set, there are no locators: Spark joins the source's rows to the keys, and `fetch`
+    takes them from there. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -133,9 +135,9 @@ def under_fence(
 ) -> Comparison:
     """Compares the tables of a fence with the changelog.
 
-    The changelog must have caught up with the fence; `checkpoint` is the checkpoint that shows this. The versions of
-    columns are read from `log`, even if `where` is an archive. `only` is a DataFrame of entities and keys. If it is not
-    None, only these keys are compared.
+    The changelog must have caught up with the fence; `checkpoint` is the checkpoint that shows this. `where` is the
+    changelog that is compared. The versions of columns are read from `log`, even if `where` is an archive. `only` is a
+    DataFrame of entities and keys: if it is not None, only these keys are compared.
     """
     keys = None if scope.keys is None else _bounds(scope.keys, fence)
     source = source_rows(spark, fence.scan, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
@@ -164,7 +166,9 @@ def _bounds(key_range: KeyRange, fence: Fence) -> Bounds:
 
 
 def restricted(rows: DataFrame, only: DataFrame | None, *, truncates: bool = False) -> DataFrame:
-    """Returns only the rows whose entity and key are in `only`. With `truncates`, returns truncates as well."""
+    """Returns the rows whose entity and key are in `only`; all rows if `only` is None. With `truncates`, also returns
+    all truncates.
+    """
     if only is None:
         return rows
     selected = rows.join(F.broadcast(only), ["entity", "key"], "left_semi")
@@ -205,7 +209,7 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
 
 
 def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
-    """Returns the row counts of each entity, and the number of keys to judge. `_add_marks` completes the counts."""
+    """Returns each entity's counts of rows, and how many keys must be judged. `_add_marks` completes the counts."""
     in_source = F.col("leaf").isNotNull().alias("in_source")
     rows = states.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
     counts: dict[str, Counts] = defaultdict(Counts)
@@ -221,8 +225,8 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
 
 
 def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
-    """Adds the counts that are known only after keys were judged: undecided and pending keys (see `JUDGED`), and
-    columns whose difference is not drift.
+    """Adds to `counts` what is known only after keys were judged: how many keys are undecided or pending (see
+    `JUDGED`), and how often a column differs for a reason that is not drift.
     """
     marks = F.concat(
         F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),
@@ -246,8 +250,8 @@ def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
 def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: Mapping[str, object]) -> ColumnHistory:
     """Returns an entity's columns and their history.
 
-    `versions` are the versions of the entity's columns, each with its position. `windows` is the checkpoint's record of
-    how far the entity's table has been read.
+    `versions` are the versions of the entity's columns, each with its position. `windows` is the checkpoint's entry
+    that says how far the entity's table has been read.
     """
     stale = windows.get("stale")
     return ColumnHistory(
@@ -270,7 +274,7 @@ def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str
     versions: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
     for (position, key), current in sorted(rows.items()):
         version = Version.parse(current.encode())
-        if version.number == 1:  # The changelog was begun again. Its topics still have the versions before that.
+        if version.number == 1:  # The changelog was begun anew, and its topics still hold the former changelog.
             versions[key] = []
         versions[key].append((position, version))
     return versions

@@ -1,7 +1,9 @@
-"""Compares the changelog with any source that Spark can read. The two sides cannot be read at the same moment. So keys
-that differ are compared again after a while, when recent writes have arrived on both sides. The result is not exact, in
-two ways. A key that differs in both comparisons is left out if it was changed after the run began. A change that
-reaches the changelog only after the second comparison is reported as drift.
+"""Compares the changelog with any source that Spark can read.
+
+The two sides cannot be read at the same moment. So keys that differ are compared again after a while, when recent
+writes should have arrived on both sides. The result is not exact. If a key differs in both comparisons, but was changed
+after the run began, it is not reported. If a change reaches the changelog only after the second comparison, its key is
+reported as drift.
 """
 
 import time
@@ -38,8 +40,8 @@ WHY = "the source has no snapshot to compare the changelog with: keys that diffe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignSource:
-    """A source of one entity's rows: a Spark format and its options, which may hold passwords. `settle_s` is the time,
-    in seconds, after which keys that differ are compared again.
+    """A source of one entity's rows: a Spark format, and its options, which may contain passwords. After `settle_s`
+    seconds, keys that differ are compared again.
     """
 
     format: str
@@ -48,7 +50,7 @@ class ForeignSource:
 
     @property
     def table(self) -> str:
-        """Returns the name of the table or path that is read, for reports."""
+        """Returns what reports call the source: the name of its table, or its path, or its format."""
         return self.options.get("dbtable") or self.options.get("table") or self.options.get("path") or self.format
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -60,7 +62,7 @@ class ForeignSource:
 def detect(spark: SparkSession, request: Request, foreign_source: ForeignSource, start: RunStart) -> JSON:
     """Compares one entity, and writes the file of drifted keys. Returns the report, before any policy is applied to it.
 
-    Raises ChangelogError.
+    Raises ChangelogError (PRECONDITION) if the changelog has no columns for this entity.
     """
     [name] = request.names
     versions = read_versions(open_log(request.config), [name])[name]
@@ -92,7 +94,7 @@ def detect(spark: SparkSession, request: Request, foreign_source: ForeignSource,
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
-    """Returns the judged keys whose last change was committed before `before`, or at an unknown time."""
+    """Returns the judged keys for which the last change was committed before `before`, or at an unknown time."""
     if judged is None:
         return None
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))

@@ -1,8 +1,8 @@
 """Turns rows of any source that Spark can read (JDBC, Parquet, Cassandra, …) into the form that rows have in the
 changelog.
 
-The values get the types of the changelog's columns. If a column of the source has a Spark type that cannot hold such
-values exactly, an error names the column. Every function here maps DataFrames or columns; none reads rows.
+The values get the types that the columns have in the changelog. If the Spark type of a column cannot hold all values of
+such a type exactly, an error names the column. The functions here only make DataFrames and columns; they read no rows.
 """
 
 import json
@@ -29,15 +29,15 @@ _INTEGERS: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.Lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """The masks of columns in the configuration. `hmac_key` is the key of the mask `sha256`; only executors use it."""
+    """The masks that the configuration has for columns. `hmac_key` is the key for the mask `sha256`."""
 
     kinds: Mapping[str, MaskKind]
     hmac_key: bytes = field(repr=False)
 
     def hashed(self, name: str, token: Column) -> Column:
-        """Returns what the service publishes for `token`, which is the JSON of a value in column `name`.
+        """Returns what the service publishes for a value of the column `name`. `token` is the value as JSON.
 
-        If the column's mask is `sha256`, this is the hash of `token`, otherwise `token`. Null stays null.
+        If the column has the mask `sha256`, this is a hash of the value; otherwise, it is `token`. Null stays null.
         """
         if self.kinds.get(name) != "sha256":
             return token
@@ -47,10 +47,10 @@ class Masks:
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
     """Converts the rows of the source to rows with the columns `changelog.connectors.sources.fences.ROWS`.
 
-    A row's state is masked, and has only the columns that `version` lists.
+    The state of a row is masked, and has only the columns that `version` lists.
 
-    Raises ChangelogError (USAGE) for a column that `frame` lacks, or whose type cannot hold every value of the
-    changelog's type.
+    Raises ChangelogError (USAGE) if `frame` lacks such a column, or if the column's type in `frame` cannot hold every
+    value of its type in the changelog.
     """
     entity, columns = version.entity, dict(version.columns.fields)
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -83,8 +83,8 @@ def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping
     """Returns the type of a column's values before masking.
 
     If the column is not masked, this is `type_`, the column's type in the changelog. For a masked column, `type_` is
-    None, and the result follows from the type that the column has in the source. `types` has Spark's types of all
-    columns of the source.
+    None, and the result follows from the column's Spark type in the source. `types` has the Spark types of all columns
+    of the source.
     """
     if name not in types:
         column_names = ", ".join(types)
@@ -113,7 +113,7 @@ def _remedy(type_: ColumnType, *, masked: bool) -> str:
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:
-    """Returns the type that a masked column's values have before they are hashed. It follows from their Spark type."""
+    """Returns as values of which type the values of a masked column are hashed, if this is their Spark type."""
     if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
     return Primitive.LONG if isinstance(spark_type, _INTEGERS) else Primitive.STRING
@@ -145,8 +145,8 @@ def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
 
 
 def _token(value: Column, type_: ColumnType) -> Column:
-    """Returns the JSON of a value, null for null. A float gets the text that Spark prints. The database may print
-    another text, so floats have to be compared as numbers.
+    """Returns the JSON of a value, and null for null. A float is written as Spark prints it. The database may print the
+    same number differently, so floats have to be compared as numbers.
     """
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
@@ -177,7 +177,7 @@ def _plain(text: Column) -> Column:
 
 
 def _string(text: Column) -> Column:
-    """Returns a text as a JSON string: Spark writes an array with this text, and the brackets are cut off."""
+    """Returns a text as a JSON string. For this, Spark writes an array with the text, and the brackets are cut off."""
     array = F.to_json(F.array(text))
     return F.when(text.isNotNull(), F.substring(array, F.lit(2), F.length(array) - 2))
 

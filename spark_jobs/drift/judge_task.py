@@ -1,4 +1,4 @@
-"""Compares the rows of those keys that may differ between source and changelog, column by column, in Spark's tasks."""
+"""Judges the keys that may differ between source and changelog. Spark's tasks compare their rows column by column."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,25 +33,25 @@ JUDGED: Final = pa.schema(
 )
 """The columns of judged keys. Each row is one key.
 
-`kind` is the kind of drift, null if the key did not drift. `columns` are the columns that differ; `unknown` and
-`schema_changed` are columns whose difference is not drift (`changelog.spark_jobs.drift.row_diff`). `undecided` says
-that the changelog does not show the key's state at the fence. `pending` says that the changelog shows this state only
-as the original of a later change. The columns with the position, the commit time, the service and the API version
-describe the key's last change. `sample` (the values that differ, by column, as JSON) and `provenance` are set for the
-first drifted keys of each task.
+`kind` is the kind of drift, or null if the key did not drift. `columns` are the columns that drifted. `unknown` and
+`schema_changed` are columns that differ for reasons that are not drift (`changelog.spark_jobs.drift.row_diff`).
+`undecided` says that the changelog does not show the key's state at the fence. `pending` says that the changelog shows
+this state only as the original of a later change. The columns from `position` to `api_version` describe the key's last
+change. Only the first drifted keys of each task have `sample` and `provenance`; `sample` is JSON that has the values
+that differ, by column.
 """
 
 SAMPLES_MAX: Final = 20
-"""A report has at most this many samples of an entity, so a task never makes more of them."""
+"""The most samples that a report has of one entity. So each task makes at most this many."""
 
 VALUE_CHARACTERS_MAX: Final = 200
-"""A sample has at most this many characters of a value. A longer value is cut."""
+"""The most characters that a sample has of a value. A longer value is cut."""
 
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
-"""The source's rows by entity and key: each row's JSON and its `json_null`."""
+"""Rows of the source, by entity and key. For each row, there are its JSON and its `json_null`."""
 
 Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
-"""Reads the source's rows of some keys."""
+"""Returns the source's rows for some keys. A key that the source lacks has no row."""
 
 
 def judge(
@@ -59,7 +59,7 @@ def judge(
 ) -> Iterator[pa.RecordBatch]:
     """Judges keys: turns batches from `changelog.spark_jobs.drift.key_states.with_changes` into batches of `JUDGED`.
 
-    `shapes` has the columns of each entity and their history.
+    `shapes` has the columns of each entity, with their history.
     """
     samples: Counter[str] = Counter()
     for batch in batches:
@@ -128,7 +128,9 @@ def _judged(row: Mapping[str, Any], texts: Texts, shape: ColumnHistory, samples:
 
 
 def _writer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns who wrote the changelog's row: null if the row was read from its table, because its writer is unknown."""
+    """Returns which service wrote the changelog's row. If the row was read from its table, this is unknown, and the
+    values are null.
+    """
     names = ("service_name", "api_version")
     return dict.fromkeys(names) if row["op"] == Op.READ else {name: row[name] for name in names}
 
@@ -148,7 +150,8 @@ def _source(row: Mapping[str, Any], texts: Texts) -> RowState | None:
 def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
     """Returns the changelog's row at the fence (None if there is none), and whether the key is undecided.
 
-    If the fence shows no change of the key, the original of the key's first change is the row at the fence.
+    If the changelog only has changes of the key that are after the fence, the original of the first of these changes is
+    the row at the fence.
     """
     op = row["op"]
     if row["position"] is None:
@@ -168,7 +171,7 @@ def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
 
 
 def _sample(difference: Compared, source: RowState | None, changelog: RowState | None) -> str:
-    """Returns the values of the columns that differ, or of all columns if one side lacks the row, as JSON."""
+    """Returns, as JSON, the values of the columns that drifted. If one side lacks the row, returns all its values."""
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns
     if difference.kind in (MISSING, EXTRA):

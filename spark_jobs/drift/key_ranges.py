@@ -1,7 +1,7 @@
-"""Limits a comparison to a range of keys: on both sides, the first column of the key is between two values.
+"""Limits a comparison to a range of keys. A key is in the range if its first column is between two values.
 
-Strings are ordered by their bytes, as in the collation "C". If the column has an index in this order, the database can
-use the index. A range of a very large table is then compared without reading the rest of the table.
+Strings are ordered by their bytes, as in the collation "C". If the database has an index of the column in this order,
+it can use this index. Then a range of a very large table is compared without reading the rest of the table.
 """
 
 import uuid
@@ -20,9 +20,9 @@ _LONG = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """The range that a user asks for: keys whose first column is at least `first` and less than `end`.
+    """The range for which a user asks: keys whose first column is at least `first`, and less than `end`.
 
-    Both are as the user wrote them; None means no bound.
+    `first` and `end` are the texts that the user gave; None means no bound.
     """
 
     first: str | None = None
@@ -35,8 +35,8 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A range of an entity's keys. `column` is the first column of the key, and `type` is its type; `columns` is the
-    number of columns of the key. `first` and `end` have the Python type for `type`; None means no bound.
+    """A range of an entity's keys. `column` is the first column of the key, and `type` is the type of this column.
+    `columns` says how many columns the key has. `first` and `end` are values of the column; None means no bound.
     """
 
     column: str
@@ -46,8 +46,8 @@ class Bounds:
     end: int | str | None
 
     def holds(self, key: Column) -> Column:
-        """Returns the condition that a canonical key is in the range. If the range has a bound, the condition is null
-        for a text from which the first column's value cannot be read.
+        """Returns the condition that a key is in the range. `key` has the canonical texts of keys. If the range has a
+        bound, and the first column's value cannot be read from a text, the condition is null for this text.
         """
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
@@ -55,14 +55,14 @@ class Bounds:
         return in_range if self.end is None else in_range & (value < F.lit(self.end))
 
     def of_source(self) -> KeyBounds:
-        """Returns the range in the form in which the source takes it, so that it reads only the rows in the range."""
+        """Returns the range in the form in which sources take it. With it, the source reads only rows in the range."""
         return KeyBounds(column=self.column, by_bytes=self.type is Primitive.STRING, first=self.first, end=self.end)
 
 
 def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType]]) -> Bounds:
     """Returns the range of an entity's keys. `key` has the name and the type of each key column.
 
-    Raises ChangelogError (USAGE) if ranges do not support the first column's type, or if a bound is not of this type.
+    Raises ChangelogError (USAGE) if ranges do not work with the first column's type, or if a bound is not of this type.
     """
     column, type_ = key[0]
     if type_ not in (Primitive.INT, Primitive.LONG, Primitive.STRING, Primitive.UUID):

@@ -1,10 +1,10 @@
 """Joins the two sides of a comparison by key, and finds the keys that must be judged (compared column by column).
 
-Rows are compared by a 64-bit hash and the length of their text. If both are equal, the key has the same row on both
-sides; nearly all other keys are judged. To sort and join cheaply, rows are first reduced to a *narrow* form, with the
-hash in place of the text. A *fence* is a snapshot of the database. It shows some of the transactions that the changelog
-has, and hides others; rows of the shown transactions are *visible*. Every function here maps DataFrames to DataFrames;
-no function reads, writes or counts rows.
+Rows are compared by a 64-bit hash of their text and by the length of their text. If both are equal, the key has the
+same row on both sides. Nearly all other keys must be judged. To sort and join cheaply, rows are first reduced to a
+*narrow* form, which has the hash and the length in place of the text. A *fence* is a snapshot of the database. It shows
+some of the transactions that the changelog has, and hides the others; rows of the shown transactions are *visible*. The
+functions here only make DataFrames and columns; they read, write and count no rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,32 +26,32 @@ from changelog.spark_jobs.reading.provenance import source_text
 
 CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "locator", "rows")
 """The columns of the result of `classify`. Each key that must be judged has its own row. All other keys are only
-counted: each entity and state has one row without a key, in which `rows` is the number of keys.
+counted: for each entity and state, there is one row without a key, and its `rows` says how many keys there are.
 """
 
 SAMPLE_PARTS: Final = 1_000_000
-"""Keys are divided into this many parts of equal size, by their CRC-32. A sample consists of some of these parts."""
+"""Keys are divided into this many parts of about equal size, by their CRC-32. A sample has the keys of some parts."""
 
 _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
 _NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "locator")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
-"""Matches the null columns at the end of a row. The row's text must be reversed, so the match begins at its start. If
+"""Matches the null columns at the end of a row. The row's text must be reversed before, so that its end comes first. If
 the row does not end with null columns, the pattern fails after a few characters, because it does not backtrack.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogCut:
-    """The rows of the changelog that a fence shows. In `epoch`, these are the rows of the transactions in `shown`. In
-    earlier epochs, these are all rows, because none of their transactions was still open at the fence.
+    """Says which rows of the changelog a fence shows. From `epoch`, it shows the rows of the transactions in `shown`.
+    From earlier epochs, it shows all rows, because their transactions had all ended before the fence.
     """
 
     shown: Shown
     epoch: int
 
     def shows(self) -> Column:
-        """Returns the condition that a row is visible at the fence."""
+        """Returns the condition that the fence shows a row."""
         if self.shown.ids == "commits":
             id_, end, hidden = _commit(), commit_text(self.shown.end), [*map(commit_text, self.shown.hidden)]
             is_shown = (id_ < F.lit(end)) & ~id_.isin(*hidden)
@@ -66,7 +66,7 @@ EVERYTHING: Final[ChangelogCut | None] = None
 
 
 def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataFrame:
-    """Returns the rows whose keys are in this share of all keys and in this range; None means all keys.
+    """Returns the rows whose keys are in this share of all keys, and also in this range. None means all keys.
 
     The same share always has the same keys. Truncates are always included, because they concern all keys.
     """
@@ -82,8 +82,8 @@ def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataF
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the source's rows.
 
-    `grown` are entities whose tables got new columns. Earlier rows of the changelog may end before these columns, while
-    the table has null in them. So nulls at the end of these entities' rows are not compared.
+    `grown` are entities whose tables got new columns at the end. Rows that the changelog got before lack these columns,
+    but the table has nulls there. So for these entities, nulls at the end of a row are not compared.
     """
     return rows.select(
         _hash(),
@@ -101,8 +101,8 @@ def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
 def of_changelog(rows: DataFrame, cut: ChangelogCut | None, *, json: bool, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the changelog's rows.
 
-    Ranks order the rows of a key: among its visible rows, the last has the highest rank; among its invisible rows, the
-    first has the highest rank. `json` says whether a table has a json column. `grown` is as in `of_source`.
+    Each row gets a rank: among the visible rows of a key, the last has the highest rank; among its invisible rows, the
+    first has the highest rank. `json` says whether a table has a json column. `grown` means the same as in `of_source`.
     """
     shows = F.lit(True) if cut is None else cut.shows()
     rank = F.when(shows, F.col("position")).otherwise(_inverted(F.col("position")))
@@ -123,9 +123,7 @@ def of_changelog(rows: DataFrame, cut: ChangelogCut | None, *, json: bool, grown
 
 
 def _hash() -> Column:
-    """Returns the hash of the key. Rows are sorted by this hash first, because comparing numbers costs less than
-    comparing text.
-    """
+    """Returns the hash of the key. Rows are first sorted by this hash, because numbers are compared fast."""
     return F.xxhash64("key").alias("hash")
 
 
@@ -138,7 +136,7 @@ def _print(json_null: Column, grown: Sequence[str]) -> tuple[Column, Column]:
 
 
 def _commit() -> Column:
-    """Returns the commit in a row's position, in the form of `commit_text`. In this form, commits sort as text."""
+    """Returns the commit in a row's position, as `commit_text` writes it. In this form, commits can be compared."""
     return F.split_part(F.col("position"), F.lit("/"), F.lit(2))
 
 
@@ -168,8 +166,9 @@ def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) 
     """Joins the two sides, both in narrow form. Returns the keys that must be judged, and how many other keys there are
     (`CLASSIFIED`).
 
-    `position` is the position of the key's last visible row in the changelog, or of its first row if no row is visible.
-    With `since`, returns only keys whose `position` is after `since`. So keys that the changelog lacks are left out.
+    The `position` of a key is that of its last visible row in the changelog, or of its first row if no row is visible.
+    With `since`, only keys with a later `position` are returned and counted; keys that the changelog lacks have none,
+    so they are left out.
     """
     by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
     row_state = F.struct("side", "rank", "op", "print", "length")
@@ -209,7 +208,9 @@ def _state(in_source: Column, pending: Column) -> Column:
 
 
 def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
-    """Returns the keys to judge, each with the complete row that the changelog has at the key's position."""
+    """Returns the keys that must be judged, each with the whole row that the changelog has at the key's position. `few`
+    says that there are few keys, so that Spark can send them to every task.
+    """
     positions = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
     columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
     rows = changes.select("entity", "key", "position", *columns)
@@ -219,8 +220,8 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """Returns the keys to judge, each with its row in the source. This is for sources whose rows cannot be read again,
-    because they have no locators.
+    """Returns the keys that must be judged, each with its row in the source. This is for sources whose rows have no
+    locators, so that single rows cannot be read again.
     """
     rows = source.select(
         "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")

@@ -1,4 +1,4 @@
-"""Masks a column's values on Spark's executors, in the same way as the service does before it publishes them."""
+"""Masks the values of a column on Spark's executors, as the service does before it publishes values."""
 
 from changelog.envelope import mask
 

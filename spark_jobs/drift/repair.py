@@ -1,5 +1,5 @@
-"""Sends signals through the database's own log. They ask the running service to repair the drift in a report, as the
-report's policy demands.
+"""Sends signals to the running service, through the database's own log. They ask the service to repair the drift in a
+report, as the policy for drift says.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,9 +26,9 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Sends the signals, `republish` or `rebuild`, that the policy demands for each entity.
+    """Sends a signal `republish` or `rebuild` for each entity for which the report names this action.
 
-    Returns the report with the ids of these signals. Raises ChangelogError.
+    Very many keys need several signals. Returns the report with the ids of the signals.
     """
     new_report = dict(report)
     source = database(config)
@@ -42,8 +42,8 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
 
 
 def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
-    """Yields the signals for an entity. Their ids are made from the run's id. So a second repair by the same report
-    sends the same ids, and the service obeys each only once.
+    """Yields the signals for an entity. Their ids are made from the id of the run. So if the same report is repaired
+    twice, the signals have the same ids, and the service obeys each of them only once.
     """
     prefix = f"drift-{run}-{entity}"[:90]
     match do:

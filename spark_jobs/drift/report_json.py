@@ -1,5 +1,5 @@
-"""Makes the JSON of a comparison's report (docs/drift-report.schema.json). This JSON does not say yet what to do about
-drift: a policy decides that later.
+"""Makes the report of a comparison as JSON (docs/drift-report.schema.json). It does not say yet what to do about drift:
+a policy decides that later.
 """
 
 import secrets
@@ -36,8 +36,9 @@ JSON = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A comparison that a user requested. `where` is the changelog. `names` are the entities; none means all. `wait_s`
-    is the longest wait for the changelog, in seconds. Reports are written to `folder`.
+    """A comparison that a user requested. `where` is the changelog. `names` are the entities; if it is empty, all
+    entities are compared. The run waits at most `wait_s` seconds until the changelog has caught up. Reports are written
+    to `folder`.
     """
 
     config: Config
@@ -50,7 +51,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """The start of a run. `id` names the run's folder; ids sort by time. `clock` is the value of `time.monotonic`."""
+    """The start of a run. `id` is also the name of the run's folder; ids sort by time. `clock` is what `time.monotonic`
+    returned at the start.
+    """
 
     id: str
     at: datetime
@@ -63,7 +66,7 @@ class RunStart:
         return cls(id=f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", at=at, clock=time.monotonic())
 
     def to_json(self, name: str) -> JSON:
-        """Returns the report's member `run`, for a run that ends now."""
+        """Returns the member `run` of the report of a run that ends now. `name` is the name of the service."""
         return {
             "id": self.id,
             "startedAt": time_text(self.at),
@@ -83,7 +86,7 @@ def _version() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class RunProgress:
-    """The results of a run so far. The report shows them even if the run cannot compare."""
+    """What a run has found so far. The report has this even if the run then cannot compare."""
 
     fence: Fence | None = None
     caught_up: CaughtUp | None = None
@@ -120,7 +123,9 @@ def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON],
 
 
 def fence_json(progress: RunProgress) -> JSON | None:
-    """Returns the report's member `fence`, as far as the run got; None if the run took no fence."""
+    """Returns the member `fence` of the report; None if the run took no fence. If the changelog has not caught up, the
+    members that would say when and where it did are null.
+    """
     fence, caught_up = progress.fence, progress.caught_up
     if fence is None:
         return None
@@ -152,11 +157,11 @@ NOTHING: Mapping[str, Any] = {
     "sampled": None,
     "seconds": None,
 }
-"""The members of the report of an entity that was not compared."""
+"""Those members of an entity's report that a comparison fills, for an entity that was not compared."""
 
 
 def about(entity: Entity) -> JSON:
-    """Returns the members of an entity's report that do not depend on a comparison."""
+    """Returns those members of an entity's report that do not depend on a comparison."""
     return {"table": table_text(entity.table), "key": list(entity.key)}
 
 

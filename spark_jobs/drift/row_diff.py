@@ -1,10 +1,10 @@
 """Compares a row of the source with the changelog's last row of the same key, column by column.
 
 Two values are equal if their canonical forms are equal (docs/reference/types.md): members of objects are compared by
-name, JSON by its value, and numbers by their text. Two differences are not drift. A column is *unknown* if the
-changelog has no value for it, because the database's log did not send the value (`unavailable`). A column is *schema
-changed* if a later change of the table's columns altered its value, although the database's log has no change of the
-row.
+name, JSON by its value, and numbers by their text. There are two kinds of columns that differ but have not drifted. A
+column is *unknown* if the changelog has no value for it, because the database's log did not send the value
+(`unavailable`). A column is *schema changed* if a later change of the table's columns altered its value, although the
+database's log has no change of the row.
 """
 
 import struct
@@ -30,9 +30,9 @@ CHANGED: Final = "changed"
 SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
-"""Other states of a key, after its two rows are compared. SAME: the key is equal on both sides. GONE: neither side has
-the key. PENDING: the changelog has changes of the key, but the fence shows none of them; so the key is judged by the
-original of its first change.
+"""Other states of a key. SAME: both sides have the same row. GONE: neither side has a row. PENDING: the changelog has
+changes of the key, but the fence shows none of them, so the original of the first change takes the place of the
+changelog's row.
 """
 
 NULL: Final = b"null"
@@ -40,11 +40,11 @@ NULL: Final = b"null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How a change of an entity's columns affects the changelog's rows before `position`. If `position` is None, the
-    change affects all rows.
+    """One change of an entity's columns. It affects the rows that the changelog has before `position`, or all rows if
+    `position` is None.
 
-    For these rows, the table has null in the `added` columns, and now has other values in the `restated` columns. The
-    columns in `dropped` no longer exist.
+    In these rows, the table has nulls in the columns `added`, and may have other values than the changelog in the
+    columns `restated`. The columns in `dropped` no longer exist.
     """
 
     position: str | None
@@ -57,8 +57,9 @@ class Step:
 class ColumnHistory:
     """An entity's present columns, and their history: `steps`, oldest first.
 
-    `stale` columns have other values in the table than in the changelog, because the service has not read them again
-    yet. `floats` are columns whose values the database did not print itself, so they are compared by their bits.
+    `stale` columns can have other values in the table than in the changelog: a change of columns altered these values,
+    and the service has not read them again yet. `floats` are columns with floats that Spark printed, not the database.
+    These are compared as numbers, bit by bit.
     """
 
     columns: tuple[str, ...]
@@ -72,14 +73,14 @@ class ColumnHistory:
 
     @property
     def grew(self) -> bool:
-        """Whether rows of the changelog may lack their last columns, because these were added to the table later."""
+        """Whether columns were added to the table. Rows that the changelog got before lack these columns."""
         return any(step.added for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowState:
-    """The row of one side: the JSON token of each column. `json_null` names the columns whose null is JSON's null.
-    `unavailable` names the columns whose values the database's log did not send.
+    """A row of one side. `values` has the JSON token of each column. `json_null` names the columns whose null is JSON's
+    null. `unavailable` names the columns whose values the database's log did not send.
     """
 
     values: Mapping[str, bytes]
@@ -98,7 +99,7 @@ class RowState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The verdict on a key: its `kind` of drift, None if it did not drift; the `columns` that differ; and the columns
+    """The verdict on a key: its `kind` of drift (None if it did not drift), the `columns` that drifted, and the columns
     that are unknown or schema changed.
     """
 
@@ -187,7 +188,8 @@ def _equal(left: bytes, right: bytes) -> bool:
 def steps_of(versions: Sequence[tuple[str, Version]], columns: Struct) -> tuple[Step, ...]:
     """Returns the steps from an entity's first version to the table's present `columns`, oldest first.
 
-    If the present columns differ from the last version, the table was altered and no row has been written since.
+    If the present columns differ from those of the last version, the table was altered, and no row has been written
+    since.
     """
     steps = [_step(position, version) for position, version in versions if version.number > 1]
     if versions:
@@ -209,9 +211,9 @@ def _step(position: str, version: Version) -> Step:
 
 
 def _unannounced(changes: Sequence[evolution.ColumnChange]) -> Step:
-    """Returns the last step, for changes that no version announces yet because no row was written since.
+    """Returns the last step, for changes of columns that no version has yet, because no row was written since.
 
-    Added columns count as restated, because they may have defaults.
+    Added columns count as restated, because they can have defaults.
     """
     added = frozenset(change.column for change in changes if change.kind is ChangeKind.ADDED)
     return Step(

@@ -1,4 +1,4 @@
-"""Compares the changelog with the database that it is made from, under a snapshot of this database (a *fence*)."""
+"""Compares the changelog with the database from which it is made, under a *fence*: a snapshot of this database."""
 
 import sys
 import time
@@ -59,7 +59,6 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
     """Compares the changelog with its source, and writes the file of drifted keys.
 
     Returns the report, to which no policy has been applied yet. If nothing can be compared now, the report says why.
-    Raises ChangelogError.
     """
     progress, entities, failure = RunProgress(), {}, {}
     try:
@@ -80,10 +79,11 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
 
 
 def _compared(spark: SparkSession, request: Request, start: RunStart, progress: RunProgress) -> dict[str, JSON]:
-    """Returns the report's entities, and writes the file of drifted keys.
+    """Returns the entities of the report, and writes the file of drifted keys.
 
     1. Waits until the service has read all tables completely. 2. Takes the fence, a snapshot of the database. 3. Waits
-    until the changelog has caught up with the fence. 4. Compares. 5. Compares undecided keys again, under later fences.
+    until the changelog has caught up with the fence. 4. Compares both sides. 5. Compares undecided keys again, under
+    later fences.
     """
     config = request.config
     compared_entities = []
@@ -144,7 +144,8 @@ class _Compare:
                 if catch_up.unread(progress.caught_up.checkpoint, names) is None:
                     fences.enter_context(attempt.pop_all())
                     break
-                # A repair was requested before the fence was taken. A later fence shows its result, so try again.
+                # A repair began before the fence was taken. So this waits until the repair is done, and takes a later
+                # fence, which shows the repair's result.
         say(f"comparing {', '.join(names)} as of {progress.fence.place}")
         return self._under(progress.fence, progress.caught_up, None)
 
@@ -172,9 +173,10 @@ class _Compare:
 def _until_archived(
     spark: SparkSession, request: Request, where: Archive, names: Sequence[str], deadline: float
 ) -> None:
-    """Waits until an archive has all messages that are in the topics now.
+    """Waits until an archive has all messages that are in Kafka's topics now.
 
-    Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed. Raises ChangelogError (USAGE) for a file log.
+    Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed. Raises ChangelogError (USAGE) if the changelog
+    is a file log.
     """
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):
@@ -200,7 +202,7 @@ def _until_archived(
 
 
 def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]:
-    """Writes the run's drifted keys to a file in `folder`. Returns their summary by entity."""
+    """Writes the drifted keys of these comparisons to a file in `folder`. Returns a summary of them for each entity."""
     make_folder(folder, DATA_FOLDER)
     make_file(folder / KEYS_NAME, DATA_FILE)
     with (folder / KEYS_NAME).open("w", encoding="utf-8") as keys:
@@ -208,7 +210,7 @@ def written(folder: Path, comparisons: Sequence[Comparison]) -> dict[str, Tally]
 
 
 def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
-    """Yields the drifted keys, sorted by entity and key. They are loaded one partition at a time."""
+    """Yields the drifted keys, sorted by entity and key. Only one partition at a time is loaded into memory."""
     non_empty = [frame for frame in frames if frame is not None]
     if not non_empty:
         return iter(())
@@ -217,8 +219,8 @@ def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
 
 
 def _totals(comparisons: Sequence[Comparison]) -> dict[str, Counts]:
-    """Returns the counts of the first comparison, plus the counts of later comparisons, which compared undecided
-    keys.
+    """Returns the counts of all comparisons together: those of the first, and those of the later ones, which only
+    compared keys that were undecided before.
     """
     totals = dict(comparisons[0].counts)
     for comparison, next_comparison in pairwise(comparisons):

@@ -15,19 +15,19 @@ from changelog.spark_jobs.drift.judge_task import SAMPLES_MAX
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
 BUCKET_S = 300
-"""The length of a bucket, in seconds. A bucket is an interval of time.
+"""How many seconds a bucket has. Buckets divide time into intervals of this length.
 
-Drifted keys are sorted into buckets by the time of their last change. A bucket without a drifted key separates two
-incidents.
+A drifted key belongs to the bucket in which it was last changed. Between two incidents, there is at least one bucket
+without drifted keys.
 """
 
 WRITERS_MAX = 50
-"""A report lists at most this many writers for an entity."""
+"""The most writers that a report lists for an entity."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the drifted keys of one entity, and samples of them."""
+    """Counts the drifted keys of one entity, and keeps samples of them."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     columns: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Tally:
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:
-            # A row that was read from its table has no service, and its `committed_at` does not say when it was
+            # If a row was read from its table, no service is known, and `committed_at` does not say when the row was
             # written.
             if row["service_name"] is not None:
                 self._add_write(row["position"], row["committed_at"].astimezone(UTC))
@@ -75,7 +75,7 @@ class Tally:
         }
 
     def _incidents(self) -> dict[str, Any] | None:
-        """Returns when the drifted keys were written; None if the changelog does not show this for any key."""
+        """Returns when the drifted keys were last written; None if the changelog does not say this for any key."""
         if not self._buckets:
             return None
         ordered = sorted(self._buckets)
@@ -97,13 +97,13 @@ def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _provenance(text: str) -> dict[str, Any]:
-    """Returns the members of a provenance. The context stays text, because parsing would round some of its numbers."""
+    """Returns the members of a provenance. `context` stays text, because parsing could round numbers in it."""
     tokens = members(text.encode())
     return {name: token.decode() if name == "context" else json.loads(token) for name, token in tokens.items()}
 
 
 def tallied(drifted: Iterable[Mapping[str, Any]], keys: TextIO) -> dict[str, Tally]:
-    """Summarizes the drifted keys of each entity. Writes each key as a line of JSON to `keys`, in the given order."""
+    """Summarizes the drifted keys of each entity. Writes a line of JSON to `keys` for each key, in the given order."""
     tallies: dict[str, Tally] = {}
     for row in drifted:
         tallies.setdefault(row["entity"], Tally()).add(row)

@@ -21,16 +21,16 @@ from changelog.spark_jobs.maintaining.target import ArrayStates, StateBatch, Vie
 from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
 
 FORGET_EVERY: Final = timedelta(hours=1)
-"""How often old markers of deletes are removed."""
+"""How often markers are removed that a target keeps for rows that were deleted long ago."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MaintainedView:
     """A view in an open target, and its progress.
 
-    `parts` has first the view's own rows, then the arrays of its documents. `read_parts` returns the parts with their
-    columns as the changelog has them now. Markers of deletes are kept for `keep_deleted`. `rows`, `deleted` and
-    `batches` count what this run has applied.
+    The first of `parts` is the view's own rows; the others are the arrays of its documents. `read_parts` returns the
+    parts with the columns that the changelog has now. The target keeps a marker for each deleted row, for the time
+    `keep_deleted`. `rows`, `deleted` and `batches` count what this run has applied.
     """
 
     parts: Sequence[ViewPart]
@@ -51,12 +51,13 @@ class MaintainedView:
         return list(dict.fromkeys(part.entity for part in self.parts))
 
     def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: WaitingChanges | None = None) -> None:
-        """Applies a batch of the changelog's rows, which ends at `checkpoint`. `waiting` describes the changes that
-        still wait afterwards.
+        """Applies a batch of rows of the changelog. The batch ends at `checkpoint`. `waiting` describes the changes
+        that still wait after it, because the view throttles a service.
 
-        `rows` are those of the entities and of the reserved entity `schemas`. They may repeat rows of earlier batches.
+        `rows` are those of the view's entities and of the reserved entity `schemas`. They may repeat rows of earlier
+        batches.
 
-        Raises ChangelogError (PRECONDITION) if the view has other columns now. Nothing of the batch is applied then.
+        Raises ChangelogError (PRECONDITION) if the view's columns have changed. Then nothing of the batch is applied.
         """
         newer = reduce(or_, (_is_newer(entity, self.progress.truncated) for entity in self.entities))
         is_truncate = newer & is_chosen(self.choice) & (F.col("key") == TRUNCATE_KEY)
@@ -112,7 +113,7 @@ class MaintainedView:
         )
 
     def _refuse_altered(self) -> None:
-        """Raises ChangelogError (PRECONDITION) if a new version of an entity's columns changes those of the view."""
+        """Raises ChangelogError (PRECONDITION) if the changelog now has other columns for the view than before."""
         for old_part, new_part in zip(self.parts, self.read_parts(), strict=True):
             old_types = {column.name: column.type for column in old_part.columns}
             new_types = {column.name: column.type for column in new_part.columns}
@@ -127,7 +128,7 @@ class MaintainedView:
 
     def _forget(self) -> None:
         if self.progress.waiting is not None:
-            return  # without a marker, a change that waits would bring a deleted row back
+            return  # without its marker, a change that waits could bring a deleted row back
         now = datetime.now(UTC)
         if self._forgotten_at is None or now - self._forgotten_at > FORGET_EVERY:
             self.target.forget(now - self.keep_deleted)
@@ -135,7 +136,7 @@ class MaintainedView:
 
 
 def _is_newer(entity: str, truncated: Mapping[str, str]) -> Expression:
-    """Returns the condition that selects the changes of an entity after its last truncate."""
+    """Returns the condition that a change is one of this entity, after the entity's last truncate."""
     return (F.col("entity") == entity) & (F.col("position") > truncated.get(entity, ""))
 
 
@@ -145,7 +146,7 @@ def _states(part: ViewPart, changes: DataFrame, progress: ViewProgress) -> DataF
 
 
 def _counts(states: DataFrame) -> Mapping[bool, int]:
-    """Returns the number of deleted keys (True), and of all others (False)."""
+    """Returns how many keys were deleted (True), and how many were not (False)."""
     is_deleted = (F.col("_op") == Op.DELETE.value).alias("deleted")
     counts = {row["deleted"]: row["count"] for row in states.groupBy(is_deleted).count().collect()}
     return {deleted: counts.get(deleted, 0) for deleted in (False, True)}

@@ -1,6 +1,6 @@
-"""Keeps a view in a table of Delta Lake. A batch is one MERGE, whose metadata is the progress.
+"""Keeps a view in a table of Delta Lake. A batch is applied by one MERGE. The metadata of its commit has the progress.
 
-The markers of deleted keys are in a second table, `<path>__deleted`. A batch writes this table first: if a run is
+The markers of deleted keys are in a second table, `<path>__deleted`. A batch writes this table first. If a run is
 killed after that, the next run applies the same changes again, and ignores the states that are older than the markers.
 """
 
@@ -26,15 +26,15 @@ from changelog.spark_jobs.views import to_delta_lake
 from changelog.spark_jobs.views.transforms import schema_of
 
 MARK: Final = "changelog maintained view, deleted keys"
-"""The metadata of the commits to the table of markers."""
+"""The metadata of all commits to the table of markers. By it, the job recognises the table as its own."""
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 _SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
-"""By default, a MERGE that changes no row makes no commit, so its progress would not be stored."""
+"""An option that must be false: otherwise, a MERGE that changes no row makes no commit, and so stores no progress."""
 
 _COMMITS_SEARCHED: Final = 20
-"""Before each batch, this many of the newest commits are searched for a commit of another run."""
+"""How many of the newest commits are searched before each batch, to find a commit of another run."""
 
 _MARKERS: Final = "key string, position string, at timestamp"
 
@@ -43,7 +43,7 @@ _NEWER: Final = "now._position > was._position"
 
 @contextmanager
 def opened(settings: TargetSettings) -> Iterator["DeltaTarget"]:
-    """Opens the table at a path or URI. If two runs write it at the same time, one of them fails.
+    """Opens the table at a path or URI. If two runs write to the table at the same time, one of them fails.
 
     Raises ChangelogError (USAGE) for wrong settings.
     """
@@ -55,7 +55,7 @@ def opened(settings: TargetSettings) -> Iterator["DeltaTarget"]:
 
 
 class DeltaTarget:
-    """A table, and the table of its markers."""
+    """The table of a view, and the table with the markers of deleted keys."""
 
     def __init__(self, spark: SparkSession, path: str, reach: Reach) -> None:
         self._spark, self._path, self._reach = spark, path, reach
@@ -63,9 +63,9 @@ class DeltaTarget:
         self._last_progress = ""
 
     def progress(self) -> str | None:
-        """Returns the metadata of the newest rows; None if there is no table.
+        """Returns the progress in the newest commit; None if there is no table.
 
-        Raises ChangelogError (PRECONDITION) if the table of the markers is missing.
+        Raises ChangelogError: PRECONDITION if the table of markers is missing, USAGE if this job did not make it.
         """
         if to_delta_lake.newest_metadata(self._spark, self._markers) not in (None, MARK):
             raise ChangelogError(
@@ -80,7 +80,7 @@ class DeltaTarget:
         return progress
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
-        """Writes two empty tables, first that of the markers."""
+        """Writes the two tables without rows, first the table of markers."""
         to_delta_lake.refuse_names(column.name for column in columns)
         schema = from_arrow_schema(schema_of(columns))
         empty = self._spark.createDataFrame([], schema).drop(fold.BEGUN)
@@ -91,10 +91,10 @@ class DeltaTarget:
     def apply(self, batch: StateBatch) -> None:
         """Applies a batch.
 
-        1. The markers of deletes are written.
-        2. The rows are merged, in one commit with the progress.
+        1. The markers of deleted keys are written.
+        2. The rows are merged. The same commit stores the progress.
 
-        Raises ChangelogError (IN_USE) if another run has written the table since this run read or wrote it.
+        Raises ChangelogError (IN_USE) if another run has written to the table since this run last read or wrote it.
         """
         spark = batch.states.sparkSession  # a micro-batch has a session of its own
         self._refuse_written(spark)
@@ -169,7 +169,10 @@ def _overwrite(rows: DataFrame, path: str, metadata: str) -> None:
 
 
 def _merged(names: Sequence[str], truncated: str | None) -> Mapping[str, str]:
-    """Returns the new value of each column of a row. A row from before a truncate supplies no values."""
+    """Returns the SQL for the new value of each column, for a row that a state replaces.
+
+    Values that the state lacks are taken from the row, but not if a truncate came after the row.
+    """
     continues = "NOT now._begun" if truncated is None else f"NOT now._begun AND was._position > '{truncated}'"
     values = {}
     for name in names:

@@ -1,9 +1,9 @@
 """Keeps a view in a table of PostgreSQL. Spark's tasks copy a batch into a staging table. One transaction then applies
 the batch, and stores the progress.
 
-Further tables are beside the view's table: `<table>__deleted` with the markers of deleted keys, `<table>__progress`,
-and, if the view has totals, `<table>__totals`. The rows of each array of documents are in a table `<table>__<array>`,
-which has markers of its own. These rows are applied like the view's own rows.
+There are further tables: `<table>__deleted` with the markers of deleted keys, `<table>__progress`, and, if the view has
+totals, `<table>__totals`. If the view has documents, the rows of each array are in a table `<table>__<array>`, and
+their markers in a table `<table>__<array>__deleted`. These rows are applied like the view's own rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Names = Mapping[str, sql.Identifier]
-"""The names of the tables of one part of a view, by the keys of `_SUFFIXES` or `_ARRAY_SUFFIXES`."""
+"""The names of the tables of one part of a view. The mapping has the keys of `_SUFFIXES` or of `_ARRAY_SUFFIXES`."""
 
 MARK: Final = "changelog maintained view"
-"""The comment on tables that this job made. Tables of `rebuild_view` have another comment."""
+"""The comment by which this job recognises its own tables. Tables of `rebuild_view` have another comment."""
 
 _SUFFIXES: Final = {
     "rows": "",
@@ -53,7 +53,7 @@ _SUFFIXES: Final = {
     "changes": "__batch_sums",
     "spans": "__batch_spans",
 }
-"""The suffix of each table, which follows the view's name. The last four tables exist only while a batch is applied."""
+"""Each table's name is the view's name and this suffix. The last four tables exist only while a batch is applied."""
 
 _ARRAY_SUFFIXES: Final = {
     "rows": "",
@@ -62,7 +62,7 @@ _ARRAY_SUFFIXES: Final = {
     "parts": "__batch_parts",
     "values": "__batch_on",
 }
-"""The suffixes of the tables of an array. They follow the result of `documents.table_of`."""
+"""The name of each table of an array is the result of `documents.table_of` and this suffix."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 
@@ -76,7 +76,7 @@ _MERGED: Final = {
         )) name ORDER BY name COLLATE "C"
     ) END""",
 }
-"""The new values of columns that list the names of columns."""
+"""SQL for the new values of those columns that list names of columns."""
 
 _PREPARING: Final = ("ALTER TABLE {batch} ADD PRIMARY KEY (_key)", "ANALYZE {batch}")
 
@@ -100,8 +100,8 @@ _MERGING: Final = (
         )
         ON CONFLICT (_key) DO NOTHING""",
 )
-"""The statements that apply a batch, in this order. Positions are compared as bytes, whatever the database's
-collation."""
+"""The statements that apply a batch, in this order. Positions are compared as bytes (COLLATE "C"), whatever collation
+the database has."""
 
 
 @contextmanager
@@ -163,7 +163,9 @@ class PostgresTarget:
         return None if row is None else str(row[0])
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
-        """Creates the tables. Drops those that an earlier view left, or empties them if their columns are the same."""
+        """Creates the tables. If an earlier view left a table with the same columns, the table is emptied; with other
+        columns, it is dropped.
+        """
         with self._connection.transaction():
             self._create_table("rows", [*ViewColumns(columns).declared(), *documents.declared((), self._arrays)])
             if self._totals is None:
@@ -187,7 +189,7 @@ class PostgresTarget:
         drop_indexes(self._connection, self._names[name], MARK)
 
     def _create_arrays(self) -> None:
-        """Creates the tables of arrays. Drops all tables of arrays that an earlier view left."""
+        """Creates the tables for arrays. If an earlier view left such tables, drops them all before."""
         mark = documents.mark_of(self._table)
         for table in to_postgres.tables_with(self._connection, self._table.schema, mark):
             self._connection.execute(sql.SQL("DROP TABLE {}").format(table))
@@ -205,8 +207,9 @@ class PostgresTarget:
     def apply(self, batch: StateBatch) -> None:
         """Applies a batch.
 
-        1. Tasks copy the states into a table of their own. A killed run leaves this table; the next one drops it.
-        2. One transaction applies the states and stores the progress.
+        1. Spark's tasks copy the states into a staging table. If a run is killed, this table stays, and the next run
+           drops it.
+        2. One transaction applies the states, and stores the progress.
         """
         self._stage(self._names, MARK, batch.columns, batch.states)  # 1
         for path, array in self._arrays.items():
@@ -281,7 +284,9 @@ def _merging(names: Names, columns: Sequence[Column], truncated: str | None) -> 
 
 
 def _merged(name: str, *, is_own: bool) -> sql.Composed:
-    """Returns the assignment of a column's new value."""
+    """Returns the SQL that assigns a column's new value. `is_own` says that the column is one of the view's own
+    columns, not one of those that describe the state.
+    """
     column = sql.Identifier(name)
     if is_own:
         keeps = sql.SQL("NOT now._begun AND {} = ANY (now._unavailable)").format(sql.Literal(name))

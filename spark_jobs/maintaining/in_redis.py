@@ -1,8 +1,8 @@
 """Keeps a view in Redis: one hash for each row. Spark's tasks apply the states, and the progress is stored last.
 
 If the prefix of the names is `orders`, `orders:row:KEY` is a row, and `orders:keys` is the set of the keys of all rows.
-`orders:deleted` has the positions of deleted keys (their *markers*), `orders:deleted:at` the times at which the deletes
-were applied, and `orders:progress` the progress.
+`orders:deleted` has, for each deleted key, the position of the delete; we call this the key's *marker*.
+`orders:deleted:at` has the times at which the deletes were applied, and `orders:progress` has the progress.
 """
 
 import re
@@ -21,7 +21,7 @@ from changelog.spark_jobs.maintaining.redis_rows import IS_NEWER, TIMEOUT_S, WRI
 from changelog.spark_jobs.maintaining.target import StateBatch, TargetSettings
 
 _SCAN_KEYS: Final = 1000
-"""How many keys are examined or removed at a time."""
+"""How many keys are read or removed at a time."""
 
 _REMOVE: Final = (
     IS_NEWER
@@ -36,7 +36,8 @@ for number = 2, #ARGV do
 end
 """
 )
-"""Removes the rows of some keys. If the first argument is not empty, removes only rows whose position is before it."""
+"""Removes the rows of some keys. If the first argument is not empty, it is a position, and only rows with earlier
+positions are removed."""
 
 _SET: Final = """
 local progress, record, nonce, field, value = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -48,14 +49,16 @@ if redis.call('HGET', progress, 'record') ~= record or old_nonce ~= nonce then r
 redis.call('HSET', progress, field, value)
 return 1
 """
-"""Sets a field of the progress, if the record and the nonce are still those that this run knows."""
+"""Sets a field of the progress, unless another run has changed the record or the nonce. Returns whether the field now
+has this value."""
 
 _PREFIX: Final = re.compile(r"[\w.:-]{1,200}")
 
 
 @contextmanager
 def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
-    """Opens the view whose names begin with `settings.to`. If two runs write it at the same time, one of them fails.
+    """Opens the view whose names in Redis begin with `settings.to`. If two runs write to the view at the same time, one
+    of them fails.
 
     Raises ChangelogError: USAGE for wrong settings, CONNECTION and ACCESS if the server refuses. An error of the client
     within the block becomes a ChangelogError.
@@ -80,7 +83,7 @@ def opened(settings: TargetSettings) -> Iterator["RedisTarget"]:
 
 
 def _connected(url: str) -> "redis.Redis":
-    """Returns a client that has reached the server. Raises ChangelogError (USAGE) if the URL is malformed."""
+    """Returns a client that has reached the server. Raises ChangelogError (USAGE) if the URL is not valid."""
     try:
         client = redis.Redis.from_url(
             url, decode_responses=True, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
@@ -104,8 +107,8 @@ class RedisTarget:
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if there is no view.
 
-        An earlier run may have been killed while it removed the old rows of a view, in order to build the view again.
-        Then this method removes the remaining old rows.
+        If an earlier run was killed in `create`, while it removed the rows of an older view, this method first removes
+        the rest of these rows.
         """
         if self._client.type(self._progress) not in ("none", "hash"):
             self._refuse(self._progress)
@@ -134,12 +137,12 @@ class RedisTarget:
         2. Tasks apply the states.
         3. The progress is stored.
 
-        Raises ChangelogError: IN_USE if another run has begun a batch, or built the view again, since this run read or
-        stored the progress; CONNECTION if the server was restarted meanwhile, because the new process may lack some of
-        the rows.
+        Raises ChangelogError: IN_USE if another run has begun a batch, or built the view again, since this run last
+        read or stored the progress; CONNECTION if the server was restarted while the tasks wrote rows, because it may
+        have lost some of these rows.
         """
         server_id = self._server_id()
-        nonce = secrets.token_hex(8)  # a task that is left over from an earlier batch does not know it
+        nonce = secrets.token_hex(8)  # a task that still runs for an earlier batch does not know it
         self._set("nonce", nonce)
         self._nonce = nonce
         if batch.truncated is not None:  # 1

@@ -14,20 +14,21 @@ from changelog.schemas.types import ColumnType, Decimal, Primitive
 _ALL: Final = ("*",)
 
 _INEXACT: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE, Primitive.JSON, Primitive.TIME})
-"""Types for which equal texts do not always mean equal values, or different texts different values."""
+"""Types whose values cannot be compared as texts: equal values can have different texts, or different values equal
+texts."""
 
 _INTEGERS: Final = frozenset({Primitive.INT, Primitive.LONG})
 
 Path = tuple[str, ...]
-"""The names of the arrays that lead to a part, from the outside in. The path of the view's own rows is empty."""
+"""The names of the arrays that lead to a part, outer arrays first. The path of the view's own rows is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPart:
-    """The rows of one entity in a view. They have `columns`, and documents show only the columns `shown`.
+    """The rows of one entity in a view. They have `columns`, of which documents show only `shown`.
 
-    The rows of an array belong to the enclosing rows whose values are equal in all pairs of `on`, which maps columns of
-    this part to columns of the enclosing part.
+    `on` is for an array. It maps columns of this part to columns of the enclosing part. A row of the array belongs to
+    an enclosing row if the two have equal values in all these pairs of columns.
     """
 
     path: Path = ()
@@ -37,7 +38,7 @@ class ViewPart:
     on: Mapping[str, str] = field(default_factory=dict)
 
     def definition(self) -> dict[str, object]:
-        """Returns the part as JSON values."""
+        """Returns the part as JSON values, as the definition of a view has it."""
         columns = struct(self.columns)
         return {"path": self.path, "entity": self.entity, "columns": columns, "shown": self.shown, "on": self.on}
 
@@ -45,8 +46,8 @@ class ViewPart:
 def parts_of(name: str, view: ViewConfig, columns: Mapping[str, Sequence[Column]]) -> list[ViewPart]:
     """Returns the parts of the view `name`: first its own rows, then its arrays, outer arrays before inner ones.
 
-    `columns` has the columns of each entity. Raises ChangelogError (USAGE) if an entity lacks a configured column, if
-    an array cannot have its name, or if the columns of an `on` cannot be compared.
+    `columns` has the columns of each entity. Raises ChangelogError (USAGE) if an entity lacks a column that the
+    configuration names, if the name of an array is taken, or if the columns in an `on` cannot be compared.
     """
     parts: list[ViewPart] = []
     configs: list[tuple[Path, ViewConfig | NestedConfig]] = [((), view)]

@@ -1,5 +1,5 @@
-"""Creates the tables and indexes of a view in PostgreSQL. A table that an earlier view left stays if it fits the new
-view.
+"""Creates the tables and indexes of a view in PostgreSQL. If an earlier view left a table that fits the new view, this
+table is used again.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _INDEXES: Final = """SELECT indexrelid::regclass::text, obj_description(indexrel
 
 @dataclass(frozen=True, slots=True)
 class ViewIndex:
-    """An index of a table, by these columns."""
+    """An index on these columns of a table."""
 
     table: sql.Identifier
     columns: Sequence[str]
@@ -38,9 +38,10 @@ def create_or_empty(
 ) -> None:
     """Creates an empty table with columns of these names and types, and the primary key `_key`.
 
-    If the table exists and has the same columns and the same key, it is emptied, and keeps its indexes, grants, SQL
-    views and its place in publications. Any other table is dropped first. `trial` is the name of a table that does not
-    last. Raises ChangelogError (PRECONDITION) if a foreign key references a table that is to be emptied.
+    If the table exists and has the same columns and the same key, it is emptied. Then it keeps its indexes, its grants
+    and its place in publications, and SQL views of it stay. If it exists with another shape, it is dropped first.
+    `trial` is a name for a table that this function creates to compare shapes, and then drops. Raises ChangelogError
+    (PRECONDITION) if the table has to be emptied, and a foreign key references it.
     """
     creating = sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY (_key))")
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(trial))
@@ -64,7 +65,7 @@ def _empty(connection: Connection, table: sql.Identifier) -> None:
 
 
 def create_index(connection: Connection, index: ViewIndex, mark: str) -> None:
-    """Creates an index, with the comment `mark`."""
+    """Creates an index, and gives it the comment `mark`."""
     columns, earlier = sql.SQL(", ").join(map(sql.Identifier, index.columns)), _indexes(connection, index.table)
     connection.execute(sql.SQL("CREATE INDEX ON {} ({})").format(index.table, columns))
     (name,) = _indexes(connection, index.table).keys() - earlier.keys()
@@ -79,10 +80,10 @@ def drop_indexes(connection: Connection, table: sql.Identifier, mark: str) -> No
 
 
 def _indexes(connection: Connection, table: sql.Identifier) -> dict[str, str | None]:
-    """Returns the comment of each index of a table, by the index's quoted name."""
+    """Returns the comments of a table's indexes, by the quoted names of the indexes."""
     return dict(connection.execute(_INDEXES, [table.as_string(connection)]).fetchall())
 
 
 def _shape(connection: Connection, table: sql.Identifier) -> tuple[Any, ...] | None:
-    """Returns the columns of a table, and those of its primary key."""
+    """Returns the columns of a table, and the columns of its primary key."""
     return connection.execute(_SHAPE, {"table": table.as_string(connection)}).fetchone()

@@ -11,10 +11,10 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT: Final = 1
 FORMAT_WAITING: Final = 2
-"""The format while changes wait. An older program refuses it, because it would lose these changes."""
+"""The format while changes wait. Older versions of the program refuse it, because they would lose these changes."""
 
 TOPICS: Final = "topics"
-"""The member of a definition that has the topics with their ids, if the changelog is on Kafka."""
+"""The member of a view's definition that has the ids of the topics, by name, if the changelog is on Kafka."""
 
 REBUILD: Final = "run the job once with --rebuild: it builds the view again from the beginning of the changelog"
 
@@ -26,10 +26,11 @@ changelog is an empty mapping."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingChanges:
-    """The changes of a throttled service that wait, while the view has applied later changes of other services.
+    """Describes the changes of a throttled service that wait, while the view already has later changes of other
+    services.
 
-    No change up to the checkpoint `after` waits. From there to the checkpoint `window_end`, changes up to `position`
-    have been applied, and later ones wait. `changes` counts all changes that wait.
+    No change up to the checkpoint `after` waits. Of the service's changes from there to the checkpoint `window_end`,
+    those up to `position` have been applied, and later ones wait. `changes` says how many changes wait in all.
     """
 
     service: str
@@ -41,10 +42,11 @@ class WaitingChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewProgress:
-    """A view's definition, and the point up to which all changes have been applied, apart from those that wait.
+    """A view's definition, and how far the view has followed the changelog.
 
-    `checkpoint` is that point. `truncated` has the position of each entity's last truncate: changes before it are
-    ignored, in whatever order partitions are read.
+    All changes up to `checkpoint` have been applied, except those that wait. `truncated` has the position of each
+    entity's last truncate. Earlier changes of the entity are ignored, even if they are read after the truncate, because
+    partitions can be read in any order.
     """
 
     format: int = FORMAT
@@ -92,14 +94,14 @@ def refuse_other(progress: ViewProgress, definition: Mapping[str, object], targe
 
 
 def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> ViewProgress:
-    """Returns the progress with the topics of `definition`, if they are topics of the same entities and changelog.
+    """Returns the progress with the topics in `definition`, if these are topics of the same entities and changelog.
 
-    So a view continues after a repartition, which adds a topic, and after the old topic is deleted. In two cases, the
-    progress is returned unchanged:
+    So a view can continue after a repartition, which adds a topic, and after the old topic is deleted. In two cases,
+    the progress is returned unchanged, so that the two definitions differ:
 
     - A topic has another id in `definition`, because it was deleted and created again.
-    - `definition` has none of an entity's earlier topics, because the old topic was deleted before a run knew the new
-      one.
+    - For some entity, the progress and `definition` have no topic in common, because the old topic was deleted before a
+      run knew the new one.
     """
     before, now = progress.definition.get(TOPICS), definition.get(TOPICS)
     if not isinstance(before, dict) or not isinstance(now, dict):

@@ -1,7 +1,7 @@
-"""Writes states into Redis from Spark's tasks. A Lua script applies a state only if its position is newer.
+"""Writes states into Redis from Spark's tasks. A Lua script applies a state only if it is newer than the row.
 
-A row is a hash with one field for each column that is not null. Fields are text. A published value
-(docs/reference/types.md) that is a JSON string becomes the content of this string; any other value stays JSON.
+A row is a hash with one field for each column that is not null. Fields are text. If a published value
+(docs/reference/types.md) is a JSON string, the field has the content of this string; otherwise, it has the JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _STATES_AT_ONCE: Final = 500
 """How many states are sent before the answers are read."""
 
 _STALE: Final = "STALE"
-"""The beginning of the script's error if the task is left over from an earlier batch."""
+"""The first word of the script's error if a later batch has begun, and the task still works for an earlier one."""
 
 _LISTS: Final = ("_unavailable", "_out_of_range")
 _MOMENT: Final = renderer(Primitive.TIMESTAMP_TZ)
@@ -42,7 +42,7 @@ local function is_newer(a, b)  -- compares bytes; Lua's own comparison depends o
     return #a > #b
 end
 """
-"""A Lua function, with which other scripts begin."""
+"""A Lua function. Scripts that need it begin with this text."""
 
 _APPLY: Final = (
     IS_NEWER
@@ -93,8 +93,8 @@ return 1
 
 
 def names_of(prefix: str, key: str) -> list[str]:
-    """Returns the names of a row, of the markers of deleted keys, of their times, of the keys of all rows, and of the
-    progress.
+    """Returns the names that Redis has for a row, the markers of deleted keys, the times of these markers, the set of
+    the keys of all rows, and the progress.
     """
     return [f"{prefix}:{name}" for name in (f"row:{key}", "deleted", "deleted:at", "keys", "progress")]
 
@@ -104,9 +104,9 @@ def writer(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns a function that writes a task's states, and yields one row of `WRITTEN`.
 
-    The states have `columns`, then those of `ABOUT`, then `BEGUN`. The function writes nothing if the progress has
-    another `nonce`, because then the task is left over from an earlier batch. It raises ChangelogError (STORAGE) if
-    Redis reports an error.
+    The states have `columns`, then the columns of `ABOUT`, then `BEGUN`. The function raises ChangelogError (STORAGE)
+    if Redis reports an error, or if the progress has another `nonce`: then a later batch has begun, and no more states
+    of this batch must be written.
     """
     renders = {column.name: _text(column) for column in columns}
     renders |= {name: _about for name in ABOUT.names if name not in _NOT_FIELDS}

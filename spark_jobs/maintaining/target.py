@@ -1,7 +1,7 @@
 """Defines the interface of a target: a store, such as a table, in which `maintain_view` keeps a view.
 
-`TARGETS` names the targets that exist. A package can add more with an entry point; docs/how-to/maintain-views.md has an
-example.
+`TARGETS` has the targets of this package. Other packages can add targets with an entry point;
+docs/how-to/maintain-views.md has an example.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 GROUP: Final = "changelog.view_targets"
-"""The group of entry points that add targets. Each one names a function that `Open` describes."""
+"""The group of entry points that add targets. Each entry point names a function of the type `Open`."""
 
 TARGETS: Final[Mapping[str, EntryPoint]] = {
     name: EntryPoint(name, f"changelog.spark_jobs.maintaining.{module}:opened", GROUP)
@@ -34,8 +34,8 @@ EXTRAS: Final = frozenset({"redis"})
 """The targets for which the extra of the same name must be installed."""
 
 FAIL_POINTS: Final = ("view:staged", "view:applied")
-"""Boundaries between steps at which tests make a run crash: a batch is staged in the target and not applied yet, or it
-is applied.
+"""The points between a run's steps at which tests make the run crash. At the first, a batch is staged in the target,
+but not applied yet; at the second, it is applied.
 """
 
 
@@ -43,8 +43,8 @@ is applied.
 class TargetSettings:
     """The options that say where a view is kept: `to` is --to, and `dsn` is the text to which --dsn refers.
 
-    Only the target `postgres` keeps `totals` and documents. `arrays` are the parts of documents apart from the view's
-    own rows, outer ones before inner ones.
+    Only the target `postgres` keeps `totals` and documents. `arrays` are all arrays in the documents, outer arrays
+    before inner ones.
     """
 
     to: str
@@ -58,7 +58,7 @@ class TargetSettings:
 class ArrayStates:
     """New states of the rows of an array, in the same form as the states of `StateBatch`.
 
-    A batch often has no changes of most arrays. If `is_empty` is true, `states` has no rows, and need not be read.
+    A batch often has no changes for most arrays. If `is_empty` is true, `states` has no rows, and need not be read.
     """
 
     states: "DataFrame"
@@ -68,12 +68,12 @@ class ArrayStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBatch:
-    """New states of a view, to be applied to a target together with the progress that they make.
+    """New states of a view's rows. A target applies them, and stores the progress that the view then has.
 
-    `states` has at most one row for each key: the view's `columns`, then the columns of
-    `changelog.envelope.states.fold.ABOUT`, then `_begun`. The DataFrame is cached. The row of a deleted key has the
-    `_op` "delete". If the table was truncated, `truncated` is the position of the last truncate, and all `states` are
-    newer. `progress` is a text that the target stores. `arrays` is empty unless `TargetSettings` has arrays.
+    `states` is cached, and has at most one row for each key. Its columns are the view's `columns`, then the columns of
+    `changelog.envelope.states.fold.ABOUT`, then `_begun`. For a deleted key, `_op` is "delete". If the entity's table
+    was truncated, `truncated` is the position of the last truncate, and all `states` are newer. `progress` is the text
+    that the target stores. `arrays` is empty unless `TargetSettings` has arrays.
     """
 
     columns: Sequence[Column]
@@ -85,29 +85,29 @@ class StateBatch:
 
 
 class ViewTarget(Protocol):
-    """An open target. Only one run at a time may have it open."""
+    """An open target. Only one run at a time may write to it."""
 
     def progress(self) -> str | None:
         """Returns the progress that was stored last; None if the target holds no view.
 
-        Raises ChangelogError (USAGE) if the place holds something that is not a view of this job.
+        Raises ChangelogError (USAGE) if the target holds something that is not a view of this job.
         """
 
     def create(self, columns: Sequence[Column], progress: str) -> None:
-        """Creates an empty view with these columns and stores its progress. Removes what an earlier view left."""
+        """Creates an empty view with these columns, and stores its progress. Removes the rows of an earlier view."""
 
     def apply(self, batch: StateBatch) -> None:
-        """Applies a batch, if possible in one transaction. If it is not one transaction, the progress is stored last.
+        """Applies a batch, if possible in one transaction. Otherwise, the progress must be stored last.
 
-        1. Rows and markers of positions before `truncated` are removed.
-        2. A state is ignored if its key has a row or a marker whose `_position` is the same or greater.
+        1. Rows and markers with positions before `truncated` are removed.
+        2. A state is ignored if its key has a row or a marker with the same position or a later one.
         3. Any other delete removes the key's row, and leaves a *marker*: the key, the position and the present time.
         4. Any other state replaces the key's row. Unless `_begun` is true, the columns that the state's `_unavailable`
            lists keep the values that the row has.
         5. The progress is stored.
 
-        So a batch that is applied again changes nothing, and a late batch brings no deleted row back. Several threads
-        call this method, but never two at the same time.
+        So a batch that is applied again changes nothing, and a batch that comes late cannot bring a deleted row back.
+        This method is called by several threads, but never by two at the same time.
         """
 
     def forget(self, before: datetime) -> None:
@@ -122,7 +122,7 @@ another run has it open."""
 def opened(name: str, settings: TargetSettings) -> AbstractContextManager[ViewTarget]:
     """Opens the target with this name.
 
-    Raises ChangelogError: USAGE if there is no such target, or if the package that adds it cannot be imported.
+    Raises ChangelogError (USAGE) if there is no such target, or if the package that adds it cannot be imported.
     """
     added = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
     entry_point = {**added, **TARGETS}.get(name)

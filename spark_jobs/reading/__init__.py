@@ -1,7 +1,7 @@
 """Reads the changelog into Spark: `from changelog.spark_jobs.reading import Archive, Files, Kafka, read_changelog`.
 
-Spark's workers import single modules of this folder, and Python then runs this file as well. So this file imports the
-names that it offers only when they are first used.
+Spark's workers import single modules of this folder, and Python then runs this file, too. To keep this fast, this file
+imports the names in `__all__` only when they are first used.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Finds the position up to which a job reads the changelog, from a time, from a position, or without either."""
+"""Finds the position up to which a job reads the changelog. The user gave a time, a position, or neither."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -20,11 +20,11 @@ def resolve(
 ) -> Position:
     """Converts `as_of` to the position of the last change to read.
 
-    A position is returned as it is. None gives the end of the changelog for these entities (`end_of`). For a time, the
-    result is the position of the last change before the first transaction that committed after this time. If no
-    transaction committed after this time, the result is the end of the changelog.
+    If `as_of` is a position, it is returned unchanged. If it is None, the result is the end of the changelog for these
+    entities (`end_of`). If it is a time, the result is the position of the last change before the first transaction
+    that committed after this time; if no transaction did, the result is the end of the changelog.
 
-    Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
+    Raises ChangelogError: USAGE if a position is beyond the end of the changelog, or a time before its beginning;
     PRECONDITION if the changelog is empty.
     """
     if isinstance(as_of, Position):

@@ -1,10 +1,11 @@
 """Decodes Kafka's messages into rows of `changelog.envelope.columnar.batch.SCHEMA`. Spark's executors run this on Arrow
 batches.
 
-The first byte of a message's value is 0 if the value is in Avro, and never 0 if it is in JSON. A JSON value has the
-members `provenance`, `current` and `original`. Their JSON is copied as it is; only members of the provenance that have
-a column of their own are decoded. `changelog.envelope.codec.json_codec` decodes a JSON value of any other form. It is
-slower, but it reads every valid message, and raises the error for an invalid one.
+The first byte of a message's value is 0 if the value is in Avro, and never 0 if it is in JSON. A value in JSON has the
+members `provenance`, `current` and `original`. Usually, their JSON is copied without being decoded; only those members
+of the provenance that have a column of their own are decoded. If a value does not have the usual form,
+`changelog.envelope.codec.json_codec` decodes it. It is slower, but it reads every valid message, and raises an error
+for a message that is not valid.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,15 +29,15 @@ PARTITION: Final = "kafka_partition"
 OFFSET: Final = "offset"
 
 DECODED: Final = pa.schema([*SCHEMA, pa.field(PARTITION, pa.int32()), pa.field(OFFSET, pa.int64())])
-"""The columns of the batches that the function from `decoder` yields."""
+"""The columns of the batches that the function returned by `decoder` yields."""
 
 MESSAGE_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "moves")
-"""The columns of the batches that the function from `decoder` is given. `moves` holds the message headers that say
-where a row moved to or from.
+"""The columns of the batches that the function returned by `decoder` takes. `moves` holds those message headers that
+say to which place or from which place a row moved.
 """
 
 _HEADER_BYTES: Final = 5
-"""The length of the header of an Avro value: a zero byte, and the schema's id in 4 bytes."""
+"""How many bytes come before the body of a value in Avro: a zero byte, and the schema's id in 4 bytes."""
 
 _NULL: Final = b"null"
 _MOVE_HEADERS: Final = ("movedTo", "movedFrom")
@@ -50,8 +51,8 @@ def decoder(prefix: str, registry: ExecutorRegistry | None) -> Decode:
     """Returns a function that turns batches of `MESSAGE_COLUMNS`, without tombstones, into batches of `DECODED`.
 
     The entity of a message is the part of its topic's name between the prefix and the next dot. The function raises
-    ChangelogError: MALFORMED if a message cannot be decoded, or an error of `ExecutorRegistry.schema`. The error's text
-    has the message's topic, partition and offset.
+    ChangelogError: MALFORMED if a message cannot be decoded, or an error of `ExecutorRegistry.schema`. The text of the
+    error names the topic, the partition and the offset of the message.
     """
     start = len(prefix) + 1
 
@@ -98,7 +99,7 @@ class _Stamped(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class _ValueDecoder:
-    """Decodes the values of messages. Caches an Avro codec for each schema id."""
+    """Decodes the values of messages. Keeps the Avro codec of each schema id for later messages."""
 
     def __init__(self, registry: ExecutorRegistry | None) -> None:
         self._registry = registry
@@ -106,7 +107,7 @@ class _ValueDecoder:
         self._parts, self._stamped = msgspec.json.Decoder(_Parts), msgspec.json.Decoder(_Stamped)
 
     def row(self, value: bytes, topic: str, partition: int, offset: int) -> Row:
-        """Decodes the value of the message at this offset."""
+        """Decodes `value`. The other arguments say from where the message is."""
         try:
             if value[:1] == b"\0":
                 return _of_envelope(self._avro(value), partition, offset)
@@ -161,7 +162,8 @@ class _ValueDecoder:
 def _of_envelope(envelope: Envelope, partition: int, offset: int) -> Row:
     """Returns the row of a decoded message.
 
-    An event that an application published itself has no position. It gets one from its partition and offset.
+    If the message is an event that an application published itself, it has no position. Then the position is made from
+    its partition and its offset.
     """
     provenance = envelope.provenance
     if provenance.source.position == UNPLACED:

@@ -31,8 +31,8 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorRegistry:
-    """A schema registry, which can be reached at each of `urls`. Executors read the files that the attributes name, so
-    every executor's machine must have these files.
+    """A schema registry that can be reached at each of `urls`. Executors read the files in `ca_file`,
+    `certificate_file` and `key_file`, so these files must be on every executor's machine.
     """
 
     urls: tuple[str, ...]
@@ -45,7 +45,8 @@ class ExecutorRegistry:
 
     @classmethod
     def of_options(cls, urls: str, options: Mapping[str, Any]) -> Self:
-        """Returns the registry at `urls`, separated by commas, with the options of confluent-kafka's registry client.
+        """Returns a registry. `urls` are its URLs, separated by commas, and `options` are options of confluent-kafka's
+        registry client.
 
         Raises ChangelogError (USAGE) for an option that is not supported.
         """
@@ -65,12 +66,11 @@ class ExecutorRegistry:
         )
 
     def schema(self, id_: int) -> Schema:
-        """Returns the schema with this id. Each process fetches the schema of an id only once, because the schema of an
-        id never changes.
+        """Returns the schema with this id. Each process fetches an id only once, because its schema never changes.
 
         Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
         the registry rejects the credentials, CONNECTION if the registry cannot be reached at any URL, or answers with
-        an error of its own.
+        any other error.
         """
         return _fetched(self, id_)
 

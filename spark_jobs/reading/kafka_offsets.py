@@ -1,8 +1,9 @@
-"""Finds the offsets of the changelog's topics that a job reads next, and checks that Kafka still has them.
+"""Finds the offsets at which a job must continue in the changelog's topics, and checks that Kafka still has the
+messages from there on.
 
-The offsets of committed messages have gaps: the ends of transactions have offsets, too, and compaction removes
-messages. So jobs do not count messages. They work with *spans*: a span goes from one offset to another, however many
-messages are between them.
+Not every offset has a message: the ends of transactions have offsets, too, and compaction removes messages. So jobs do
+not count messages. They work with *spans*: a span goes from one offset to another, however many messages are between
+them.
 """
 
 import json
@@ -21,15 +22,15 @@ from changelog.envelope.entity import OF_CHANGELOG, RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 
 Offsets = Mapping[str, Mapping[str, int]]
-"""The next offset to read, by topic and partition (as text, for JSON)."""
+"""The next offset to read, by topic and partition. The number of a partition is a text, so that this can be JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSpan:
-    """Offsets of one partition, from `first` up to, not including, `end`.
+    """A range of offsets in one partition. It begins with `first`, and ends before `end`.
 
-    `after` is the offset at which the previous run ended. It equals `first` unless history was lost, and is None on the
-    first run.
+    `after` is the offset at which the previous run ended, or None in the first run. It equals `first` unless Kafka has
+    lost messages since.
     """
 
     first: int
@@ -41,9 +42,9 @@ Spans = Mapping[Part, OffsetSpan]
 
 
 def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> dict[str, list[Part]]:
-    """Returns the partitions of each entity that has a topic, including `schemas` and `gaps`.
+    """Returns the partitions of each entity that has a topic. `schemas` and `gaps` count as entities. With `names`,
+    returns only the partitions of these entities.
 
-    With `names`, returns only these entities.
     Raises ChangelogError: PRECONDITION if no entity has a topic, USAGE if one of `names` has none.
     """
     reserved = RESERVED - OF_CHANGELOG
@@ -60,11 +61,11 @@ def entities(admin: Admin, prefix: str, names: Iterable[str] | None = None) -> d
 def unread(
     client: Client, prefix: str, offsets: Offsets, *, skip: Collection[str] = (), lost: bool = False
 ) -> dict[Part, OffsetSpan]:
-    """Returns, for each partition, the span of committed messages that begins at the partition's offset in `offsets`.
+    """Returns a span for each partition: from the partition's offset in `offsets` to the end of its committed messages.
 
-    A partition without an offset is read from its beginning. Spans may be empty. The entities in `skip` are left out.
-    Raises ChangelogError: GAP (*history lost*) if messages after the offsets are gone or may have been compacted away,
-    unless `lost` accepts this; USAGE if an entity in `skip` has no topic.
+    If a partition has no offset in `offsets`, its span begins at its first message. Spans may be empty. The entities in
+    `skip` are left out. Raises ChangelogError: GAP (*history lost*) if messages from these offsets on are gone, or may
+    have been compacted away, unless `lost` accepts this; USAGE if an entity in `skip` has no topic.
     """
     admin = client.admin()
     existing = entities(admin, prefix)
@@ -84,10 +85,10 @@ def unread(
 
 
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
-    """Cuts the spans into slices of about `rows_max` offsets, which are read one after another.
+    """Divides the spans into slices of about `rows_max` offsets, so that they can be read one slice after another.
 
-    Empty spans are left out, except on a first run. There they are kept so that a job can store their ends, and detect
-    lost messages in its next run.
+    Empty spans are left out, except in a first run: there, a job needs them to store their ends. From these ends, its
+    next run can detect lost messages.
     """
     remaining = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
     while remaining:
@@ -105,7 +106,7 @@ def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
 
 
 def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
-    """Returns the first or the end offsets of the spans, as JSON for Spark's options `startingOffsets` and
+    """Returns the offset `first` or `end` of each span, as JSON for Spark's option `startingOffsets` or
     `endingOffsets`.
     """
     offsets: dict[str, dict[str, int]] = defaultdict(dict)
@@ -115,7 +116,7 @@ def as_json(spans: Spans, which: Literal["first", "end"]) -> str:
 
 
 def begin_options(spans: Spans) -> dict[str, str]:
-    """Returns the options with which Spark's Kafka source reads the spans' partitions, each from its span's `first`."""
+    """Returns the options with which Spark's Kafka source reads each partition from the `first` of its span on."""
     assigned: dict[str, list[int]] = defaultdict(list)
     for topic_, partition in spans:
         assigned[topic_].append(partition)
@@ -123,14 +124,14 @@ def begin_options(spans: Spans) -> dict[str, str]:
 
 
 def ending(spans: Spans, ends_: Offsets) -> dict[Part, OffsetSpan]:
-    """Returns the spans with new ends, which are in `ends_`."""
+    """Returns the spans with new ends: those in `ends_`."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 
 
 def ends_of_batch(folder: Path, batch_number: int) -> Offsets:
-    """Returns the end offsets of a micro-batch, from the query's checkpoint in `folder`.
+    """Returns the offsets at which a micro-batch ends. `folder` has the checkpoint of its query.
 
-    Before the micro-batch begins, Spark writes a file for it; the offsets are the last line of this file.
+    Before the micro-batch begins, Spark writes a file for it. The last line of this file has the offsets.
     """
     text = (folder / "offsets" / str(batch_number)).read_text("utf-8")
     ends_: Offsets = json.loads(text.rstrip().rpartition("\n")[2])
@@ -152,9 +153,11 @@ def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
 
 
 def _refuse_compacted(admin: Admin, spans: Spans) -> None:
-    """Raises ChangelogError (GAP) if a span begins with messages older than the topic's `min.compaction.lag.ms`.
+    """Raises ChangelogError (GAP) if a span begins with messages that are older than the topic's
+    `min.compaction.lag.ms`.
 
-    Kafka protects a message from compaction only for this time. Afterwards, an unread message may be gone.
+    Kafka protects a message from compaction only for this time. So older messages that the job has not read may be
+    gone.
     """
     pending = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
     topics_to_read = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in pending}]

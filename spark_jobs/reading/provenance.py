@@ -9,11 +9,11 @@ _CONTEXT: Final = ',"context":'
 
 
 def source_text() -> Column:
-    """Returns the provenance as text, for a search that must not match inside the context.
+    """Returns the text of the provenance in which a job can search. It does not contain the stamp's context.
 
-    An application can write anything into a context, even the text that a job searches for. So if a change has a
-    context, the result is only the text after the context; if it has none, the complete provenance. The rows must have
-    the columns `provenance` and `context`.
+    An application can write anything into a context, even the text for which a job searches. So if a change has a
+    context, the result is only the part of the provenance after the context; otherwise, it is the whole provenance. The
+    rows must have the columns `provenance` and `context`.
     """
     provenance, context = F.col("provenance"), F.col("context")
     begin = F.instr(provenance, F.lit(_CONTEXT)) + F.lit(len(_CONTEXT)) + F.length(context)

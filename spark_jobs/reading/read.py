@@ -1,7 +1,7 @@
-"""Reads a changelog into Spark from the file log, an archive or Kafka, always with the same rows and columns.
+"""Reads a changelog into Spark, from a file log, an archive or Kafka. The rows and columns are the same for all three.
 
-The columns are those of `changelog.envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). The rows have no
-order: sort them by `position`.
+The columns are those of `changelog.envelope.columnar.batch.SCHEMA` (docs/reference/file-log.md). The rows are not
+sorted: whoever needs an order must sort them by `position`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,9 +41,9 @@ def read_changelog(
 ) -> DataFrame:
     """Returns the rows that the changelog has now.
 
-    With `entities`, it returns only the rows of these entities; with `after`, only the rows after this position. The
-    reserved entities, such as `schemas` and `dead`, are read only if they are named. Raises ChangelogError:
-    PRECONDITION if there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
+    With `entities`, returns only the rows of these entities; with `after`, only the rows after this position. Reserved
+    entities, such as `schemas` and `dead`, are read only if `entities` names them. Raises ChangelogError: PRECONDITION
+    if there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
     """
     names = None if entities is None else sorted(set(entities))
     if after is not None:
@@ -71,8 +71,8 @@ def stream_changelog(
     `offset`.
 
     `options` are options of Spark's Kafka source, such as `startingOffsets` or `maxOffsetsPerTrigger`; they override
-    the options that are set here. With `entities`, only these entities are read. Without `entities`, an entity that
-    appears later is read as well, from its beginning.
+    the options that are set here. With `entities`, only these entities are read. Without `entities`, entities that are
+    added later are read, too, from their beginning.
     """
     names = None if entities is None else sorted(set(entities))
     if names is not None:
@@ -89,8 +89,8 @@ def stream_changelog(
 def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = None) -> Position | None:
     """Returns the position up to which the changelog is complete; None while the changelog is empty.
 
-    An archive of topics can be complete up to a different position for each entity: with `entities`, the result is the
-    lowest of their positions; without `entities`, it is the highest position of all.
+    An archive of Kafka's topics can be complete up to a different position for each entity. With `entities`, the result
+    is the lowest of the positions of these entities; without `entities`, it is the highest position of any entity.
     """
     match where:
         case Files():
@@ -102,10 +102,10 @@ def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = N
 
 
 def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None) -> Position | None:
-    """Returns the end of an archive, for `end_of`.
+    """Returns the position up to which an archive is complete, as `end_of` defines it.
 
-    Raises ChangelogError (PRECONDITION) if one of the entities in an archive of topics is not complete up to any
-    position, or if no entity is.
+    In an archive of Kafka's topics, an entity may not be complete up to any position yet. Raises ChangelogError
+    (PRECONDITION) if this is so for one of `entities`, or for all entities.
     """
     if not manifest.offsets:  # This is the archive of a file log: whole log files are added to it in their order.
         last_position = max((file.last for file in manifest.files), default=None)
@@ -123,7 +123,7 @@ def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None
 
 
 def refuse_beyond(spark: SparkSession, where: Where, position: Position, entities: Iterable[str] | None = None) -> None:
-    """Raises ChangelogError (USAGE) if the changelog does not reach `position`; for `entities`, see `end_of`."""
+    """Raises ChangelogError (USAGE) if `position` is after the end of the changelog, as `end_of` defines it."""
     end = end_of(spark, where, entities)
     if end is None or position > end:
         reach = "is empty" if end is None else f"ends at {end}"
@@ -133,10 +133,10 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position, entitie
 def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, what: str) -> None:
     """Raises ChangelogError (GAP) if retention dropped rows after `end`.
 
-    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. Rows
-    of the reserved entities prove nothing, because retention never drops them. If they are all that the archive has,
-    its changes were dropped, and the oldest file of the log decides. `what` comes before `end` in the error's text, as
-    in `the deltas go up to`.
+    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. This
+    is not true of rows of the entities `schemas` and `gaps`, because retention never drops them. If an archive has only
+    such rows, its changes were dropped; then the first row that counts is in the oldest file of the log. `what` comes
+    before `end` in the error's text; an example is `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))

@@ -22,22 +22,23 @@ from changelog.spark_jobs.storage.manifest import newest
 from changelog.spark_jobs.storage.open_store import store_of
 
 ASIDE: Final = sorted({*OF_CHANGELOG, DEAD})
-"""Reserved entities, which are read only if they are named."""
+"""Reserved entities that are read only if a caller names them."""
 
 
 _LOOKUP_MAX: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
 _VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
-"""Checksums are verified, so that data that a failing disk has altered causes an error instead of wrong rows."""
+"""The option with which Spark verifies checksums. If a failing disk has altered data, this causes an error instead of
+wrong rows."""
 
 
 def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position | None) -> list[str]:
-    """Returns the paths of the archive's files, then of the log's files that are not archived yet.
+    """Returns the paths of the archive's files, and then of those files of the log that are not archived yet.
 
-    If the newest file is incomplete, it is ignored. With `entities`, files of the archive are left out if they cannot
-    have rows of these entities. With `after`, files are left out if they end at or before this position. Raises
-    ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
+    The newest file of the log is left out if it is incomplete. With `entities`, files of the archive are left out if
+    they have no rows of these entities. With `after`, files are left out if their last position is not after this one.
+    Raises ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
     """
     recovery = find_recovery(where.path)
     manifest = read_manifest(where.path)
@@ -61,7 +62,7 @@ def _last(path: Path, sequence: int) -> Position:
 
 
 def first_of_log(where: Files, manifest: Manifest) -> str | None:
-    """Returns the last position in the oldest file of the log that is not archived; None if there is no such file."""
+    """Returns the last position in the oldest log file that is not archived; None if there is no such file."""
     sequence = manifest.log.last + 1
     return str(_last(where.path, sequence)) if log_file(where.path, sequence).exists() else None
 
@@ -106,7 +107,7 @@ def refuse_unknown(where: Where, entities: Iterable[str], published_entities: It
 
 
 def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Returns the rows of these Parquet files; no rows if there are no files."""
+    """Returns the rows of these Parquet files. `paths` may be empty; then there are no rows."""
     if not paths:
         return spark.createDataFrame([], ROWS)
     with _listing_in_driver(spark, paths):
@@ -115,7 +116,7 @@ def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 @contextmanager
 def _listing_in_driver(spark: SparkSession, paths: Sequence[str]) -> Iterator[None]:
-    """Makes the driver list local files itself. For more than 32 paths, Spark would start a task for each path."""
+    """Makes the driver look up local files itself. For more than 32 paths, Spark would start tasks to do this."""
     if not paths[0].startswith("file:"):
         yield
         return
@@ -128,9 +129,9 @@ def _listing_in_driver(spark: SparkSession, paths: Sequence[str]) -> Iterator[No
 
 
 def nullable(schema: Any) -> StructType:
-    """Returns the Spark type of an Arrow schema, with all columns nullable."""
+    """Converts an Arrow schema to the Spark type of its rows. In the result, all columns are nullable."""
     return StructType([StructField(field.name, field.dataType) for field in from_arrow_schema(schema)])
 
 
 ROWS: Final = nullable(SCHEMA)
-"""The columns of a changelog, as a Spark type. All are nullable, because Spark makes all columns of files nullable."""
+"""The columns of a changelog, as a Spark type. They are nullable, because Spark makes all columns of files nullable."""

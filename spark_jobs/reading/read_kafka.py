@@ -38,8 +38,8 @@ def kafka_options(where: Kafka) -> dict[str, str]:
 def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
     """Decodes messages that Spark's Kafka source read with `kafka_options`: returns rows of `DECODED`.
 
-    Tombstones are left out, because each one follows a delete, which says the same. Messages that were too large for
-    their topic were stored in parts; these parts are left out as well, and `changelog tail dead` joins them.
+    Tombstones are left out, because each of them follows a delete that says the same. If a message was too large for
+    its topic, it was stored in parts. These parts are left out, too; `changelog tail dead` joins and shows them.
     """
     registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)
     moves = F.filter("headers", lambda header: header["key"].isin("movedTo", "movedFrom"))
@@ -50,16 +50,18 @@ def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
 
 
 def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | None) -> DataFrame:
-    """Returns the rows (`ROWS`) of these entities' topics, or of all topics if `entities` is None.
+    """Returns the rows (`ROWS`) in the topics of these entities, or in all topics of the changelog if `entities` is
+    None.
 
-    The result includes all rows up to the checkpoint that is visible now.
+    The result includes all rows up to the checkpoint that can be read now.
     """
     parts = _parts(where)
     refuse_unknown(where, entities or (), parts)
     names = [name for name in sorted(parts if entities is None else entities) if name in parts]
     if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
-    # This waits until the topics' ends cover the checkpoint. Spark asks for the ends later, and they never go back.
+    # This waits until all rows up to the checkpoint are before the topics' ends. Spark asks for these ends later, and
+    # they never decrease.
     kafka_log(where).complete_ends(names)
     options = kafka_options(where) | {
         "subscribe": ",".join(dict.fromkeys(topic for name in names for topic, _ in parts[name])),
@@ -74,8 +76,8 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
     """Returns the option that subscribes to the topics of these entities, or of all entities if `entities` is None.
 
-    The option has a pattern, which also matches the topics that later repartitions of these entities make. The pattern
-    is anchored, because Spark accepts a match anywhere in a topic's name. It does not match topics of deltas.
+    The option is a pattern. It also matches the topics that these entities get if they are repartitioned later, but not
+    topics of deltas. It begins with ^ and ends with $, because Spark accepts a match anywhere in a topic's name.
     """
     reserved = "|".join(sorted(RESERVED))
     names = rf"(?!(?:{reserved})$)[a-z0-9_-]+" if entities is None else f"(?:{'|'.join(entities)})"
@@ -106,7 +108,7 @@ def _client(where: Kafka) -> Any:
 
 
 def kafka_log(where: Kafka) -> Any:
-    """Returns a reader of the changelog on Kafka in plain Python, without Spark."""
+    """Returns a reader that reads the changelog from Kafka in plain Python, without Spark."""
     from changelog.connectors.sinks.kafka.encoding.messages import JSON  # noqa: PLC0415
     from changelog.connectors.sinks.kafka.reading.log import KafkaLog  # noqa: PLC0415
 

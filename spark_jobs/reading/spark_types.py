@@ -1,4 +1,4 @@
-"""Makes the Spark type of an entity's rows, from the entity's columns or from `schemas/<entity>.avsc`."""
+"""Makes the Spark type for the rows of an entity, from its columns or from its file `schemas/<entity>.avsc`."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from changelog.schemas.types import Struct
 
 
 def of_shape(shape: Struct) -> StructType:
-    """Returns the type of rows with these columns, all nullable."""
+    """Returns the type of rows with these columns. All columns are nullable."""
     return of_columns(Column(name=name, type=type_, nullable=True) for name, type_ in shape.fields)
 
 
@@ -38,14 +38,14 @@ def of_file(file: Path) -> StructType:
 
 
 def columns(struct: StructType) -> tuple[Column, ...]:
-    """Returns the columns of a type: the inverse of `of_columns`.
+    """Returns the columns from which `of_columns` makes this type.
 
-    Raises ValueError for a type that published values never have.
+    Raises ValueError if a column has a type that no published value has.
     """
     return spark.columns(struct.jsonValue())
 
 
 def quoted(name: str) -> str:
-    """Returns a column's name quoted for Spark's SQL."""
+    """Returns the name of a column, quoted for Spark's SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"

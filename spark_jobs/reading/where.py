@@ -10,24 +10,24 @@ from changelog.connectors.config import Config, FilesConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """A file log in the folder `path`, with the archive of its older files."""
+    """A file log in the folder `path`. The same folder has the archive of the log's older files."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The archive that `spark_jobs/archive.py` writes to `path`: a path, or a URI that Spark supports."""
+    """An archive that `spark_jobs/archive.py` has written. `path` is a path, or a URI that Spark supports."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kafka:
-    """The topics of a Kafka cluster whose names begin with `prefix` and a dot.
+    """The topics in a Kafka cluster that have names beginning with `prefix` and a dot.
 
-    `name` is the name of the source. `bootstrap_servers`, `codec`, `registry` and `registry_client` are the settings in
-    `[sink]` that have the same names; `options` is the setting `client`.
+    `name` is the name of the service. `bootstrap_servers`, `codec`, `registry` and `registry_client` are the settings
+    in `[sink]` with the same names; `options` is the setting `client`.
     """
 
     bootstrap_servers: str
@@ -43,7 +43,7 @@ Where = Files | Archive | Kafka
 
 
 def where_of(config: Config) -> Files | Kafka:
-    """Returns where the service stores its changelog, from the service's configuration."""
+    """Returns where a service with this configuration stores its changelog."""
     sink = config.sink
     if isinstance(sink, FilesConfig):
         return Files(path=sink.path)
@@ -59,7 +59,7 @@ def where_of(config: Config) -> Files | Kafka:
 
 
 def name_of(where: Where) -> str:
-    """Returns the changelog's name for errors and plans."""
+    """Returns what errors call the changelog."""
     match where:
         case Files():
             return f"the changelog in {where.path}"

@@ -46,8 +46,8 @@ def seconds(text: str) -> float:
 
 
 def path_or_uri(text: str) -> str:
-    """Returns a path or URI as it is. Refuses an empty string: it would mean the working directory, but usually comes
-    from a shell variable that is not set.
+    """Returns a path or URI unchanged. Refuses an empty string: it would mean the working directory, but usually it
+    comes from a shell variable that is not set.
     """
     if not _SCHEME.sub("", text.strip(), count=1):
         raise argparse.ArgumentTypeError("is empty")
@@ -60,12 +60,12 @@ def folder(text: str) -> Path:
 
 
 def add_state_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of jobs that write the state of the changelog at one moment."""
+    """Adds the options for jobs that write what the changelog says about one moment."""
     parser.add_argument(
         "--as-of",
         type=moment,
         metavar="POSITION|TIME",
-        help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
+        help="show the rows as of a position, or of a time such as 2026-11-21T03:10:00Z (now)",
     )
     parser.add_argument(
         "--archive",
@@ -79,15 +79,15 @@ def add_choice_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose which changes count."""
     counting = parser.add_argument_group("which changes count; each option may be repeated")
     for option, help_text in (
-        ("--keep-service", "only changes by this service"),
-        ("--drop-service", "no changes by this service"),
-        ("--api-version", "only changes of this API version"),
+        ("--keep-service", "count only changes by this service"),
+        ("--drop-service", "count no changes by this service"),
+        ("--api-version", "count only changes of this API version"),
     ):
         counting.add_argument(option, action="append", default=[], metavar="NAME", help=help_text)
 
 
 def choice_of(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """Returns the values of the options that `add_choice_options` adds, by the names of the fields of `Chosen`.
+    """Returns the values of the options that `add_choice_options` adds, as arguments for `Chosen`.
 
     Raises ChangelogError (USAGE) if a service is both kept and dropped.
     """

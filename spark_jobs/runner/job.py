@@ -2,9 +2,9 @@
 line on stderr.
 
 The exit codes 0 to 3 mean the same as those of the `changelog` command: 0 done, 1 found something, 2 bad usage or
-configuration, 3 failed. There are two more: 4 severe drift, 5 could not compare. If a cluster hides exit codes, read
-`verdict` in the summary: `done`, `found`, `planned` (a dry run) or `failed`. For `detect_drift` it is `clean`, `drift`,
-`severe`, `not caught up`, `refused`, `planned` or `failed`.
+configuration, 3 failed. There are two more: 4 severe drift, 5 could not compare. If a cluster hides exit codes, the
+summary's `verdict` says the same: `done`, `found`, `planned` (a dry run) or `failed`. For `detect_drift` it is `clean`,
+`drift`, `severe`, `not caught up`, `refused`, `planned` or `failed`.
 """
 
 import argparse
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DONE, FOUND, PLANNED, FAILED = "done", "found", "planned", "failed"
-"""Values of a summary's `verdict`."""
+"""The values of `verdict` in the summary of a job that does not compare."""
 
 CLEAN, DRIFT, SEVERE, NOT_CAUGHT_UP, REFUSED = "clean", "drift", "severe", "not caught up", "refused"
-"""Values of `verdict` in the summary of a comparison. With the last two, the summary also has a `why`."""
+"""Further values of `verdict`, for `detect_drift`. With the last two, the summary also has a `why`."""
 
 _CODES = {DONE: 0, PLANNED: 0, FOUND: 1, CLEAN: 0, DRIFT: 1, SEVERE: 4, NOT_CAUGHT_UP: 5, REFUSED: 5}
 _NOT_COMPARED = 5
@@ -46,18 +46,18 @@ SETTINGS = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
 }
-"""Settings that the jobs rely on; they override the cluster's own."""
+"""Spark settings on which the jobs rely. They override the settings of the cluster."""
 
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers to which pyspark writes every error with its stack trace and row values."""
+"""Loggers to which pyspark writes every error, with a stack trace and values of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One job: `spark_jobs/NAME.py`.
 
-    `plan` returns what would be read and written, for --dry-run. `run` does the work and returns the summary with its
-    `verdict`. Both raise ChangelogError. The keys of both results appear unchanged in the summary's JSON.
+    `plan` is for --dry-run: it returns what the job would read and write. `run` does the work, and returns the summary
+    with its `verdict`. Both may raise ChangelogError. The summary's JSON has the keys of these results unchanged.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Job:
     plan: Callable[[argparse.Namespace, Config], Mapping[str, object]]
     run: Callable[["SparkSession", argparse.Namespace, Config], Mapping[str, object]]
     figures: Callable[[Mapping[str, object]], str] | None = None
-    """Makes further metrics from a summary, in Prometheus's text format; --metrics writes them, too."""
+    """Makes further metrics from a summary, as Prometheus text. --metrics writes them, too."""
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:
@@ -144,7 +144,9 @@ def begin(name: str, more_settings: Mapping[str, str]) -> "SparkSession":
 
 
 def _on_terminal() -> bool:
-    """Whether the job runs on a terminal. Under spark-submit, Python's streams are pipes, so we ask Spark's JVM."""
+    """Returns whether the job runs on a terminal. Under spark-submit, Python's streams are pipes, so we ask Spark's
+    JVM.
+    """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return sys.stderr.isatty()
     from pyspark import SparkContext  # noqa: PLC0415
@@ -156,7 +158,7 @@ def _on_terminal() -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Prints the error as one line, like every other error of a job, and exits."""
+        """Prints the error as one line, in the form of all errors of jobs, and exits."""
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 

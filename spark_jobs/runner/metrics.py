@@ -19,9 +19,10 @@ _FAILED = frozenset({"failed", "not caught up", "refused"})
 
 
 def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> None:
-    """Replaces `file` atomically with the summary's numbers, the time when the job ended, and whether it succeeded.
+    """Writes the summary's numbers to `file`, with the time when the job ended, and whether it succeeded. An existing
+    file is replaced atomically.
 
-    `more` is appended; it is text in Prometheus's format.
+    `more` is Prometheus text that comes at the end of the file.
     """
     registry = CollectorRegistry()
     figures = {f"{PREFIX}{_snake(name)}": value for name, value in summary.items() if _is_number(value)}

@@ -1,4 +1,4 @@
-"""Translates Spark's errors to ChangelogErrors of one line, without Java stack traces and row values."""
+"""Translates Spark's errors to ChangelogErrors: one line each, without Java stack traces and values of rows."""
 
 import os
 import re
@@ -24,8 +24,8 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
 _NO_RIGHT = (Kind.ACCESS, "the job's user may not read or write {what}", "change its permissions, or name another path")
 
-# Each entry has a pattern for the text of Spark's error, and the kind, message and hint of our error. The first pattern
-# that matches decides. The text includes the messages of the error's causes.
+# Each entry has a pattern for the text of Spark's error, and the kind, the message and the hint of our error. The first
+# pattern that matches decides. The text of an error includes the messages of its causes.
 _KNOWN = [
     (
         r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",
@@ -151,9 +151,9 @@ _TABLE = [(re.compile(pattern, re.MULTILINE), kind, message, hint) for pattern, 
 
 
 def explain(error: Exception) -> ChangelogError:
-    """Returns the ChangelogError that is shown for an error. A ChangelogError is returned as it is.
+    """Returns the ChangelogError that is shown for an error. A ChangelogError is returned unchanged.
 
-    For an unknown error, the message has only the error's type, because its text may contain row values.
+    For an unknown error, the message has only the error's type, because the error's text may contain values of rows.
     """
     if isinstance(error, ChangelogError):
         return error
@@ -183,9 +183,9 @@ def _of_spark(error: Exception) -> ChangelogError:
 
 
 def known(text: str, where: str = "") -> ChangelogError | None:
-    """Returns the ChangelogError for the text of a Java error; None if no pattern matches.
+    """Returns the ChangelogError for a Java error with this text; None if no pattern matches.
 
-    The error's message begins with `where`, unless the Java message itself names a path or a data source.
+    The message of the result begins with `where`, unless `text` itself names a path or a data source.
     """
     for pattern, kind, message, hint in _TABLE:
         match = pattern.search(text)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
-"""Hadoop's name for the capability to create a file only if none exists at its path."""
+"""What Hadoop calls the ability of a file system to create a file only if there is none at its path yet."""
 
 _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
-"""File systems on which a rename is atomic and never overwrites a file, but a new file is visible before it is
-complete.
+"""File systems on which a new file is visible before it is complete, but a rename is atomic and never overwrites a
+file.
 """
 
 
@@ -28,7 +28,7 @@ def hadoop(spark: "SparkSession", root: str) -> FolderStore:
 
 
 class _HadoopStore:
-    """A store on Hadoop's FileSystem. How it creates a file without overwriting one depends on the file system."""
+    """A store on a file system of Hadoop. How it creates a file without overwriting another depends on this system."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self.root = root
@@ -105,8 +105,8 @@ class _HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
 
     def _created(self, target: Any) -> Any:
-        """Opens a stream to a new file. If the file exists already, this call fails. On a file system that can create
-        conditionally, the stream's `close` fails instead.
+        """Opens a stream to a new file. If the file exists already, this call fails; but if the file system has the
+        ability `_CONDITIONAL`, only the stream's `close` fails.
         """
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()
@@ -115,7 +115,7 @@ class _HadoopStore:
 
 @contextmanager
 def _java(where: str) -> Iterator[None]:
-    """Turns an error of Hadoop into a ChangelogError of one line, which begins with `where`."""
+    """Turns an error of Hadoop into a ChangelogError of one line. Most of these begin with `where`."""
     try:
         yield
     except Exception as error:
@@ -130,6 +130,6 @@ _REFUSALS = ("FileAlreadyExists", "AlreadyBeingCreated", "RemoteFileChanged", "P
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the error means that the file exists already."""
+    """Returns whether an error means that the file exists already."""
     java = getattr(error, "java_exception", None)
     return java is not None and any(word in str(java.toString()) for word in _REFUSALS)

@@ -14,7 +14,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.store import FolderStore, StoredFile
 
 TEMPORARY = ".changelog-"
-"""The prefix of the names of temporary files."""
+"""The beginning of the names of temporary files."""
 
 
 def local(folder: Path) -> FolderStore:
@@ -24,7 +24,9 @@ def local(folder: Path) -> FolderStore:
 
 @dataclass(frozen=True, slots=True)
 class _LocalStore:
-    """Creates files with `link(2)`, which never replaces a file and never shows a partly written file."""
+    """Creates a file by a link to a complete temporary file. Such a link (`link(2)`) never replaces another file, and
+    nobody sees a file that is only partly written.
+    """
 
     _folder: Path
 

@@ -1,7 +1,8 @@
-"""Reads the manifests of an archive, which list its files, and commits each change of the archive as a new manifest.
+"""Reads and writes manifests. A manifest lists the files of an archive.
 
-Readers read the files that the newest complete manifest lists, and no others. A commit creates the manifest of the next
-number, and fails if another run created it first. No manifest is ever replaced (docs/how-to/archive.md).
+Readers read the files that the newest complete manifest lists, and no others. So a change of the archive is *committed*
+by a new manifest with the next number. This fails if another run has created a manifest with this number first. No
+manifest is ever replaced (docs/how-to/archive.md).
 """
 
 import secrets
@@ -27,14 +28,14 @@ FOLDER = "manifest"
 ARCHIVE = "archive"
 
 TRIES = 20
-"""How many times a run tries to commit, if other runs commit first each time."""
+"""How often a run tries to commit a change, if each time another run commits first."""
 
 NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=())
 """An empty manifest, for a store that has no manifest yet."""
 
 
 def newest(store: FolderStore) -> Manifest | None:
-    """Returns the newest complete manifest; None if the store has none. Raises ChangelogError if it cannot be read."""
+    """Returns the newest complete manifest; None if the store has none. May raise the errors of `store.read`."""
     return newest_manifest(numbers(store), store.read)
 
 
@@ -44,13 +45,13 @@ def read(store: FolderStore, path: str) -> Manifest | None:
 
 
 def numbers(store: FolderStore) -> dict[int, str]:
-    """Returns the path of each manifest by the manifest's number. Incomplete manifests are included."""
+    """Returns the paths of all manifests, by their numbers. Incomplete manifests are included."""
     numbered = ((number_of(file.path), file.path) for file in store.files(FOLDER))
     return {number: path for number, path in numbered if number is not None}
 
 
 def number_of(path: str) -> int | None:
-    """Returns the number of the manifest at a path; None if the path is not a manifest's."""
+    """Returns the number in the path of a manifest; None if it is not such a path."""
     return manifest_number(path.removeprefix(f"{FOLDER}/"))
 
 
@@ -60,14 +61,16 @@ def path_of(number: int) -> str:
 
 
 def commit(store: FolderStore, change: Callable[[Manifest], Manifest], *, at: datetime) -> Manifest:
-    """Applies `change` to the newest manifest, commits the result and returns it.
+    """Applies `change` to the newest manifest, stores the result as a new manifest, and returns it.
 
     1. The newest complete manifest is read and changed.
-    2. The manifest of the next number is created. If another run created it first, everything starts again from 1.
-    3. The new manifest is read back, because some stores cannot reliably refuse the second of two writers.
+    2. The result is created as the manifest with the next number. If another run created a manifest with this number
+       first, everything starts again from 1.
+    3. The new manifest is read back: if two runs write at the same moment, some stores let the second overwrite the
+       file of the first.
 
     `change` can be called several times, so each call must check its preconditions. Raises ChangelogError (IN_USE) if
-    another run overwrote the manifest that this run created, or if other runs were first in all of `TRIES` tries.
+    another run overwrote the manifest that this run created, or if another run was first in each of `TRIES` tries.
     """
     writer = secrets.token_hex(8)
     for _ in range(TRIES):

@@ -16,13 +16,13 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def is_local(where: str | Path) -> bool:
-    """Whether a path or URI is on this machine: its scheme is `file:`, or it has no scheme."""
+    """Returns whether a path or URI is on this machine. Then its scheme is `file:`, or it has no scheme."""
     scheme = None if isinstance(where, Path) else _SCHEME.match(where)
     return scheme is None or scheme[1] == "file"
 
 
 def store_of(where: str | Path, spark: "SparkSession | None" = None) -> FolderStore:
-    """Returns the store at a path or URI. `spark` is needed if the store is not on this machine."""
+    """Returns the store at a path or URI. If the store is not on this machine, `spark` is needed to reach it."""
     if isinstance(where, Path):
         return local(where)
     if is_local(where):

@@ -1,7 +1,8 @@
-"""Replaces the content of a job's output: each run writes a new folder, and the newest record names the valid one.
+"""Replaces the content of a job's output. Each run writes a new folder. The newest record names the folder that readers
+must use.
 
-On a file system of this machine, the link `<output>/current` also leads to the valid folder. The functions here set
-this link, and delete the folders of earlier runs.
+On a file system of this machine, the link `<output>/current` also leads to this folder. The functions here set this
+link, and delete the folders of earlier runs.
 """
 
 import os
@@ -17,7 +18,8 @@ CURRENT: Final = "current"
 
 
 def lead(store: FolderStore, path: str) -> None:
-    """Points the link `current` at a folder, in one step. Does nothing if the store is not on this machine.
+    """Makes `current` a link to a folder. Replaces the old link atomically. Does nothing if the store is not on this
+    machine.
 
     Raises ChangelogError (STORAGE) if the link cannot be replaced.
     """

@@ -1,6 +1,6 @@
-"""Reads and adds numbered records, in which the runs of jobs note what they wrote to a store.
+"""Reads and adds numbered records. In a record, the run of a job notes what it wrote to a store.
 
-An archive has no such records. Its manifests (`manifest.py`) say what was written.
+An archive has manifests instead of records (`manifest.py`).
 """
 
 import secrets
@@ -19,7 +19,7 @@ class StoredRecord(Protocol):
 
     @property
     def format(self) -> int:
-        """The version of the record's members and their meaning."""
+        """The version of the format. It says which members a record has, and what they mean."""
 
 
 RecordT = TypeVar("RecordT", bound=StoredRecord)
@@ -35,7 +35,7 @@ def newest_record(store: FolderStore, kind: type[RecordT], format_: int) -> Reco
         try:
             record = msgspec.json.decode(store.read(present[number]), type=kind)
         except msgspec.DecodeError:
-            continue  # incomplete: its writer was killed, and this store shows partly written files
+            continue  # incomplete: its writer was killed, and in this store, a file is visible before it is complete
         if record.format > format_:
             raise ChangelogError(
                 Kind.PRECONDITION,
@@ -53,12 +53,12 @@ def add_record(store: FolderStore, number: int, record: StoredRecord) -> None:
 
 
 def outrun(store: FolderStore) -> ChangelogError:
-    """Returns the error to raise if another run has written to the store first."""
+    """Returns the error for a run that finds that another run has written to the store first."""
     return ChangelogError(
         Kind.IN_USE, f"another run wrote to {store.root} at the same time", hint="start only one run at a time"
     )
 
 
 def run_name(at: datetime) -> str:
-    """Returns a unique name for a run. Names sort by the times when the runs began."""
+    """Returns a unique name for a run that began at this time. The names of runs sort by these times."""
     return f"{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"

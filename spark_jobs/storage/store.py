@@ -1,4 +1,4 @@
-"""Defines the interface of a store: one folder that Spark can reach, on this machine or on any other file system."""
+"""Defines the interface of a store. A store is a folder on this machine, or on any file system that Spark can reach."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class StoredFile:
 
 
 class FolderStore(Protocol):
-    """A folder. Every `path` is relative to its root, with slashes."""
+    """A folder. Every `path` is relative to this folder, and is written with slashes."""
 
     @property
     def root(self) -> str:
-        """The folder as a path or URI for Spark."""
+        """The path or URI by which Spark reaches the folder."""
 
     def files(self, folder: str) -> Iterator[StoredFile]:
         """Yields all files below a folder, even hidden ones, in any order. If the folder does not exist, there are no
@@ -29,7 +29,7 @@ class FolderStore(Protocol):
         """Returns a file's content."""
 
     def create(self, path: str, content: bytes) -> bool:
-        """Creates a file durably and returns True; if the file exists already, changes nothing and returns False."""
+        """Creates a file durably, and returns True. If the file exists already, changes nothing, and returns False."""
 
     def move(self, source: str, target: str) -> None:
         """Moves a file durably. No file may exist at `target`."""

@@ -1,3 +1,3 @@
-"""Builds views, and writes them to their outputs. A view has the last state of each key, computed from the key's
-changes.
+"""Builds views, and writes them to their outputs. A view has the last state of each key. It is computed from the
+changes of the keys.
 """

@@ -1,7 +1,8 @@
 """Copies the rows of a view into a table of PostgreSQL. Each task of Spark copies its own rows.
 
-Arrow batches are sent as CSV, with exact values. Columns get the matching PostgreSQL type; `json` keeps its text.
-Arrays, maps, composites and nested documents become `jsonb`, with the JSON that is published (docs/reference/types.md).
+Arrow batches are sent as CSV. All values stay exact. Columns get the matching PostgreSQL types; `json` values keep
+their text. Arrays, maps, composites and nested documents become `jsonb`, with the JSON that messages have
+(docs/reference/types.md).
 """
 
 import base64
@@ -25,12 +26,12 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""Takes a Python object that Arrow returned for a value. Returns an object that msgspec writes as the published JSON.
-The value is never null.
+"""Takes the Python object that Arrow returns for a value, never None. Returns an object that msgspec writes as the JSON
+that messages have for this value.
 """
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
-"""The columns in which a task reports how much it copied."""
+"""The columns in which a task reports how many rows it copied, and how many values are out of range or unavailable."""
 
 _ABOUT: Final = {
     "_key": "text",
@@ -67,9 +68,9 @@ _DETAILED: Final = ("22", "23")  # classes of errors whose messages quote values
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """The columns of a view: first its own `columns`, then those that describe each row's state, such as `_position`.
+    """The columns of a view: first its own `columns`, and then columns that describe the state, such as `_position`.
 
-    Nested documents are arrays of structs.
+    Among `columns`, nested documents are arrays of structs.
     """
 
     columns: Sequence[Column]
@@ -80,7 +81,7 @@ class ViewColumns:
         return [f"`{name}`" for name in (*own, *_ABOUT)]
 
     def declared(self) -> list[tuple[str, str]]:
-        """Returns the names and PostgreSQL types of all columns."""
+        """Returns the names of all columns, with their PostgreSQL types."""
         return [*((column.name, _declared(column.type)) for column in self.columns), *_ABOUT.items()]
 
 
@@ -96,10 +97,11 @@ def _declared(type_: ColumnType) -> str:
 def copier(
     dsn: str, table: str, parts: str, nonce: str, shape: ViewColumns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns a function that copies a task's batches into `table` and records the task in `parts`, in one transaction.
+    """Returns a function that copies a task's batches into `table`. In the same transaction, it notes in the table
+    `parts` that the task is done.
 
-    `table` and `parts` are quoted names. `parts` accepts only rows with this `nonce`, so a task that remains from an
-    earlier run can copy nothing. If an earlier attempt of the same task has copied the rows, the function copies
+    `table` and `parts` are quoted names. `parts` accepts only rows with this `nonce`. So if a task of an earlier run is
+    still running, it can copy nothing. If an earlier attempt of the same task has copied the rows, the function copies
     nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE) if PostgreSQL reports an error.
     """
     finish = [_finish(column.type) for column in shape.columns]
@@ -124,7 +126,7 @@ def copier(
 
 
 Csv = tuple[bytes, Sequence[int]]
-"""Rows as CSV, and their counts as in `COPIED`."""
+"""Rows as CSV, and the counts of these rows in the order of `COPIED`."""
 
 
 def _copied(
@@ -134,7 +136,7 @@ def _copied(
     claim = f"INSERT INTO {parts} (part, counts, nonce) VALUES (%s, '{{0,0,0}}', %s) ON CONFLICT DO NOTHING"
     if connection.execute(claim.encode(), [part, nonce]).rowcount == 0:
         row = connection.execute(f"SELECT counts FROM {parts} WHERE part = %s".encode(), [part]).fetchone()
-        assert row is not None  # because of this row, the insert did nothing
+        assert row is not None  # the insert did nothing because this row existed
         return list(row[0])
     counts = [0, 0, 0]
     with connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT csv)".encode()) as copy:
@@ -159,7 +161,7 @@ def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Arra
 
 
 def _names(array: pa.Array) -> pa.Array:
-    """Formats lists of strings as PostgreSQL's arrays."""
+    """Writes lists of strings as PostgreSQL writes arrays."""
     return pa.array(["{" + ",".join(map(_quoted, names)) + "}" for names in array.to_pylist()], pa.utf8())
 
 
@@ -184,7 +186,7 @@ def _each(array: pa.Array, render: Callable[[Any], str]) -> pa.Array:
 
 
 def renderer(type_: ColumnType) -> Render:
-    """Returns the function that turns a value of this type into a value for JSON."""
+    """Returns the `Render` function for values of this type."""
     match type_:
         case Array(element=element):
             of_element = _optional(element)

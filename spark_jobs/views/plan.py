@@ -1,4 +1,4 @@
-"""Plans and builds a view: its columns, the earlier view that it can build on, and its rows."""
+"""Plans and builds a view: finds its columns, finds out whether an earlier view can be extended, and makes its rows."""
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from changelog.spark_jobs.views.to_parquet import View
 from changelog.spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until
 
 ALL = ("*",)
-"""The value of `columns` that means all columns."""
+"""In the configuration of a view, `columns` has this value if the view has all columns."""
 
 
 Columns = Mapping[str, Sequence[Column]]
@@ -37,7 +37,7 @@ Columns = Mapping[str, Sequence[Column]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPlan:
-    """The content of a view: the rows of one entity, or documents. With `raw`, all columns are text."""
+    """Says what a view contains: the rows of one entity, or documents. With `raw`, all columns are text."""
 
     view: ViewConfig
     choice: Chosen = EVERYTHING
@@ -45,7 +45,7 @@ class ViewPlan:
     columns: Columns
 
     def definition(self, changelog: Where) -> dict[str, object]:
-        """Returns the complete plan and the changelog's name, as JSON values."""
+        """Returns the whole plan and the name of the changelog, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
         view = self.view.model_dump(exclude={"serve", "totals"})  # these do not change the view's rows
         parts = {"changelog": name_of(changelog), "view": view, "choice": asdict(self.choice)}
@@ -55,10 +55,10 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position | None, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """Returns the columns of each entity, from the entity's file in `folder`. If `folder` is None, they are from the
-    last version in the changelog up to `position`, or from the newest version if `position` is None as well.
+    """Returns the columns of each entity. They are taken from the entity's file in `folder`. If `folder` is None, they
+    are taken from the changelog: from the last version up to `position`, or from the newest if `position` is also None.
 
-    Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
+    Raises ChangelogError (PRECONDITION) if the changelog has no version of an entity's columns.
     """
     names = sorted(set(entities))
     if folder is not None:
@@ -80,10 +80,11 @@ def columns_of(
 
 
 def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Position) -> View | None:
-    """Returns the present view if a view as of `position` can build on it, otherwise None.
+    """Returns the present view if it can be extended to a view as of `position`; otherwise None.
 
     Both views must have the same definition, and must show all rows and columns of one entity. (A view with a condition
-    lacks rows that later changes may need.) A changelog on Kafka is always read from its beginning.
+    lacks rows that later changes may need.) If the changelog is on Kafka, the result is always None, because topics can
+    only be read from their beginning.
     """
     view = plan.view
     if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
@@ -103,11 +104,11 @@ def build(
 ) -> Iterator[DataFrame]:
     """Yields the rows of the view as of `position`.
 
-    `on` is an earlier view to build on, which `base_of` has returned, together with its rows. Without `on`, all changes
-    are read.
+    With `on`, an earlier view is extended: `on` has its rows, and the view that `base_of` returned. Without `on`, all
+    changes are read.
 
-    Raises ChangelogError: USAGE if the condition is invalid, or if an entity lacks a configured column; GAP if
-    retention dropped changes that came after the earlier view.
+    Raises ChangelogError: USAGE if the view's condition is not valid, or if an entity lacks a column that the
+    configuration names; GAP if retention dropped changes that came after the earlier view.
     """
     if on is not None:
         yield _followed(spark, changelog, plan, position, on)
@@ -121,8 +122,8 @@ def build(
 
 @contextlib.contextmanager
 def _all_changes(spark: SparkSession, changelog: Where, entities: Collection[str]) -> Iterator[Mapping[str, DataFrame]]:
-    """Yields each entity's changes. Changes from Kafka are cached, because a view reads them twice; files are cheap to
-    read twice.
+    """Yields the changes of each entity. A view reads them twice. So changes from Kafka are cached, but changes from
+    files are not, because files are cheap to read again.
     """
     changes = {entity: read_changelog(spark, changelog, entities=[entity]) for entity in entities}
     if not isinstance(changelog, Kafka):
@@ -148,7 +149,7 @@ def _followed(
 
 
 def shape_of(plan: ViewPlan) -> ViewColumns:
-    """Returns the columns of the rows that `build` yields, with neutral types. A nested document is an array."""
+    """Returns the columns of the rows that `build` yields, with neutral types. Nested documents are arrays."""
     return ViewColumns([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(plan, plan.view)])
 
 
@@ -163,8 +164,8 @@ def _fields(plan: ViewPlan, part: ViewConfig | NestedConfig) -> Iterator[tuple[s
 def _documents(
     changes: Mapping[str, DataFrame], plan: ViewPlan, part: ViewConfig | NestedConfig, path: str
 ) -> DataFrame:
-    """Returns the rows of an entity with all columns and nested documents. Errors name `path`, for example
-    `view.nested.items`.
+    """Returns the rows of an entity, with all columns and with their nested documents. `path` is what errors call this
+    part of the configuration, for example `view.nested.items`.
     """
     states_of = latest(changes[part.entity], plan.columns[part.entity], raw=plan.raw)
     documents = _filtered(live(states_of), part.where)
@@ -193,7 +194,7 @@ def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
 
 
 def _names(part: ViewConfig | NestedConfig, rows: DataFrame, path: str) -> list[str]:
-    """Returns the names of the document's columns and of its nested members."""
+    """Returns the names of those columns that the view shows of an entity, and the names of its nested members."""
     names = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
     if part.columns != ALL:
         _refuse_unknown(f"{path}.columns", list(part.columns), rows, part.entity)

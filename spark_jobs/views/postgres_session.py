@@ -1,5 +1,5 @@
-"""Sessions with the PostgreSQL server that a view is written to. It need not be the server that the service reads, so
-its errors have hints of their own (`_REMEDIES`).
+"""Opens sessions with the PostgreSQL server to which a view is written. This need not be the server that the service
+reads, so its errors have other hints (`_REMEDIES`).
 """
 
 import contextlib
@@ -44,9 +44,9 @@ _REMEDIES: Final = libpq.Remedies(
 def connected(dsn: str, action: str) -> Iterator[Connection]:
     """Yields a session in autocommit mode, and closes it at the end of the block.
 
-    `action` names the action for which the session is used, such as "writing orders"; later errors begin with it.
-    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION
-    if the server cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
+    `action` says for what the session is used, such as "writing orders". Errors within the block begin with it. Raises
+    ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION if the
+    server cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
     """
     try:
         connection: Connection = psycopg.connect(**libpq.parameters(dsn, _REMEDIES))

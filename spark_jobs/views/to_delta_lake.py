@@ -1,8 +1,8 @@
 """Writes a view as a table of Delta Lake, in one commit for each run.
 
-The commit's metadata has the view's definition and position. A commit replaces all rows at once, so readers see one
-complete view; earlier versions stay until VACUUM. If another program wrote the newest rows of a table, the table is
-never replaced. The history is read through Delta's Java classes, because Delta's SQL needs settings that a session may
+The metadata of the commit has the view's definition and position. A commit replaces all rows at once, so readers always
+see a complete view; earlier versions stay until VACUUM. A table is never replaced if another program wrote its newest
+rows. The table's history is read through Delta's Java classes, because Delta's SQL needs settings that a session may
 lack.
 """
 
@@ -20,7 +20,7 @@ from changelog.spark_jobs.views.to_parquet import FORMAT, View, counted
 _KEEPING: Final = frozenset(
     {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "FSCK"}
 )
-"""Operations of Delta Lake that do not change rows."""
+"""Operations in a table's history that do not change rows."""
 
 _REFUSED_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 _CONFIGURED: Final = "spark.databricks.delta.requiredSparkConfsCheck.enabled"
@@ -39,8 +39,9 @@ def newest(spark: SparkSession, path: str) -> View | None:
 def newest_metadata(spark: SparkSession, path: str, *, commits_max: int | None = None) -> str | None:
     """Returns the metadata of the newest commit that wrote rows; None if there is no table.
 
-    The result is empty if that commit has no metadata, or if the history no longer has the commit. Only the newest
-    `commits_max` commits of the history are read. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
+    The result is empty if that commit has no metadata, or if the history no longer has the commit. With `commits_max`,
+    only this many commits of the history are read, the newest ones. Raises ChangelogError (USAGE) if Spark has no Delta
+    Lake.
     """
     table = table_at(spark, path)
     if table is None:
@@ -74,7 +75,8 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
 
 def write(rows: DataFrame, view: View, path: str) -> View:
-    """Replaces the table's rows in one commit, whose metadata is `view`. Returns what `counts` returns.
+    """Replaces all rows of the table in one commit. `view` becomes the commit's metadata. Returns the view with its
+    counts.
 
     Raises ChangelogError (USAGE) for a column name that Delta Lake does not support by default.
     """
@@ -93,12 +95,12 @@ def refuse_names(names: Iterable[str]) -> None:
 
 
 def same(present: View, view: View) -> bool:
-    """Returns whether the table already contains `view`. If it does, a repeated run need not commit it again."""
+    """Returns whether `present` is the same view as `view`. Then a repeated run need not write it again."""
     return (present.definition, present.position) == (view.definition, view.position)
 
 
 def counts(spark: SparkSession, view: View, path: str) -> View:
-    """Returns `view` with the counts of the table's rows, and of the values that are out of range or unavailable."""
+    """Returns `view` with its counts: of rows in the table, and of values that are out of range or unavailable."""
     return counted(read(spark, path), view)
 
 

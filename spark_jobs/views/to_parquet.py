@@ -1,8 +1,8 @@
-"""Writes a view as Parquet files. Each run writes a new folder, then a record that makes this folder the view.
+"""Writes a view as Parquet files. Each run writes a new folder, and then a record that names this folder.
 
 The record, `<output>/manifest/<n>.json`, has the folder, the view's definition, and the position up to which the view
-goes. The newest complete record is valid. On a file system of this machine, the link `<output>/current` also leads to
-the folder.
+goes. Readers use the newest complete record. On a file system of this machine, the link `<output>/current` also leads
+to the folder.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ _VIEWS: Final = "views"
 class View:
     """A view: its definition, the position up to which it goes, and its folder (`path`), relative to the output.
 
-    A later view of the same definition can build on it. `before` is the folder of the previous view. `out_of_range`
-    counts values that are null because the column's type cannot hold them; `unavailable` counts values that are null
-    because no change contains them.
+    A later run with the same definition can extend it. `before` is the folder of the previous view. `out_of_range`
+    says how many values are null because the column's type cannot hold them; `unavailable` says how many values are
+    null because no change has them.
     """
 
     format: int = FORMAT
@@ -43,7 +43,7 @@ class View:
 
 
 def newest(store: FolderStore) -> View | None:
-    """Returns the view of the newest complete record; None if there is none.
+    """Returns the view that the newest complete record describes; None if there is no such record.
 
     Raises ChangelogError (PRECONDITION) if a newer program wrote it.
     """
@@ -51,17 +51,17 @@ def newest(store: FolderStore) -> View | None:
 
 
 def read(spark: "SparkSession", store: FolderStore, view: View) -> "DataFrame":
-    """Returns the view's rows."""
+    """Returns the rows of a view."""
     return spark.read.parquet(f"{store.root}/{view.path}")
 
 
 def write(store: FolderStore, rows: "DataFrame", view: View, *, at: datetime) -> View:
-    """Makes `rows` the view, and returns its record.
+    """Writes `rows` as the new view, and returns `view` with its folder and its counts.
 
     1. The files are written into a new folder, which nobody reads yet.
-    2. The record of the next number is created. From now on, this is the view.
-    3. The link `current` is pointed at the new view. The previous view stays, because it may still have readers; older
-       views are deleted.
+    2. The record with the next number is created. From now on, readers use this folder.
+    3. The link `current` is made to lead to it. The previous view stays, because it may still have readers; older views
+       are deleted.
 
     Raises ChangelogError (IN_USE) if another run added a record at the same time.
     """
@@ -83,7 +83,7 @@ def write(store: FolderStore, rows: "DataFrame", view: View, *, at: datetime) ->
 
 
 def counted(rows: "DataFrame", view: View) -> View:
-    """Returns the view with its counts. They are computed from two small columns of the stored rows."""
+    """Returns the view with its counts. To compute them, only two small columns of `rows` are read."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - a job's --help and its dry run need no Spark
 
     sums = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]

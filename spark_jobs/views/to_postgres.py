@@ -1,8 +1,9 @@
-"""Writes a view as a table of PostgreSQL. Spark's tasks fill a new table, which then replaces the old one at once.
+"""Writes a view as a table of PostgreSQL. Spark's tasks fill a new table. Then the new table replaces the old one at
+once.
 
-Readers see either the complete old table or the complete new one. The table's comment is the view's record; a table
-without such a comment is never replaced. Only one run at a time can write a table. If a run was killed, the next run
-drops the tables that it left.
+Readers see either the complete old table or the complete new one. The comment on the table is the view's record; a
+table without such a comment is never replaced. Only one run at a time can write a table. If a run is killed, it leaves
+tables, which the next run drops.
 """
 
 import secrets
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MARK: Final = "changelog view "
-"""The beginning of the comment on a table that this job wrote; the view's record follows, as JSON."""
+"""The beginning of the comment on a table that this job wrote. After it, the comment has the view's record as JSON."""
 
 NAME_BYTES_MAX: Final = 50
-LOCK_CLASS: Final = 0x76696577  # of advisory locks; `view` in ASCII
+LOCK_CLASS: Final = 0x76696577  # the first number of our advisory locks: `view` in ASCII
 _LOCK_TIMEOUT: Final = "60s"
 _TABLE: Final = "r"
 _KINDS: Final = {
@@ -41,7 +42,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The table to write; `schema` None means the first schema of the session's search path."""
+    """The table to write. If `schema` is None, the table is in the first schema of the session's search path."""
 
     dsn: str = field(repr=False)
     schema: str | None
@@ -62,11 +63,11 @@ def parse(text: str) -> tuple[str | None, str]:
 
 
 def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) -> View:
-    """Replaces the table's rows with `states`, and returns the record that is now the table's comment.
+    """Replaces the table by one with the rows `states`. Returns the record that is now the comment on the table.
 
-    1. The name is claimed for this run; it is refused if it belongs to anything but a view that this job wrote.
-    2. A new table is created under another name. Tables that a killed run left are dropped.
-    3. Tasks copy their rows. The transaction of a task also records the task, so a repeated task copies nothing twice.
+    1. The name is claimed for this run. It is refused if it belongs to anything but a view that this job wrote.
+    2. A new table is created under another name. If a killed run left such a table, it is dropped before.
+    3. Tasks copy their rows. A task notes in the same transaction that it is done, so that no rows are copied twice.
     4. In one transaction, the old table is dropped, and the new table gets its name, owner and grants.
 
     Raises ChangelogError: USAGE for a name that is taken, CONNECTION and ACCESS if the server refuses, IN_USE while
@@ -92,13 +93,13 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
 
 @dataclass(frozen=True, slots=True)
 class ClaimedName:
-    """A table's schema and name."""
+    """The schema and the name of a table that this run has claimed."""
 
     schema: str
     name: str
 
     def named(self, suffix: str = "") -> sql.Identifier:
-        """Returns the quoted name, with `suffix` added to it."""
+        """Returns the quoted name of the table, or of the table that has this name and `suffix`."""
         return sql.Identifier(self.schema, self.name + suffix)
 
 
@@ -122,7 +123,7 @@ def claim(connection: Connection, table: Target, mark: str) -> ClaimedName:
 
 
 def one(connection: Connection, query: str, values: Sequence[object]) -> tuple[Any, ...] | None:
-    """Runs a query, and returns its first row; None if it has no row."""
+    """Runs a query, and returns the first row of its result; None if the result has no rows."""
     return connection.execute(query.encode(), values).fetchone()
 
 
@@ -157,15 +158,15 @@ def tables_with(connection: Connection, schema: str, comment: str) -> list[sql.I
 
 
 def declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:
-    """Returns the declarations of columns with these names and types, for CREATE TABLE."""
+    """Returns SQL that declares columns with these names and types in CREATE TABLE."""
     return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A table that tasks fill, and the table `parts` of the tasks that have copied their rows.
+    """A table that tasks fill, and the table `parts`, which lists the tasks that have copied their rows.
 
-    A task must know the `nonce` of its staging. So a task that remains from an earlier run can copy nothing.
+    A task must know the `nonce`. So if a task of an earlier run is still running, it can copy nothing.
     """
 
     table: sql.Identifier
@@ -176,7 +177,7 @@ class Staging:
 def create_to_fill(
     connection: Connection, table: sql.Identifier, parts: sql.Identifier, shape: ViewColumns, mark: str = ""
 ) -> Staging:
-    """Creates the tables of a staging, with the comment `mark`. Older tables of these names are dropped."""
+    """Creates the two tables of a staging, with the comment `mark`. Older tables with these names are dropped."""
     nonce = secrets.token_hex(8)
     claims = "CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL, nonce text NOT NULL CHECK (nonce = {}))"
     with connection.transaction():
@@ -191,7 +192,7 @@ def create_to_fill(
 def fill(
     connection: Connection, states: "DataFrame", shape: ViewColumns, dsn: str, staging: Staging
 ) -> tuple[int, int, int]:
-    """Copies the states into a staging. Returns the number of rows, of values that are out of range, and of values that
+    """Copies the states into a staging. Returns how many rows there are, how many values are out of range, and how many
     are unavailable.
     """
     copy = copier(dsn, staging.table.as_string(connection), staging.parts.as_string(connection), staging.nonce, shape)
@@ -231,9 +232,9 @@ def _swap(connection: Connection, table_name: ClaimedName, new_table: sql.Identi
 
 
 def _rights(connection: Connection, table_name: ClaimedName, new_table: sql.Identifier) -> list[sql.Composed]:
-    """Returns the statements that give the new table the old table's owner and grants.
+    """Returns the statements that give the new table the owner and the grants of the old table.
 
-    Grants on a column are included if both tables have the column.
+    Grants on a column are included if both tables have this column.
     """
     old_text, new_text = table_name.named().as_string(connection), new_table.as_string(connection)
     grants = connection.execute(

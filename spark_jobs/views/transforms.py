@@ -1,7 +1,7 @@
 """Transforms changes into views. A view has the last state of each key, with typed values, as of a position.
 
-Every function here maps DataFrames to DataFrames; no function reads, writes or counts rows. DataFrames of changes have
-the columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, then those of
+The functions here only make DataFrames and columns; they read, write and count no rows. DataFrames of changes have the
+columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, and then those of
 `changelog.envelope.states.fold.ABOUT`.
 """
 
@@ -32,9 +32,10 @@ from changelog.spark_jobs.reading.spark_types import of_columns, quoted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Chooses the changes to include, by service (`ServiceChoice`) and API version. By default, all are included.
+    """Chooses changes by their service (`ServiceChoice`) and their API version. By default, all changes are included.
 
-    All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
+    A change that is not included is ignored, as if it had never been made. So a truncate by a dropped service removes
+    nothing.
     """
 
     keep_services: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
 
 
 def is_chosen(choice: Chosen) -> Expression:
-    """Returns the condition that selects the changes that this choice includes."""
+    """Returns the condition that the choice includes a change."""
     service, version = F.col("service_name"), F.col("api_version")
     is_named = service.isin(*choice.services.names)
     conditions = [
@@ -78,15 +79,16 @@ def is_chosen(choice: Chosen) -> Expression:
 def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
     """Returns the last state of each key of one entity. Deleted keys are included; `live` removes them.
 
-    Truncated keys are left out, and repeats of a change are ignored. Changes of a key are ordered by position, even if
-    they are in different partitions. Raises ChangelogError (USAGE) if names of columns clash with those of `ABOUT`.
+    Keys whose rows a truncate removed are left out, and repeated changes are ignored. The position decides which change
+    of a key is the last, even if its changes are in different partitions. Raises ChangelogError (USAGE) if a column has
+    the same name as another one or as a column of `ABOUT`.
     """
     return folded(_without_truncated(changes), columns, raw=raw)
 
 
 def folded(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """Does the same as `latest`, with one Spark job less. `changes` must have no truncates, and no changes that a
-    truncate removed.
+    """Does the same as `latest`, but needs one Spark job less. `changes` must contain no truncates, and no changes
+    before a truncate.
     """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
@@ -94,15 +96,15 @@ def folded(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) 
 
 
 def live(states: DataFrame) -> DataFrame:
-    """Returns the view: the states of keys that are not deleted, without the column `fold.BEGUN`."""
+    """Returns the states of those keys that are not deleted, without the column `fold.BEGUN`."""
     return states.where(F.col("_op") != Op.DELETE.value).drop(fold.BEGUN)
 
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """Returns the view that `live(latest(…))` of all changes would give, but computes it from an earlier `view` and the
-    `changes` after it.
+    """Returns what `live(latest(…))` would return for all changes, but computes it from an earlier `view` and the
+    `changes` after this view.
     """
-    if fold.CONTEXT not in view.columns:  # an older version of the job made the view; changes had no context then
+    if fold.CONTEXT not in view.columns:  # an older version of the job made the view, when changes had no context
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
     remaining = _without_truncated(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
     old_states = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
@@ -113,10 +115,11 @@ def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, 
 
 
 def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
-    """Returns the rows of `outer`, each with an array `member` of the rows of `inner` that belong to it, sorted by key.
+    """Returns the rows of `outer` with an additional column, the array `member`. It has the rows of `inner` that belong
+    to the outer row, sorted by key.
 
-    A row belongs to an outer row if their values are equal in all pairs of `on`, which maps columns of `inner` to
-    columns of `outer`. The array's rows have only `columns`.
+    `on` maps columns of `inner` to columns of `outer`. An inner row belongs to an outer row if the two have equal
+    values in all these pairs of columns. The rows in the array have only `columns`.
     """
     row = F.struct("_key", F.struct(*(F.col(quoted(name)) for name in columns)).alias("row"))
     aliases = {f"_on_{number}": name for number, name in enumerate(on)}
@@ -135,7 +138,9 @@ def _by_key(left: Expression, right: Expression) -> Expression:
 
 
 def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
-    """Returns the schema of a DataFrame of states. Raises ChangelogError (USAGE) if names of columns clash."""
+    """Returns the schema of a DataFrame of states with these columns. Raises ChangelogError (USAGE) if two columns
+    would have the same name.
+    """
     reserved_names = {name.lower() for name in fold.ABOUT.names}
     used_names: set[str] = set()
     for column in columns:
@@ -156,10 +161,10 @@ def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
 
 
 def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
-    """Returns the rows that no truncate removed. Truncates are looked for in `changes`, or in `rows` if `changes` is
+    """Returns the rows that no truncate removed. The truncates are those in `changes`, or in `rows` if `changes` is
     None.
 
-    The search costs almost nothing, because truncates have a reserved key, and files have statistics of keys.
+    They are found fast: truncates have a reserved key, and the statistics in files show which files have it.
     """
     truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
     last_truncate = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
@@ -168,8 +173,8 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
 
 
 def _newest(changes: DataFrame) -> DataFrame:
-    """Returns each key's changes from the newest back to the most recent one that has all its values. Usually that is
-    one change.
+    """Returns the newest change of each key. If it lacks values, also returns the changes before it, back to one that
+    has all values.
     """
     gaps = _gaps(F.col("provenance"))
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
@@ -185,7 +190,7 @@ def _newest(changes: DataFrame) -> DataFrame:
 
 
 def lacks_values() -> Expression:
-    """Returns the condition that selects changes whose state lacks values that the database's log did not send."""
+    """Returns the condition that the state of a change lacks values, because the database's log did not send them."""
     has_gaps = _gaps(F.col("provenance")).isNotNull() & source_text().contains(_UNAVAILABLE)
     return F.coalesce(has_gaps & (F.col("op") != Op.DELETE.value), F.lit(False))
 
@@ -193,8 +198,8 @@ def lacks_values() -> Expression:
 def _gaps(provenance: Expression) -> Expression:
     """Returns the provenance if it names unavailable values or JSON nulls, otherwise null.
 
-    A provenance that ends with the commit time names no such values. Nearly all provenances end in this way. So the
-    last bytes are compared first, and only the other provenances are searched.
+    If a provenance ends with the commit time, it names no such values. Nearly all provenances end in this way. So their
+    last bytes are compared first, and only the others are searched.
     """
     tail = F.substring(provenance.cast("binary"), -TAIL_BYTES, len(COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
@@ -202,7 +207,9 @@ def _gaps(provenance: Expression) -> Expression:
 
 
 def _merged(name: str) -> Expression:
-    """Returns a value of the new state, or of the old state if there is no new state or it lacks the value."""
+    """Returns the merged value of a column: that of the new state, or that of the old state if there is no new state or
+    if the new state lacks the value.
+    """
     old_value, new_value = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()
     continues = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")

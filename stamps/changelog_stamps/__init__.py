@@ -1,9 +1,9 @@
-"""Stamps the changes of a transaction with who makes them: a service, its version, and the request or job.
+"""Stamps the changes of a transaction: adds to them who makes them (a service, its version, and the request or job).
 
-A stamp applies to all changes that are made inside a block `with stamp(…):`, once an adapter is in use. There is an
-adapter for each driver and framework: the modules `changelog_stamps.psycopg`, `psycopg2`, `asyncpg`, `sqlalchemy`,
-`django`, and `web` for WSGI and ASGI. The package never makes a transaction of the application fail. It leaves out a
-value that cannot be part of a stamp, and logs one line about this.
+A stamp applies to all changes that a block `with stamp(…):` makes through an adapter. There is an adapter for each
+driver and framework: the modules `changelog_stamps.psycopg`, `psycopg2`, `asyncpg`, `sqlalchemy`, `django`, and `web`
+for WSGI and ASGI. A value that cannot be part of a stamp never makes a transaction of the application fail: the package
+leaves it out, and logs one line about this.
 """
 
 from changelog_stamps.current import current, stamp

@@ -29,8 +29,9 @@ async def stamped(
 ) -> AsyncIterator[None]:
     """Runs the block in a transaction, like `connection.transaction()`, and stamps the block's changes.
 
-    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the stamp is
-    written to the database's log at once. Tables without the trigger that `changelog init --stamps` creates need this.
+    `service`, `version`, `identifier` and `context` make the stamp. If one of them is None, the current stamp's value
+    is used (`changelog_stamps.stamp`). Normally, a trigger that `changelog init --stamps` creates writes the stamp into
+    the database's log. Set `emit` for tables without this trigger: then the stamp is written there at once.
     """
 
     async def write(text: str) -> str | None:
@@ -47,9 +48,9 @@ async def stamped(
 async def pooled(
     pool: asyncpg.Pool[Any], *, emit: bool = False, **members: Any
 ) -> AsyncIterator[asyncpg.Connection[Any]]:
-    """Runs the block in a transaction on a connection of the pool, and stamps its changes as `stamped` does.
+    """Runs the block in a transaction on a connection of the pool, and stamps the block's changes as `stamped` does.
 
-    `members` are the arguments of `stamped` that make the stamp.
+    `members` can be `service`, `version`, `identifier` and `context`, as for `stamped`.
     """
     async with pool.acquire() as connection, stamped(connection, emit=emit, **members):
         yield connection

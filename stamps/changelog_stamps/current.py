@@ -14,7 +14,7 @@ _current: ContextVar[Stamp] = ContextVar("changelog_stamp")
 
 
 def current() -> Stamp:
-    """Returns the stamp of the innermost block of `stamp`; outside of such a block, a stamp without a service."""
+    """Returns the stamp of the innermost block `with stamp(…)`. Outside of such blocks, it has no service."""
     return _current.get(_NOBODY)
 
 
@@ -25,7 +25,7 @@ def begin(
     identifier: str | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> Token[Stamp]:
-    """Makes a stamp the current one, for the rest of the caller's context (`contextvars`)."""
+    """Makes a stamp, and makes it the current stamp for the rest of the caller's context (`contextvars`)."""
     return _current.set(altered(current(), service=service, version=version, identifier=identifier, context=context))
 
 
@@ -37,15 +37,15 @@ def stamp(
     identifier: str | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> Iterator[Stamp]:
-    """Stamps the changes that the block makes through an adapter that is in use.
+    """Stamps the changes that the block makes through an adapter.
 
     `service` and `version` are those of the application; `identifier` is the request, job or ticket for which people
-    would search. `context` is a JSON object with anything else, which every reader of the changelog can see. A member
-    that is not given is taken from the surrounding block.
+    would search. `context` is a mapping with anything else that readers of the changelog should know; it becomes JSON,
+    and every reader can see it. An argument that is None has the value from the surrounding block.
     """
     token = begin(service=service, version=version, identifier=identifier, context=context)
     try:
         yield current()
     finally:
-        with suppress(ValueError):  # a framework may leave the block in another context, where the stamp was never set
+        with suppress(ValueError):  # a framework may leave the block in another context, where the stamp was not set
             _current.reset(token)

@@ -1,7 +1,7 @@
-"""Defines a stamp, and what its members may be.
+"""Defines a stamp, and the limits of its members.
 
-A stamp within these limits is also within the limits of the service that reads it. Each member has a limit of its own
-here, so that a long identifier does not make the service refuse the whole stamp.
+A stamp within these limits is also within the limits of the service that reads it. Here, each member has its own limit.
+Otherwise, a long identifier could make the service refuse the whole stamp.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from changelog_stamps.warned import warn
 
 MEMBER_NBYTES_MAX = 1024
-"""The most bytes of a service, version or identifier as JSON in ASCII."""
+"""The most bytes that a service, a version or an identifier may have as JSON in ASCII."""
 
 CONTEXT_NBYTES_MAX = 4096
-"""The most bytes of a context as JSON in ASCII."""
+"""The most bytes that a context may have as JSON in ASCII."""
 
 CONTEXT_LEVELS_MAX = 32
 
@@ -28,7 +28,9 @@ _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 @dataclass(frozen=True)
 class Stamp:
-    """Says who makes changes. Without a service, there is no stamp. `context` is a JSON object as text, or None."""
+    """Says who makes changes. If `service` is empty, changes are not stamped. `context` is a JSON object as text, or
+    None.
+    """
 
     service: str = ""
     version: str = ""
@@ -37,7 +39,7 @@ class Stamp:
 
     @cached_property
     def text(self) -> str | None:
-        """The stamp as JSON in ASCII, as the database's log gets it; None if it names no service."""
+        """The stamp as JSON in ASCII, which is written into the database's log; None if the stamp names no service."""
         if not self.service:
             return None
         names = {"serviceName": self.service, "apiVersion": self.version, "identifier": self.identifier}
@@ -55,9 +57,10 @@ def altered(
     identifier: str | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> Stamp:
-    """Returns a stamp with the given members, and with those of `stamp` where None is given.
+    """Returns `stamp` with other members: those that are not None.
 
-    A member that cannot be part of a stamp is empty in the result. Each kind of problem is logged once in a process.
+    If a value cannot be part of a stamp, its member is empty in the result. Each kind of problem is logged once in a
+    process.
     """
     return Stamp(
         service=stamp.service if service is None else _member("service", service),
@@ -76,7 +79,7 @@ def _member(name: str, value: object) -> str:
     elif len(json.dumps(value)) > MEMBER_NBYTES_MAX:
         problem = f"has more than {MEMBER_NBYTES_MAX} bytes"
     else:
-        return str.__str__(value)  # the plain string of a subclass, such as an enum's member
+        return str.__str__(value)  # a plain string, also if the value is of a subclass such as an enum
     warn(f"the {name} of a stamp {problem}; it is left out")
     return ""
 

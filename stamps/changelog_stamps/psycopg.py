@@ -33,12 +33,13 @@ def stamped(
 ) -> Iterator[psycopg.Transaction]:
     """Runs the block in a transaction, like `connection.transaction()`, and stamps the block's changes.
 
-    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the stamp is
-    written to the database's log at once. Tables without the trigger that `changelog init --stamps` creates need this.
+    `service`, `version`, `identifier` and `context` make the stamp. If one of them is None, the current stamp's value
+    is used (`changelog_stamps.stamp`). Normally, a trigger that `changelog init --stamps` creates writes the stamp into
+    the database's log. Set `emit` for tables without this trigger: then the stamp is written there at once.
     """
 
     def write(text: str) -> str | None:
-        # The connection's cursor class may use other placeholders or return other rows, so psycopg's own class is used.
+        # The connection's cursor class may use other placeholders or return other rows. So psycopg's own class is used.
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             row = cursor.execute(_STATEMENTS[emit and text != ""], {"stamp": text}).fetchone()
         return None if row is None else row[0]
@@ -76,9 +77,9 @@ async def stamped_async(
 
 @contextmanager
 def pooled(pool: ConnectionPool[Any], *, emit: bool = False, **members: Any) -> Iterator[psycopg.Connection[Any]]:
-    """Runs the block in a transaction on a connection of the pool, and stamps its changes as `stamped` does.
+    """Runs the block in a transaction on a connection of the pool, and stamps the block's changes as `stamped` does.
 
-    `members` are the arguments of `stamped` that make the stamp.
+    `members` can be `service`, `version`, `identifier` and `context`, as for `stamped`.
     """
     with pool.connection() as connection, stamped(connection, emit=emit, **members):
         yield connection

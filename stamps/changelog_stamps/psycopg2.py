@@ -27,12 +27,13 @@ def stamped(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> Iterator[None]:
-    """Runs the block in a transaction, and stamps its changes.
+    """Runs the block in a transaction, and stamps the block's changes.
 
-    The block is committed at its end, or rolled back after an exception. If a transaction has already begun, the block
-    runs in a savepoint of it. Members that are not given are taken from the current stamp (`changelog_stamps.stamp`).
-    With `emit`, the stamp is written to the database's log at once. Tables without the trigger that `changelog init
-    --stamps` creates need this.
+    The transaction is committed at the end of the block, or rolled back after an exception. If a transaction has
+    already begun, the block runs in a savepoint of this transaction instead. `service`, `version`, `identifier` and
+    `context` make the stamp. If one of them is None, the current stamp's value is used (`changelog_stamps.stamp`).
+    Normally, a trigger that `changelog init --stamps` creates writes the stamp into the database's log. Set `emit` for
+    tables without this trigger: then the stamp is written there at once.
     """
 
     def write(text: str) -> str | None:

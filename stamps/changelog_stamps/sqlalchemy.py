@@ -23,10 +23,10 @@ _STATEMENTS = {emit: text(statement(":stamp", emit=emit)) for emit in (False, Tr
 def install(engine: Engine | AsyncEngine, *, emit: bool = False) -> None:
     """Stamps every transaction of the engine with the stamp that is current when the transaction begins.
 
-    On PostgreSQL, each transaction that has a stamp gets one more statement, unless the engine is in autocommit mode.
-    Normally a trigger on the tables (see `changelog init --stamps`) writes the stamp into the database's log. With
-    `emit`, this statement writes it instead, so the tables need no trigger. Two-phase transactions are not stamped. On
-    MySQL and MariaDB, each statement gets a comment with the stamp.
+    On PostgreSQL, a stamped transaction begins with one more statement, which sets the stamp. There are no stamps in
+    autocommit mode, nor in two-phase transactions. Normally, a trigger on the tables (see `changelog init --stamps`)
+    writes the stamp into the database's log. With `emit`, the added statement writes it there, so the tables need no
+    trigger. On MySQL and MariaDB, each statement gets a comment with the stamp.
     """
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if sync_engine.dialect.name == "postgresql":
@@ -39,7 +39,8 @@ def install(engine: Engine | AsyncEngine, *, emit: bool = False) -> None:
 def _stamp(connection: Connection, stamp_statement: TextClause) -> None:
     """Stamps a transaction that begins.
 
-    If the database refuses the stamp, SQLAlchemy rolls back the transaction, in which nothing else has happened yet.
+    If the database refuses the stamp, SQLAlchemy rolls back the transaction. This does no harm, because the transaction
+    has done nothing else yet.
     """
     stamp = current().text
     if stamp is None or connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
@@ -67,11 +68,11 @@ def stamped(
     context: Mapping[str, Any] | None = None,
     emit: bool = False,
 ) -> Iterator[None]:
-    """Runs the block in a transaction on PostgreSQL, and stamps its changes.
+    """Runs the block in a transaction on PostgreSQL, and stamps the block's changes. This does not need `install`.
 
-    If a transaction has already begun, the block runs in a savepoint of it. Each of `service`, `version`, `identifier`
-    and `context` that is None is taken from the current stamp (`changelog_stamps.stamp`). `emit` means the same as in
-    `install`, but this function also works without `install`.
+    If a transaction has already begun, the block runs in a savepoint of this transaction. `service`, `version`,
+    `identifier` and `context` make the stamp. If one of them is None, the current stamp's value is used
+    (`changelog_stamps.stamp`). `emit` means the same as in `install`.
     """
 
     def write(stamp: str) -> str | None:

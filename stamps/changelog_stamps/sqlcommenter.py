@@ -1,7 +1,7 @@
 """Writes stamps as comments at the beginning of statements, for MySQL and MariaDB.
 
-The logs of these databases can contain the text of each statement, which PostgreSQL's log cannot. The form of the
-comments is that of https://google.github.io/sqlcommenter/spec.
+The logs of changes of these databases can contain the text of each statement. PostgreSQL's write-ahead log cannot. The
+comments have the form that https://google.github.io/sqlcommenter/spec defines.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NBYTES_MAX = 4096
 def comment(stamp: Stamp) -> str:
     """Returns a stamp as a comment with a space after it; an empty string if the stamp names no service.
 
-    Values are percent-encoded, so that they cannot end the comment. The stamp's context is left out. If the comment
-    would still be too long, the identifier is left out as well, and then the version.
+    Values are percent-encoded, so that they cannot end the comment. The stamp's context is left out. If the comment is
+    still too long, the last value is left out, too, until the comment is short enough.
     """
     if not stamp.service:
         return ""
@@ -36,10 +36,10 @@ def comment(stamp: Stamp) -> str:
 
 
 def commented(statement: str, *, formatted: bool = False, stamp: Stamp | None = None) -> str:
-    """Returns a statement with the comment of a stamp, by default the current one.
+    """Returns a statement with a stamp as a comment before it. If `stamp` is None, the current stamp is used.
 
-    Set `formatted` if the driver reads `%s` in the statement as a placeholder. Then the percent signs of the comment
-    are doubled; those of the statement are left as they are.
+    Set `formatted` if the driver reads `%s` in the statement as a placeholder. Then the percent signs in the comment
+    are doubled; those in the statement do not change.
     """
     text = comment(current() if stamp is None else stamp)
     return (text.replace("%", "%%") if formatted else text) + statement

@@ -1,4 +1,6 @@
-"""Runs a block in a transaction that begins with a stamp. Adapters pass `begin` and `write` for their driver."""
+"""Runs a block in a transaction that begins with a stamp. Adapters pass the functions `begin` and `write`, which use
+their driver.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,9 @@ def stamped_transaction(
     """Runs the block in the transaction that `begin` opens, and stamps it with `text`, unless `text` is None.
 
     `write` sets the stamp for the rest of the transaction, and returns the previous stamp. `nested` says that the
-    transaction is a savepoint in an outer transaction; after the block, the stamp of the outer transaction is set
-    again. If the database refuses the stamp, the transaction is rolled back and begun again without a stamp. Nothing is
-    lost, because the block has not run yet.
+    transaction is a savepoint in an outer transaction; then the previous stamp is set again after the block. If the
+    database refuses the stamp, the transaction is rolled back and begun again without a stamp. This loses nothing,
+    because the block has not run yet.
     """
     with ExitStack() as stack:
         transaction, previous = stack.enter_context(begin()), None

@@ -1,5 +1,5 @@
-"""Logs each kind of problem only once in a process, because an application that writes a wrong stamp does so in every
-request.
+"""Logs each kind of problem only once in a process. Otherwise, an application that makes wrong stamps would log a line
+for every request.
 """
 
 import logging
@@ -11,7 +11,7 @@ _problems: set[str] = set()
 
 
 def warn(problem: str) -> None:
-    """Logs a problem, unless it was logged before. `problem` holds no values of the application."""
+    """Logs a problem, unless the same text was logged before. `problem` must not contain values of the application."""
     with _lock:
         if problem in _problems:
             return

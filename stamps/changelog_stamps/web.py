@@ -1,8 +1,8 @@
-"""Defines middleware for WSGI and ASGI that stamps a request's changes with service, version and request identifier.
+"""Defines middleware for WSGI and ASGI. It stamps the changes of a request with the service, its version, and the
+identifier of the request.
 
-The identifier of a request is the value of the header `X-Request-ID`, or of the header that `identifier_header` names.
-If a request has no such header, its identifier is the trace id in the header `traceparent`
-(https://www.w3.org/TR/trace-context/).
+This identifier is the value of the header that `identifier_header` names, by default `X-Request-ID`. If a request has
+no such header, the identifier is the trace id in its header `traceparent` (https://www.w3.org/TR/trace-context/).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ WsgiApplication = Callable[..., Iterable[bytes]]
 
 
 def request_identifier(request_id: str | None, traceparent: str | None) -> str | None:
-    """Returns the identifier of a request, from the values of its headers; None if neither is usable.
+    """Returns the identifier of a request. The arguments are the values of two headers; the result is None if neither
+    can be used.
 
-    Anybody may send such headers, so a request id is used only if it has at most 200 printable ASCII characters.
+    Anybody can send such headers, so a request id is used only if it has at most 200 characters, all printable ASCII.
     """
     if request_id is not None and _PRINTABLE.fullmatch(request_id.strip()):
         return request_id.strip()
@@ -52,7 +53,7 @@ class AsgiStamps:
         self._header = identifier_header.lower().encode("latin-1")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the application with a stamp, for the whole of a request or a WebSocket connection."""
+        """Runs the application for a request or a WebSocket connection. All its changes are stamped."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -77,9 +78,11 @@ class WsgiStamps:
         self._variable = f"HTTP_{identifier_header.upper().replace('-', '_')}"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Runs the application with a stamp. The stamp also applies later, when the parts of the body are made."""
+        """Runs the application for a request, with a stamp. The stamp still applies when the server later asks for the
+        parts of the body.
+        """
         identifier = request_identifier(environ.get(self._variable), environ.get("HTTP_TRACEPARENT"))
-        context = copy_context()  # the server asks for the parts of the body after this method has returned
+        context = copy_context()  # the parts of the body are made in it, after this method has returned
         context.run(begin, service=self._service, version=self._version, identifier=identifier or "")
         body = context.run(self._app, environ, start_response)
         file_wrapper = environ.get("wsgi.file_wrapper")
@@ -103,7 +106,7 @@ class _Body:
         return part
 
     def close(self) -> None:
-        """Closes the body, as the server requires of every body that can be closed."""
+        """Closes the body, if it has a method for this. WSGI servers call this method when they are done."""
         close = getattr(self._body, "close", None)
         if close is not None:
             self._run(close)

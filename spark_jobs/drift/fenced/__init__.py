@@ -1,3 +1,3 @@
-"""Reads the source's side of a comparison, as of a fence: a snapshot of the database, at which both sides are
-compared.
+"""Reads the source's side of a comparison under a fence. The fence is the snapshot of the database as of which both
+sides are compared.
 """

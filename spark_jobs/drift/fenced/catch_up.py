@@ -25,11 +25,11 @@ NOT_CAUGHT_UP: Final = "not caught up"
 REFUSED: Final = "refused"
 
 POLL_S: Final = 0.2
-"""The pause between two checks, in seconds."""
+"""The pause between two looks at the checkpoint, in seconds."""
 
 
 class NotComparedError(ChangelogError):
-    """Raised if nothing can be compared now. `verdict` is the verdict of the report."""
+    """Raised if nothing can be compared now. `verdict` becomes the verdict of the report."""
 
     def __init__(self, verdict: Verdict, message: str, *, hint: str | None = None) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -38,8 +38,8 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The proof that the changelog has caught up with the fence: `checkpoint`, which was read at the time `at`, after a
-    wait of `waited_s` seconds.
+    """Says that the changelog has caught up with the fence. `checkpoint` shows this. It was read at the time `at`,
+    after a wait of `waited_s` seconds.
     """
 
     checkpoint: Checkpoint
@@ -50,11 +50,12 @@ class CaughtUp:
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
     """Waits until the service has read the whole tables of these entities and is not repairing any of them.
 
-    Returns the checkpoint that says so. The fence is taken after this wait. Each row of the changelog names a
-    transaction, and the fence shows the row if its snapshot sees this transaction. The rows that the service read from
-    these tables name transactions that have ended by now, so the fence shows all of these rows. So if the fence shows
-    no row of a key, the changelog lacked this key at the time of the fence. Raises NotComparedError (NOT_CAUGHT_UP)
-    when the deadline, a time of `time.monotonic`, has passed.
+    Returns the checkpoint that says so. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a time of
+    `time.monotonic`, has passed.
+
+    The fence must be taken after this wait, for the following reason. A row of the changelog counts if the fence shows
+    the row's transaction. The rows that the service read from these tables name transactions that have ended by now, so
+    a later fence shows all of them. So if no row of a key counts, the changelog really lacked the key at the fence.
     """
     while True:
         checkpoint = log.checkpoint()
@@ -68,8 +69,8 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
 
 
 def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
-    """Returns why these entities cannot be compared yet; None if their tables are read completely and not being
-    repaired.
+    """Returns why these entities cannot be compared yet; None if all their tables have been read completely, and no
+    repair of them is under way.
     """
     if checkpoint is None:
         return "the changelog is empty"
@@ -84,7 +85,8 @@ def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
 def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[float], object]) -> CaughtUp:
     """Waits until the changelog has every transaction that the fence shows.
 
-    Raises NotComparedError: NOT_CAUGHT_UP, or REFUSED if the changelog belongs to another cluster.
+    Raises NotComparedError: NOT_CAUGHT_UP if the deadline has passed, REFUSED if the changelog belongs to another
+    database cluster.
     """
     began = time.monotonic()
     while True:
@@ -103,7 +105,7 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
 
 @contextlib.contextmanager
 def held(source: Database, entities: Sequence[Entity], *, deadline: float) -> Iterator[Fence]:
-    """Yields a fence over the entities' tables, and holds it until the block ends.
+    """Yields a fence for the tables of these entities, and holds it until the block ends.
 
     Raises NotComparedError: REFUSED if the database cannot give a fence, NOT_CAUGHT_UP if a table stays locked until
     the deadline.

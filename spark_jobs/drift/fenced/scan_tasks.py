@@ -21,9 +21,9 @@ but at least `TASK_PAGES_MIN`."""
 
 
 def ranges(tables: Mapping[str, FencedTable], tasks: int) -> list[list[Pages]]:
-    """Returns all pages of the tables, divided among about `tasks` tasks.
+    """Returns all pages of the tables, divided among about `tasks` tasks: a list of ranges of pages for each task.
 
-    The last range of each leaf has no end, because tables grow.
+    The last range of each leaf has no end, because the leaf may have grown since its pages were counted.
     """
     total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     share = max(1, -(-total // tasks))
@@ -50,8 +50,8 @@ def _leaves(tables: Mapping[str, FencedTable]) -> list[list[Pages]]:
 
 
 def tasks_for(spark: SparkSession, tables: Mapping[str, FencedTable]) -> int:
-    """Returns the default number of tasks for these tables: two for each core, fewer for small tables, and more for
-    large tables.
+    """Returns how many tasks read these tables by default: two for each core, fewer if the tables are small, and more
+    if they are large.
     """
     total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     few = min(2 * spark.sparkContext.defaultParallelism, 1 + total // TASK_PAGES_MIN)
@@ -63,7 +63,7 @@ def source_rows(
 ) -> DataFrame:
     """Returns the rows (`changelog.connectors.sources.fences.ROWS`) of these tables at the fence.
 
-    With `keys`, returns only the rows in this range of keys, and reads each leaf in one task.
+    With `keys`, returns only the rows in this range of keys; then one task reads each leaf.
     """
     bins = ranges(tables, tasks) if keys is None else _leaves(tables)
     read = partial(scan, source=source, parts=bins, keys=None if keys is None else keys.of_source())

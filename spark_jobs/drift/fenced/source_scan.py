@@ -1,5 +1,5 @@
-"""Reads rows of tables under a fence, in Spark's tasks. A task is given the numbers of the parts that it reads; a part
-is a list of page ranges.
+"""Reads rows of tables under a fence, in Spark's tasks. A *part* is a list of ranges of pages. Each task gets the
+numbers of the parts that it reads.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +12,8 @@ from changelog.connectors.sources.fences import KeyBounds, Pages, Scan
 def scan(
     batches: Iterable[pa.RecordBatch], *, source: Scan, parts: Sequence[Sequence[Pages]], keys: KeyBounds | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts; only rows in the range `keys`, if
-    given.
+    """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts. With `keys`, yields only the rows in
+    this range of keys.
 
     The first column of `batches` has the indexes of these parts in `parts`.
     """

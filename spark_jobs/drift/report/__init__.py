@@ -1,7 +1,7 @@
 """Makes the report of `detect_drift`: decides what to do about drift, follows drift from run to run, and writes a page
-for people, and metrics for Prometheus.
+for people and metrics for Prometheus.
 
-This code uses neither Spark nor the network. It reads only reports and, beside them, the files of drifted keys.
+This code uses neither Spark nor the network. It reads only reports, and the files of drifted keys beside them.
 """
 
 from changelog.spark_jobs.drift.report.figures import prometheus

@@ -1,4 +1,4 @@
-"""Draws the two charts of a page: drifted keys over runs, and the columns in which they differ."""
+"""Draws the two kinds of charts on a page: how many keys drifted in each run, and in which columns they differ."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,11 +14,11 @@ BARE = 2
 """The height of the tick that marks a run without drift."""
 
 COLUMNS_MAX = 12
-"""The second chart shows at most this many columns."""
+"""The most columns that `columns` shows."""
 
 
 def spark(points: Sequence[Point], name: str) -> Markup:
-    """Draws a bar for each run, the newest on the right. The title describes the chart in words."""
+    """Draws a bar for each run, the newest on the right. `name` is the entity. The title says the same in words."""
     values = [point.missing + point.extra + point.changed for point in points]
     value_max = max(values, default=0)
     bars = [_bar(index, value, value_max) for index, value in enumerate(values)]
@@ -51,9 +51,8 @@ def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
 
 
 def columns(counts: Mapping[str, int], drifted: int) -> Markup:
-    """Draws a bar for each column, the worst first.
-
-    The length of a bar is the share of the drifted keys in which the column differs.
+    """Draws a bar for each column, the worst column first. The length of the bar says for which share of the drifted
+    keys the column differs.
     """
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [_column(name, keys, drifted) for name, keys in ranked[:COLUMNS_MAX]]

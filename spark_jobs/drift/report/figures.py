@@ -20,8 +20,10 @@ VERDICTS = ("clean", "drift", "severe", "not caught up", "refused")
 
 
 def prometheus(report: Mapping[str, Any]) -> str:
-    """Returns the report's metrics as text. If the run could not compare anything, the text lacks the time of the last
-    success. So an alert must find the time's last value: it must query `max_over_time(…[7d])`, as docs/alerts.yml does.
+    """Returns the report's metrics as text.
+
+    If the run could not compare anything, the text lacks the time of the last success (`SUCCESS`). So an alert must use
+    the last value that Prometheus has of this time, with `max_over_time(…[7d])`, as docs/alerts.yml does.
     """
     registry = CollectorRegistry()
     name = report["run"]["name"]

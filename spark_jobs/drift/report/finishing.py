@@ -1,4 +1,4 @@
-"""Completes a comparison's report: adds what the policy decides, and the history from the reports of earlier runs."""
+"""Completes the report of a comparison: adds what the policy decides, and the history of drift in earlier runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,10 +21,10 @@ def finish(
 ) -> JSON:
     """Returns the report with `action`, `history`, `trend` and the policy's verdicts; `report` itself is not changed.
 
-    `policy` has the policies by entity; the default policy applies to all other entities. `earlier` has the reports of
-    earlier runs, the oldest first. `folder` is the folder of all reports. It already has the drifted keys of this run,
-    in RUN_ID/keys.jsonl, and of earlier runs. The history is computed from these files. `config` is the path of the
-    configuration, for the commands that the report shows. Raises ChangelogError (MALFORMED) if a file of keys is
+    `policy` has the policies of entities; the default policy applies to all other entities. `earlier` has the reports
+    of earlier runs, the oldest first. `folder` is the folder of all reports. It already has files with the drifted keys
+    of this run and of earlier runs, RUN_ID/keys.jsonl. The history is computed from these files. `config` is the path
+    of the configuration, for the commands that the report shows. Raises ChangelogError (MALFORMED) if a file of keys is
     damaged.
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
@@ -52,7 +52,9 @@ def finish(
 
 
 def repaired(report: Mapping[str, Any], entity: str, signals: Sequence[str], at: str) -> JSON:
-    """Returns the report with the signals that the run sent for an entity, at `at`. Open keys become republished."""
+    """Returns the report with the signals that the run sent for an entity at the time `at`. In the entity's history,
+    open keys become republished.
+    """
     entity_report = report["entities"][entity]
     history = entity_report["history"]
     new_history = {**history, "open": 0, "republished": history["open"] + history["republished"]}

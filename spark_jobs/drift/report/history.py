@@ -12,10 +12,10 @@ from typing import Any
 from changelog.spark_jobs.drift.report import keys
 
 RUNS_MAX = 30
-"""A report's history covers at most this many runs, including the report's own run."""
+"""The most runs that the history in a report covers, including the report's own run."""
 
 FATES_MAX = 1 << 16
-"""At most this many results of `_fate` are cached."""
+"""The most results of `_fate` that are cached."""
 
 JSON = dict[str, Any]
 
@@ -23,7 +23,7 @@ JSON = dict[str, Any]
 @dataclass(slots=True)
 class _Count:
     states: Counter[str] = field(default_factory=Counter)
-    first: int | None = None  # the index of the run in which the oldest present drift began
+    first: int | None = None  # the index of the run in which the oldest drift that still exists began
 
     def add(self, state: str, first: int | None) -> None:
         self.states[state] += 1
@@ -49,11 +49,11 @@ def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
 
 
 def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[str, JSON]:
-    """Returns the `history` of each entity of the last run. The runs' drifted keys are in `folder`/RUN_ID/.
+    """Returns the `history` of each entity of the last run. `folder`/RUN_ID/ has the drifted keys of a run.
 
     A key that drifts is *open*, or *republished* if the same run sent a repair. Once a later run compares the whole
     entity and finds the key equal, the key is *verified*. A run that compared only a part of the entity verifies no
-    key. Without a folder, the history covers only the last report.
+    key. If `folder` is None, the history only covers the last run.
     """
     runs = runs[-RUNS_MAX:]
     if folder is None:
@@ -65,7 +65,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
     counts = {name: _Count() for name in runs[-1]["entities"]}
     steps = {name: _steps(name, runs, set(present)) for name in counts}
 
-    @lru_cache(FATES_MAX)  # many keys drifted in the same runs, so their result is the same
+    @lru_cache(FATES_MAX)  # many keys drifted in the same runs, so they have the same result
     def fate(name: str, bits: int) -> tuple[str, int | None]:
         return _fate(sum(1 << run for bit, run in enumerate(present) if bits >> bit & 1), steps[name])
 
@@ -77,7 +77,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One run's effect on an entity: whether it judged all of the entity's keys, and whether it sent a repair."""
+    """What one run did for an entity: whether it compared all keys of the entity, and whether it sent a repair."""
 
     is_judged: bool
     repaired: bool
@@ -97,7 +97,7 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
 
 
 def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
-    """Returns a key's state, and the index of the run in which it began to drift (None if it is verified).
+    """Returns a key's state, and the index of the run in which the key began to drift (None if it is verified).
 
     `drifted` has a bit for each run in which the key drifted.
     """

@@ -1,4 +1,4 @@
-"""Merges the drifted keys of several runs (their `keys.jsonl`) in order, in a bounded amount of memory."""
+"""Merges the files of drifted keys (`keys.jsonl`) of several runs, sorted, in a bounded amount of memory."""
 
 import heapq
 import tempfile
@@ -16,14 +16,14 @@ EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""
 
 BYTES_MAX = 1 << 30
-"""At most this many bytes of the runs' files are read. If the files are larger, the oldest ones are not read."""
+"""The most bytes that the files of drifted keys may have together. If they have more, the oldest files are not read."""
 
 CHUNK_KEYS = 200_000
-"""An unsorted file is sorted in memory in chunks of at most this many keys."""
+"""The most keys that are sorted in memory at once. A larger file that is not sorted is sorted in several chunks."""
 
 
 class _Line(msgspec.Struct):
-    """The members of a line that are used here."""
+    """Those members of a line that are used here."""
 
     entity: str
     key: str
@@ -34,9 +34,10 @@ _SPILL = msgspec.json.Decoder(EntityKey)
 
 
 def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
-    """Yields all keys of the files, in order, each with a bit for every file that has the key; bit 0 is the first file.
+    """Yields all keys of the files, sorted. Each key comes with a number that has a bit for every file with the key;
+    bit 0 stands for the first file.
 
-    Raises ChangelogError (MALFORMED), with the file and the line's number, for a line without a key.
+    Raises ChangelogError (MALFORMED) if a line is not a key; the error names the file and the number of the line.
     """
     sources = [_marked(_sorted(file), 1 << index) for index, file in enumerate(files)]
     for key, group in groupby(heapq.merge(*sources), key=itemgetter(0)):
@@ -78,7 +79,9 @@ def _marked(keys: Iterator[EntityKey], bit: int) -> Iterator[tuple[EntityKey, in
 
 
 def _sorted(file: Path) -> Iterator[EntityKey]:
-    """Yields the file's keys in sorted order. An unsorted file is sorted in chunks, through temporary files."""
+    """Yields the keys of a file, sorted. If the file is not sorted itself, it is sorted in chunks, by way of temporary
+    files.
+    """
     if _in_order(file):
         return read(file)
     keys, chunks = read(file), []

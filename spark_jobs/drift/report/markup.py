@@ -12,7 +12,7 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 class Markup(str):
-    """Text that is HTML already, so it is not escaped again. `element` returns it."""
+    """Text that already is HTML, so `element` does not escape it again. `element` itself returns such text."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ def spelt(character: str) -> str:
 
 
 def element(name: str, /, *children: str | None, **attributes: str | int | None) -> Markup:
-    """Returns an element. A child that is not Markup is text, and is escaped; None is left out.
+    """Returns an element. A child that is not Markup is text, and is escaped; a child that is None is left out.
 
     In the names of attributes, a `_` at the end is dropped (`class_`), and any other `_` becomes `-` (`aria_label`).
     """

@@ -1,4 +1,4 @@
-"""Renders a report as one HTML file that needs nothing else: no script, no picture, no network."""
+"""Renders a report as one HTML file that needs nothing else: no script, no other file, no network."""
 
 from importlib.resources import files
 
@@ -50,7 +50,9 @@ def _ranked(report: Report) -> list[tuple[str, EntityReport]]:
 
 
 def _headline(report: Report) -> str:
-    """Returns the verdict in a word or two: "Schema changed" if only a changed schema made the run severe."""
+    """Returns the verdict in a few words. If the run is severe only because of a changed schema, this is "Schema
+    changed".
+    """
     entities = report.entities.values()
     if report.verdict == "severe" and not any(entity.drifted for entity in entities):
         return "Schema changed"

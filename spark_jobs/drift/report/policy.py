@@ -1,5 +1,5 @@
-"""Decides what to do about drift, by the options in `[drift]` of the configuration. Options in `[entities.X.drift]`
-take precedence.
+"""Decides what to do about drift, as the options in `[drift]` of the configuration say. For the entity X, options in
+`[entities.X.drift]` take precedence.
 """
 
 import shlex
@@ -13,17 +13,17 @@ from changelog.connectors.config import Config
 Do = Literal["none", "republish", "rebuild", "stop"]
 
 NEARLY_ALL = 0.95
-"""A column is at fault as a whole only if it differs in at least this share of the drifted rows."""
+"""A column counts as wrong as a whole only if it differs in at least this share of the drifted rows."""
 
 COLUMN_ROWS_MIN = 100
-"""A column is at fault as a whole only if it differs in at least this many rows."""
+"""A column counts as wrong as a whole only if it differs in at least this many rows."""
 
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The options of `[drift]`. `ppm` means drifted keys per million rows of the source."""
+    """The options in `[drift]`. In their names, `ppm` means drifted keys per million rows of the source."""
 
     republish_keys_max: int = 1000
     rebuild_ppm: float = 1000.0
@@ -46,10 +46,11 @@ def policies(config: Config, entities: Iterable[str]) -> dict[str, Policy]:
 
 
 def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
-    """Decides what to do about one entity of a report. The first rule that applies decides.
+    """Decides what to do about one entity of a report.
 
-    The rules, in order: the schema does not match; a whole column is at fault; few keys drifted; a large share of the
-    rows drifted. If none applies, many keys of a very large table drifted, and a person must decide.
+    There are rules for these cases, in this order: the schema changed; a column is wrong as a whole; few keys drifted;
+    a large share of the rows drifted. The first rule that applies decides. If none applies, many keys of a very large
+    table drifted, and a person must decide.
     """
     drifted = entity["drifted"]
     if drifted is None:
@@ -73,8 +74,8 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
-    """Returns whether a change of the table's columns altered the values of rows, while the database's log has no
-    change of these rows.
+    """Returns whether a change of the table's columns altered values of rows without a change of these rows in the
+    database's log.
     """
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 
@@ -95,7 +96,7 @@ def command(
 
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
-    """Returns the entity's verdict under its policy. Drift that a republish repairs is never severe."""
+    """Returns the verdict that the policy gives to an entity. Drift that a republish repairs is never severe."""
     verdict = str(entity["verdict"])
     if entity["drifted"] is None or verdict == "skipped":
         return verdict
@@ -109,9 +110,9 @@ def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy
 
 
 def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the run's verdict, from the `verdict` and `action` of its entities.
+    """Returns the run's verdict, which follows from the `verdict` and the `action` of its entities.
 
-    A run that could not compare keeps `verdict`.
+    If the run could not compare, its verdict stays `verdict`.
     """
     if verdict in ("not caught up", "refused"):
         return verdict
@@ -122,7 +123,7 @@ def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:
-    """Returns the column that is at fault as a whole; None if no column is, or if the policy ignores columns."""
+    """Returns the column that is wrong as a whole; None if there is none, or if the policy ignores columns."""
     if not policy.rebuild_columns or not entity["columns"]:
         return None
     name, rows = max(entity["columns"].items(), key=lambda pair: pair[1])

@@ -1,5 +1,5 @@
-"""Renders the section of one entity on the report's page: what to do, its figures, where the drift is, the drifted
-keys, and what became of earlier drift.
+"""Renders the section of one entity on the report's page: what to do, how much drifted, where the drift is, samples of
+drifted keys, and what became of earlier drift.
 """
 
 from collections.abc import Mapping
@@ -31,10 +31,10 @@ DOES = {
 }
 
 UNKNOWN = "unknown"
-"""The service name in a default stamp."""
+"""The service name that the default stamp has, unless the configuration sets another one."""
 
 CONTEXT_CHARACTERS_MAX = 200
-"""At most this many characters of a stamp's context are shown; the report in JSON has the full text."""
+"""The most characters that are shown of a stamp's context. `report.json` has the whole text."""
 
 KINDS = {
     "missing": "in the source, not in the changelog",
@@ -56,7 +56,7 @@ def chip(verdict: str) -> Markup:
 
 
 def section(name: str, entity: EntityReport, keys: str | None) -> Markup:
-    """Returns the section of one entity. `keys` is the name of the file with all drifted keys, beside the page."""
+    """Returns the section of one entity. `keys` is the name of the file beside the page that has all drifted keys."""
     title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
     key_columns = together("key ", element("code", element("bdi", ", ".join(entity.key))))
     about = element("p", element("code", element("bdi", entity.table)), " · ", key_columns, class_="quiet")
@@ -143,7 +143,7 @@ def _writer(service: str | None, version: str | None, drifted: int, of: int) -> 
 
 
 READ = "read from the table; who wrote them is not known"
-"""The text in place of a writer, for rows whose last message is a read: their writer is not known."""
+"""Takes the place of a writer if the last message of a row is a `read`, because the row's writer is then not known."""
 
 
 def _who(*names: str | None) -> str:
@@ -232,7 +232,7 @@ def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
 
 
 def _context(text: str | None) -> list[Markup | str]:
-    """Shows the stamp's context as the application wrote it, cut to `CONTEXT_CHARACTERS_MAX`."""
+    """Shows the stamp's context as the application wrote it, but at most `CONTEXT_CHARACTERS_MAX` characters of it."""
     if not text:
         return []
     short_text = text if len(text) <= CONTEXT_CHARACTERS_MAX else text[: CONTEXT_CHARACTERS_MAX - 1] + "…"

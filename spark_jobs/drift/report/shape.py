@@ -1,7 +1,7 @@
-"""Defines the format of a report, `report.json`, version 1. docs/drift-report.schema.json is made from this module.
+"""Defines version 1 of the format of reports (`report.json`). docs/drift-report.schema.json is made from this module.
 
 A report has all members of these classes, and no others; a value that is unknown is null. Times are ISO 8601 in UTC
-(`…Z`). Positions are those of the changelog. A row key is *drifted* if it is *missing* (in the source, but not in the
+(`…Z`). Positions are those of the changelog. A key has *drifted* if its row is *missing* (in the source, but not in the
 changelog), *extra* (in the changelog, but not in the source) or *changed* (in both, with different values).
 """
 
@@ -13,7 +13,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT = 1
 FILE_NAME = r"^[0-9A-Za-z][0-9A-Za-z._-]*$"
-"""The names that a report may give to files: they cannot name a file outside the run's folder."""
+"""The form of names of files in a report. No such name leads out of the run's folder."""
+
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Drift = Literal["missing", "extra", "changed"]
@@ -26,7 +27,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RunReport(_Part, frozen=True, kw_only=True):
-    """One run of the job. `id` is the name of the run's folder; ids sort by the start of the runs."""
+    """One run of the job. `id` is the name of the run's folder. The ids of runs sort by the times when they started."""
 
     id: Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
     started_at: str
@@ -37,7 +38,7 @@ class RunReport(_Part, frozen=True, kw_only=True):
 
 
 class SourceReport(_Part, frozen=True, kw_only=True):
-    """The source of truth."""
+    """The source with which the changelog was compared."""
 
     kind: str
     database: str | None
@@ -46,8 +47,8 @@ class SourceReport(_Part, frozen=True, kw_only=True):
 
 
 class Lost(_Part, frozen=True, kw_only=True):
-    """Changes that the changelog lacks (docs/how-to/gaps.md). `before` is the position of the last row before them.
-    `position` is the position of the row that records the gap.
+    """A gap: changes that the changelog lacks (docs/how-to/gaps.md). `before` is the position of the last row before
+    the gap. `position` is the position of the row that records the gap.
     """
 
     reason: str
@@ -57,8 +58,8 @@ class Lost(_Part, frozen=True, kw_only=True):
 
 
 class Where(_Part, frozen=True, kw_only=True):
-    """The changelog that was compared with the source. `gaps` lists the changes that it lacks; this list is also empty
-    if the run did not look for gaps.
+    """The changelog that was compared with the source. `gaps` lists its gaps. This list is also empty if the run did
+    not look for gaps.
     """
 
     kind: str
@@ -67,8 +68,8 @@ class Where(_Part, frozen=True, kw_only=True):
 
 
 class FenceReport(_Part, frozen=True, kw_only=True):
-    """The moment at which both sides are compared: each side shows the transactions of `snapshot`, and no others. The
-    changelog was read up to `position`.
+    """The moment as of which both sides are compared: both show the transactions that `snapshot` shows, and no others.
+    The changelog had reached `position` when it had caught up.
     """
 
     snapshot: str | None
@@ -80,7 +81,7 @@ class FenceReport(_Part, frozen=True, kw_only=True):
 
 
 class WriterReport(_Part, frozen=True, kw_only=True):
-    """A service, and the number of drifted keys whose last change it wrote."""
+    """A service. `drifted` says how many of the drifted keys were last changed by this service."""
 
     service_name: str | None
     api_version: str | None
@@ -88,7 +89,7 @@ class WriterReport(_Part, frozen=True, kw_only=True):
 
 
 class Incidents(_Part, frozen=True, kw_only=True):
-    """Where in the changelog the drifted keys were last written: close together (`one`) or scattered (`many`)."""
+    """When the drifted keys were last written: close together (`one`), or scattered (`many`)."""
 
     count: Count
     shape: Literal["one", "many"]
@@ -99,11 +100,12 @@ class Incidents(_Part, frozen=True, kw_only=True):
 
 
 class Sample(_Part, frozen=True, kw_only=True):
-    """A drifted key. `columns` has each column that differs, with its JSON on each side that has the column.
+    """A drifted key. `columns` has the columns that differ. For each of them, there is the value on each side that has
+    the column.
 
-    A value of more than 200 characters is a text that ends in "…". Numbers are not reformatted (`-0` stays `-0`).
-    `provenance` is the provenance of the key's last change. Its member `context` is a text: the JSON that the
-    application wrote.
+    A value of more than 200 characters is cut, and is a text that ends in "…". Numbers stay as they are written (`-0`
+    stays `-0`). `provenance` is the provenance of the key's last change. Its member `context` is a text: the JSON that
+    the application wrote.
     """
 
     key: str
@@ -113,7 +115,7 @@ class Sample(_Part, frozen=True, kw_only=True):
 
 
 class Action(_Part, frozen=True, kw_only=True):
-    """What the policy wants done; `command` is the command line that does it."""
+    """What should be done according to the policy. `command` is the command line that does it."""
 
     do: Literal["none", "republish", "rebuild", "stop"]
     why: str
@@ -121,9 +123,10 @@ class Action(_Part, frozen=True, kw_only=True):
 
 
 class RepairHistory(_Part, frozen=True, kw_only=True):
-    """How many keys are open (they drift, and no repair was sent), republished (a repair was sent, and no run has
-    compared them since) and verified (equal again), over the newest 30 runs. Of the keys that still drift, one has
-    drifted longest: `firstSeen` is the start of the run in which it began to drift.
+    """What became of the keys that drifted in the newest 30 runs. Some are open: they drift, and no repair was sent.
+    Some are republished: a repair was sent, and no run has compared them since. The others are verified: they are equal
+    again. `firstSeen` is about the key that has drifted longest, of those that still drift: it is the start of the run
+    in which this drift began.
     """
 
     open: Count
@@ -133,7 +136,7 @@ class RepairHistory(_Part, frozen=True, kw_only=True):
 
 
 class Point(_Part, frozen=True, kw_only=True):
-    """An entity's figures in one run."""
+    """The figures of an entity in one run."""
 
     run: str
     at: str
@@ -151,7 +154,7 @@ class Repaired(_Part, frozen=True, kw_only=True):
 
 
 class EntityReport(_Part, frozen=True, kw_only=True):
-    """One entity. Its figures are null if it was not compared."""
+    """One entity. If it was not compared, its figures are null."""
 
     table: str
     key: list[str]
@@ -195,7 +198,9 @@ class Report(_Part, frozen=True, kw_only=True):
 
 
 def decode(content: bytes, where: str) -> Report:
-    """Decodes a report that was read from `where`. Raises ChangelogError (MALFORMED) if `content` is not a report."""
+    """Decodes a report. Raises ChangelogError (MALFORMED) if `content` is not a report; the error says that it is from
+    `where`.
+    """
     try:
         return msgspec.json.decode(content, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

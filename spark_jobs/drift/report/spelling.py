@@ -11,7 +11,7 @@ from changelog.spark_jobs.drift.report.markup import Markup, element, spelt, tog
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 KEY_MAX = 120
-"""At most this many characters of a key are shown; `keys.jsonl` has the full key."""
+"""The most characters that are shown of a key. `keys.jsonl` has the whole key."""
 
 
 def count(number: int | None) -> str:
@@ -35,7 +35,7 @@ def transactions(snapshot: str) -> str:
 
 
 def per_million(ppm: float | None) -> str:
-    """Formats a share in millionths: from 100 on as a whole number, below that with three significant digits."""
+    """Formats a share, given in millionths: a whole number from 100 on, otherwise three significant digits."""
     if ppm is None:
         return "–"
     return f"{ppm:,.0f}" if ppm >= 100 or ppm == 0 else f"{ppm:.3g}"
@@ -62,7 +62,7 @@ def moment(text: str | None) -> Markup:
 
 
 def day(text: str) -> str:
-    """Formats a time's day: 21 Nov. Any other text is returned unchanged."""
+    """Formats the day of a time: 21 Nov. Any other text is returned unchanged."""
     try:
         time = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
@@ -73,7 +73,7 @@ def day(text: str) -> str:
 def key(text: str) -> Markup:
     """Shows a key. A long key is cut, and its length is added.
 
-    The element `bdi` keeps a key with right-to-left characters from reordering the text around it.
+    The element `bdi` is for keys with right-to-left characters, which would otherwise reorder the text around them.
     """
     short_text = text[:KEY_MAX] + "…" if len(text) > KEY_MAX else text
     code = element("code", element("bdi", short_text if text else '""'), class_="key")
@@ -90,7 +90,7 @@ def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Ma
     if source is None or changelog is None:
         return _value(source), _value(changelog)
     left, right = _shown(source), _shown(changelog)
-    if _alike(left, right):  # for example composed and decomposed letters: only their codes show the difference
+    if _alike(left, right):  # for example, a composed and a decomposed letter: only their codes differ visibly
         left, right = [_code(character) for character in left], [_code(character) for character in right]
     head = _common(left, right)
     tail = _common(left[head:][::-1], right[head:][::-1])
@@ -109,7 +109,7 @@ def _value(raw: msgspec.Raw | None, body_parts: list[str] | Markup | None = None
 
 
 def _shown(raw: msgspec.Raw) -> list[str]:
-    """Returns the value's JSON as a list with a string for each character. Invisible characters are shown as codes."""
+    """Returns the characters of the value's JSON, each as one text. Invisible characters are shown as codes."""
     text = bytes(raw).decode()
     if not text.startswith('"'):
         return [visible(character) for character in text]
@@ -133,7 +133,7 @@ def _code(character: str) -> str:
 
 
 def _common(left: list[str], right: list[str]) -> int:
-    """Returns the length of the common beginning of both lists."""
+    """Returns how many elements at the beginning are the same in both lists."""
     for index, (left_character, right_character) in enumerate(zip(left, right, strict=False)):
         if left_character != right_character:
             return index

@@ -1,4 +1,6 @@
-"""Writes and reads reports: `FOLDER/RUN_ID/report.json` and `report.html`. `FOLDER/latest` links to the newest run."""
+"""Writes reports, and reads them: `FOLDER/RUN_ID/report.json` and `report.html`. `FOLDER/latest` is a link to the
+folder of the newest run.
+"""
 
 import os
 from collections.abc import Mapping
@@ -19,9 +21,11 @@ PAGE_NAME = "report.html"
 
 
 def write(folder: Path, report: Mapping[str, Any]) -> Path:
-    """Writes the report's files atomically into the run's folder, and links `latest` to it. Returns the page's path.
+    """Writes each file of the report atomically into the run's folder, and makes `latest` a link to this folder.
+    Returns the path of the page.
 
-    Raises OSError. Raises ChangelogError (MALFORMED) if the report does not have the format, which is a bug.
+    Raises OSError if a file cannot be written. Raises ChangelogError (MALFORMED) if `report` does not fit the format in
+    `shape`; that would be a bug of the caller.
     """
     content = msgspec.json.encode(report)
     checked = shape.decode(content, JSON_NAME)
@@ -34,10 +38,10 @@ def write(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def read_earlier(folder: Path) -> list[dict[str, Any]]:
-    """Reads the newest reports in `folder`, at most 30, and returns the oldest of them first. Returns an empty list if
-    the folder does not exist.
+    """Returns the newest reports in `folder`, at most 30. The oldest of them comes first. Returns an empty list if the
+    folder does not exist.
 
-    Raises ChangelogError: MALFORMED if a file is not a report of this format, STORAGE if it cannot be read.
+    Raises ChangelogError: MALFORMED if a file is not a report of this format, STORAGE if a file cannot be read.
     """
     paths = (path for path in folder.glob(f"[!.]*/{JSON_NAME}") if not path.parent.is_symlink())
     newest = sorted(paths, key=lambda path: path.parent.name)[-RUNS_MAX:]
@@ -49,7 +53,8 @@ def _read(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError as error:
         message = f"{path}: cannot be read ({error.strerror})"
-        raise ChangelogError(Kind.STORAGE, message, hint="give this user the right to read it") from error
+        hint = "give the user that runs this job the right to read the file"
+        raise ChangelogError(Kind.STORAGE, message, hint=hint) from error
     shape.decode(content, str(path))
     report: dict[str, Any] = msgspec.json.decode(content)
     return report
@@ -66,7 +71,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _link(folder: Path, run: str) -> None:
-    """Points `latest` to the run atomically, by renaming a new link over the old one."""
+    """Makes `latest` a link to the run's folder. This is atomic: a new link is renamed over the old one."""
     new_link = folder / f".{LATEST}.{os.getpid()}"
     new_link.unlink(missing_ok=True)
     new_link.symlink_to(run, target_is_directory=True)

@@ -1,1 +1,1 @@
-"""Keeps, in PostgreSQL, what is derived from the rows of a view: totals, sessions, and documents."""
+"""Keeps totals, sessions and documents up to date in PostgreSQL. They are derived from the rows of a view."""

@@ -1,4 +1,4 @@
-"""Defines the interface of derivations: what PostgreSQL derives from the rows of a view."""
+"""Defines the interface of derivations. A derivation is what PostgreSQL derives from the rows of a view."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -10,15 +10,16 @@ from changelog.spark_jobs.maintaining.target import StateBatch
 
 
 class Derivation(Protocol):
-    """Tables or columns that depend on the rows of a view alone. They change in the transaction that applies a batch.
+    """Keeps tables or columns that depend only on the rows of a view. They change in the transaction that applies a
+    batch.
 
-    A derivation does not know why a row changes. It looks at the rows that may change, once before a batch changes them
-    and once after. Each time, it notes what depends on them. Then it changes only what it noted. So a batch that is
-    applied again changes nothing.
+    A derivation does not know why a row changes. It looks at the rows that a batch may change, once before and once
+    after the batch changes them. Both times, it notes which of its values depend on these rows. Then it computes only
+    these values again. So a batch that is applied again changes nothing.
     """
 
     def indexes(self) -> Iterator[ViewIndex]:
-        """Yields the indexes that a new view needs."""
+        """Yields the indexes that a new view needs for this derivation."""
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
         """Yields statements that run before the rows change. The batch's states are staged by then."""

@@ -1,9 +1,10 @@
-"""Keeps documents of several entities in PostgreSQL: arrays of rows, in columns of the rows that they belong to.
+"""Keeps documents of several entities in PostgreSQL. A document is a row with arrays, which are columns of the row. The
+elements of an array are the rows of another entity that belong to this *enclosing* row.
 
-The rows of each array have tables of their own, beside those of the view. One transaction applies a batch. It notes to
-which enclosing rows the batch's rows belong, once before it applies the batch and once after. Then it makes the arrays
-of these enclosing rows again, inner arrays before outer ones. So it does not matter why a row changed, and the work
-depends on the size of the batch, not on that of the tables.
+For each array, there are tables with its rows, in addition to the view's own tables. One transaction applies a batch.
+Both before and after it changes the batch's rows, it notes to which enclosing rows they belong. Then it makes the
+arrays of these enclosing rows again, inner arrays before outer ones. So it does not matter why a row changed, and the
+work depends on the size of the batch, not on the size of the tables.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ _SETTINGS: Final = (
     "SET LOCAL extra_float_digits = 1",
 )
 _RESETS: Final = tuple(f"RESET {statement.split()[2]}" for statement in _SETTINGS)
-"""Between these statements, rows are found by indexes, and floats are printed exactly."""
+"""From `_SETTINGS` until `_RESETS`, PostgreSQL finds rows by indexes, and prints floats exactly."""
 
 _BEFORE: Final = "CREATE TABLE {values} AS SELECT {on} FROM {rows} AS was WHERE {affected}"
 
@@ -54,8 +55,8 @@ _UPDATE: Final = """UPDATE {outer} outside SET {member} = documents.elements FRO
 _MAKING: Final = f"{_DOCUMENTS} {_UPDATE}"
 _MAKING_AND_NOTING: Final = f"""{_DOCUMENTS}, changed AS ({_UPDATE} RETURNING {{outer_on}})
     INSERT INTO {{outer_values}} SELECT * FROM changed"""
-"""Makes the arrays of the enclosing rows. If these rows are in an array themselves, also notes to which rows they
-belong.
+"""Makes the arrays of the enclosing rows again. `_MAKING_AND_NOTING` is for enclosing rows that are in an array
+themselves: it also notes to which rows they belong.
 """
 
 _DROPPING: Final = "DROP TABLE {values}"
@@ -71,17 +72,18 @@ _JSON: Final[Mapping[ColumnType, str]] = {
     Primitive.TIMESTAMP_TZ: """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
     Primitive.JSON: "{0}::jsonb",
 }
-"""Expressions for the types whose published values PostgreSQL would write in another way. The values are the same as
-those of `changelog.spark_jobs.views.copy_rows.renderer`.
+"""SQL that writes a value as JSON. This is needed for types for which PostgreSQL itself would write other JSON than
+messages have. The results are the same as those of `changelog.spark_jobs.views.copy_rows.renderer`.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayTables:
-    """The tables for the rows of one array: `rows`, `deleted`, `batch` and `values`, by these names.
+    """The tables for the rows of one array. `names` has their names in the database, by the words `rows`, `deleted`,
+    `batch` and `values`.
 
-    `values` exists only within the transaction that applies a batch. It has the columns `on` of the rows that the batch
-    may change, with their values before and after the batch.
+    `values` exists only within the transaction that applies a batch. For each row that the batch may change, it has the
+    values of the columns `on`, before and after the batch.
     """
 
     array: ViewPart
@@ -89,20 +91,20 @@ class ArrayTables:
 
     @property
     def columns(self) -> list[Column]:
-        """The columns of `rows`, apart from arrays.
+        """The columns of `rows`, without columns for arrays.
 
-        If a value is text in Spark, documents show it as it was published. So it is stored as text, unless PostgreSQL
-        prints its own type in the same way.
+        If the values of a column are text in Spark, documents show them as they were published. So they are stored as
+        text, unless PostgreSQL has a type that it prints in the same way.
         """
         return [replace(column, type=_stored_type(column.type)) for column in self.array.columns]
 
 
 Arrays = Mapping[Path, ArrayTables]
-"""The tables of all arrays of a view, those of outer arrays before inner ones."""
+"""The tables of all arrays of a view. Outer arrays come before inner ones."""
 
 
 def mark_of(table: ClaimedName) -> str:
-    """Returns the comment on the tables of the arrays of a view. No table of another view has it."""
+    """Returns the comment that marks the tables for the arrays of a view. No table of another view has this comment."""
     return f"changelog maintained arrays of the view {table.name}."
 
 
@@ -116,7 +118,8 @@ def refuse_names(
 ) -> None:
     """Raises ChangelogError (USAGE) if two tables of a view would have the same name, or if a name would be too long.
 
-    `own_suffixes` are those of the tables for the view's own rows, and `suffixes` those for the rows of each array.
+    `own_suffixes` are the suffixes of the tables for the view's own rows, and `suffixes` those of the tables for the
+    rows of each array.
     """
     taken_names = {table.name + suffix for suffix in own_suffixes}
     for path in paths:
@@ -138,7 +141,7 @@ def _stored_type(type_: ColumnType) -> ColumnType:
 
 
 def declared(path: Path, arrays: Arrays) -> list[tuple[str, str]]:
-    """Returns the names of the columns for the arrays of the rows at `path`, and their PostgreSQL types."""
+    """Returns the columns that hold the arrays of the rows at `path`: their names and their PostgreSQL types."""
     return [(member, "jsonb NOT NULL DEFAULT '[]'") for member in _members(path, arrays)]
 
 
@@ -148,13 +151,13 @@ def _members(path: Path, arrays: Arrays) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class NestedArrays:
-    """Implements `Derivation`: the arrays of documents. `own_names` has the tables for the view's own rows."""
+    """Implements `Derivation` for the arrays of documents. `own_names` has the tables for the view's own rows."""
 
     arrays: Arrays
     own_names: Mapping[str, sql.Identifier]
 
     def indexes(self) -> Iterator[ViewIndex]:
-        """Yields the indexes by which rows that belong together are found."""
+        """Yields the indexes that find the rows of an array for an enclosing row, and the reverse."""
         columns: set[tuple[Path, tuple[str, ...]]] = set()
         for path, tables in self.arrays.items():
             on = tables.array.on
@@ -164,7 +167,7 @@ class NestedArrays:
             yield ViewIndex(rows, names)
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
-        """Notes to which enclosing rows the batch's rows belong."""
+        """Yields statements that note to which enclosing rows the batch's rows belong."""
         yield from _formatted(_SETTINGS)
         for path, tables in self.arrays.items():
             condition = affected(batch.arrays[path].truncated, tables.names)
@@ -172,8 +175,8 @@ class NestedArrays:
         yield from _formatted(_RESETS)
 
     def after(self) -> Iterator[sql.Composed]:
-        """Notes the enclosing rows again, and makes the arrays of all enclosing rows that were noted, inner arrays
-        first.
+        """Yields statements that note the enclosing rows again, and then make the arrays of all enclosing rows that
+        were noted, inner arrays first.
         """
         yield from _formatted(_SETTINGS)
         for path in reversed([*self.arrays]):
@@ -207,7 +210,7 @@ def _made(path: Path, arrays: Arrays, own_names: Mapping[str, sql.Identifier]) -
 
 
 def _element(path: Path, arrays: Arrays) -> sql.Composed:
-    """Returns the expression of an array's element, for a row `inside`."""
+    """Returns the SQL expression that makes an array's element from a row `inside`."""
     tables = arrays[path]
     types = {column.name: column.type for column in tables.columns}
     values = {name: _value(_column("inside", name), types[name]) for name in tables.array.shown}
@@ -221,7 +224,7 @@ def _element(path: Path, arrays: Arrays) -> sql.Composed:
 
 
 def _value(column: sql.Composed, type_: ColumnType) -> sql.Composed:
-    """Returns the expression of a column's value in JSON."""
+    """Returns the SQL expression that makes JSON from a column's value."""
     return sql.SQL("{0}::text" if isinstance(type_, Decimal) else _JSON.get(type_, "{0}")).format(column)
 
 

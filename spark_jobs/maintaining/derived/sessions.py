@@ -6,10 +6,11 @@ The rows of a group are ordered by time. A new session begins where the time to 
     gap         ~~~~              ~~~~
     session    [    ]               [                ]
 
-A change of a row can extend, split, join or end sessions. But it affects only sessions within a gap of a time that the
-row had before or after. So the transaction that applies a batch takes three steps. It notes these times. It extends the
-span of these times by all sessions that are within a gap of it. Then it makes the sessions of the extended span again,
-from the rows. So it does not matter why a row changed, and a state that is applied again changes no session.
+A change of a row can extend, split, join or end sessions. But it affects only sessions that are at most a gap away from
+the row's time before the change, or from its time after it. So the transaction that applies a batch takes three steps.
+It notes these times. It extends their span by all sessions that are at most a gap away. Then it makes the sessions in
+the extended span again, from the rows. So it does not matter why a row changed, and a state that is applied again
+changes no session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,23 +59,23 @@ _AFTER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Implements `Derivation`: the totals of sessions. `session` is the member `session` of `config`."""
+    """Implements `Derivation` for the totals of sessions. `session` is the member `session` of `config`."""
 
     config: TotalsConfig
     session: SessionConfig
     tables: Tables
 
     def indexes(self) -> Iterator[ViewIndex]:
-        """Yields the indexes by which sessions and their rows are found."""
+        """Yields the indexes that find sessions and their rows."""
         yield ViewIndex(self.tables["rows"], [*self.config.by, self.session.column])
         yield ViewIndex(self.tables["totals"], [*self.config.by, "_end"])
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
-        """Notes the times of the rows that the batch may change."""
+        """Yields statements that note the times of the rows that the batch may change."""
         yield from self._statements(_BEFORE, batch.truncated)
 
     def after(self) -> Iterator[sql.Composed]:
-        """Notes the times again, and makes the sessions near all these times again."""
+        """Yields statements that note the times again, and then make the sessions near all noted times again."""
         yield from self._statements(_AFTER, None)
         yield from expiring(self.session.column, self.session.keep_days, self.tables)
 
@@ -99,8 +100,8 @@ def _statements(
 
 
 def _by_words(by: Sequence[str]) -> dict[str, sql.Composable]:
-    """Returns lists of the columns `by`, as SQL. The tables that exist only within a transaction have other names for
-    these columns, which do not clash with `time`, `low` and `high`.
+    """Returns pieces of SQL that list the columns `by`. The tables that exist only within a transaction give these
+    columns other names, so that none of them is called `time`, `low` or `high`.
     """
     names = [sql.Identifier(f"by_{number}") for number in range(len(by))]
     same = [

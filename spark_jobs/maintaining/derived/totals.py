@@ -1,9 +1,8 @@
-"""Keeps counts and sums of the rows of a view in PostgreSQL, for each group of rows, or for each group
-and time window.
+"""Keeps counts and sums of the rows of a view in PostgreSQL, for each group of rows, or for each group and time window.
 
-The transaction that applies a batch sums up the rows that the batch may change, once before it applies the batch and
-once after. It adds the differences to the totals. So it does not matter why a row changed, and a state that is applied
-again changes no total.
+The transaction that applies a batch sums up the rows that the batch may change, both before and after it changes them.
+It adds the differences to the totals. So it does not matter why a row changed, and a state that is applied again
+changes no total.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +17,11 @@ from changelog.spark_jobs.maintaining.postgres_tables import ViewIndex
 from changelog.spark_jobs.maintaining.target import StateBatch
 
 Tables = Mapping[str, sql.Identifier]
-"""The tables of a view: its `rows`, the `batch`, the `totals`, the `progress`, and `changes`, which exists only within
-the transaction."""
+"""The names of a view's tables in the database, by the words `rows`, `batch`, `totals`, `progress` and `changes`. The
+table `changes` exists only within a transaction."""
 
 UTC: Final = "SET LOCAL TIME ZONE 'UTC'"
-"""The keys of totals contain texts of times, which must not depend on the session's time zone."""
+"""The keys of totals are made from texts of times. These must not depend on the session's time zone."""
 
 _GROUP_SUMS: Final = """SELECT encode(sha256(convert_to(jsonb_build_array({groups})::text, 'UTF8')), 'hex') AS _key,
     {named_groups}, {sign} * count(*) AS _count{values} FROM {rows} AS was {windows} WHERE {affected}
@@ -36,7 +35,7 @@ _IS_TRUNCATED: Final = ' OR was._position < {} COLLATE "C"'
 _WINDOWS: Final = """CROSS JOIN LATERAL generate_series(
         date_bin({every}, {time}, '1970-01-01'), {time} - {size} + interval '1 microsecond', - {every}
     ) AS part(start)"""
-"""The windows that a row is in, the last one first. A row without a time is in none."""
+"""The windows to which a row belongs, the last one first. A row without a time belongs to none."""
 
 _BEFORE: Final = (UTC, "CREATE TABLE {changes} AS " + _GROUP_SUMS)
 
@@ -53,7 +52,7 @@ _ADDED: Final = ", sum({count}), CASE WHEN sum({count}) <> 0 OR sum({sum}) <> 0 
 _DIFFERING: Final = " OR sum({count}) <> 0 OR sum({sum}) <> 0"
 _UPDATED: Final = """, {count} = was.{count} + excluded.{count}, {sum} = CASE WHEN was.{count} + excluded.{count} <> 0
     THEN coalesce(was.{sum}, 0) + coalesce(excluded.{sum}, 0) END"""
-"""As in SQL, the sum is null if no row of the group has a value."""
+"""As always in SQL, a sum is null if no row of the group has a value."""
 
 _EXPIRING: Final = (
     """UPDATE {progress} SET newest = greatest(newest, (
@@ -65,28 +64,28 @@ _EXPIRING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Implements `Derivation`: the totals of groups, or of groups and windows."""
+    """Implements `Derivation` for the totals of groups, or of groups and windows."""
 
     config: TotalsConfig
     tables: Tables
 
     def indexes(self) -> Iterator[ViewIndex]:
-        """Yields nothing: the primary keys are enough."""
+        """Yields nothing, because the tables' primary keys are enough."""
         yield from ()
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
-        """Sums up the rows that the batch may change, with negative signs."""
+        """Yields statements that sum up the rows that the batch may change, with negative signs."""
         yield from _statements(_BEFORE, self.config, -1, affected(batch.truncated, self.tables), self.tables)
 
     def after(self) -> Iterator[sql.Composed]:
-        """Sums up the same rows again, and adds the differences to the totals."""
+        """Yields statements that sum up the same rows again, and add the differences to the totals."""
         yield from _statements(_AFTER, self.config, 1, affected(None, self.tables), self.tables)
         if self.config.window is not None:
             yield from expiring(self.config.window.column, self.config.window.keep_days, self.tables)
 
 
 def affected(truncated: str | None, tables: Tables) -> sql.Composed:
-    """Returns the condition for the rows `was` that a batch may change."""
+    """Returns the condition that the batch may change a row. In it, the row is called `was`."""
     in_batch = sql.SQL(_IN_BATCH).format(**tables)
     return in_batch if truncated is None else in_batch + sql.SQL(_IS_TRUNCATED).format(sql.Literal(truncated))
 
@@ -94,8 +93,8 @@ def affected(truncated: str | None, tables: Tables) -> sql.Composed:
 def expiring(column: str, keep_days: int | None, tables: Tables) -> Iterator[sql.Composed]:
     """Yields the statements that remove old totals. Nothing is removed if `keep_days` is None.
 
-    A total is old if its `_end` is more than `keep_days` days before the newest time that any row ever had in the
-    column. This newest time is stored, so that removed windows do not come back.
+    A total is old if its `_end` is more than `keep_days` days before the newest time that any row ever had in `column`.
+    This newest time is stored: it must not decrease, or else totals that were removed could come back.
     """
     if keep_days is None:
         return
@@ -106,7 +105,9 @@ def expiring(column: str, keep_days: int | None, tables: Tables) -> Iterator[sql
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The columns by which rows are grouped: their names, and the expressions of their values."""
+    """Says how rows are grouped. `expressions` has the SQL for each column of a group, and `windows` has the SQL that
+    finds the windows of a row.
+    """
 
     expressions: Mapping[str, sql.Composable]
     windows: sql.Composable
@@ -139,7 +140,7 @@ def _window_words(window: WindowConfig) -> dict[str, sql.Composable]:
 
 
 def interval(seconds: int) -> sql.Composed:
-    """Returns the interval as SQL. It has no days, because a day can have 23 or 25 hours in a time zone."""
+    """Returns an interval as SQL. It is in seconds, because in a time zone a day can have 23 or 25 hours."""
     return sql.SQL("make_interval(secs => {})").format(sql.Literal(seconds))
 
 

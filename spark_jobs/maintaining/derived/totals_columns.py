@@ -1,4 +1,4 @@
-"""Defines the columns of a table of totals. Says which columns of a view can be grouped, timed and summed."""
+"""Defines the columns of a table of totals. Says which columns of a view can have groups, times and sums."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +15,7 @@ START: Final = "_start"
 END: Final = "_end"
 
 _NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts longer names, but never within a character."""
+"""PostgreSQL cuts longer names after this many bytes, or before, so that no character is divided."""
 
 _SUM_TYPES: Final = frozenset({Primitive.INT, Primitive.LONG})
 _TIME_TYPES: Final = frozenset({Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})
@@ -55,8 +55,8 @@ def _is_grouped(type_: ColumnType) -> bool:
 
 
 def _is_summed(type_: ColumnType) -> bool:
-    """Returns whether sums of the type are exact. A decimal number with more than `DIGITS_MAX` digits is not parsed, so
-    it can be NaN. A NaN that was added to a sum cannot be subtracted again.
+    """Returns whether sums of the type stay exact. Decimals with more than `DIGITS_MAX` digits are excluded: they are
+    not parsed, so a value can be NaN, and a NaN that was added to a sum cannot be subtracted again.
     """
     return type_ in _SUM_TYPES or (isinstance(type_, Decimal) and type_.precision <= DIGITS_MAX)
 
@@ -72,16 +72,16 @@ def declared(totals: TotalsConfig, columns: Sequence[Column]) -> list[tuple[str,
 
 
 def time_column_of(totals: TotalsConfig) -> str | None:
-    """Returns the column that has the times of windows or sessions; None if there are neither."""
+    """Returns the column that has the times for windows or sessions; None if the totals have neither."""
     part = totals.window or totals.session
     return None if part is None else part.column
 
 
 def count_column(name: str) -> str:
-    """Returns the column that counts the values of the view's column `name`."""
+    """Returns the name of the column that counts the values in the view's column `name`."""
     return f"count_{name}"
 
 
 def sum_column(name: str) -> str:
-    """Returns the column that has the sum of the values of the view's column `name`."""
+    """Returns the name of the column that has the sum of the values in the view's column `name`."""
     return f"sum_{name}"

@@ -1,4 +1,4 @@
-"""Defines the interface by which the throttle reads a range of a changelog again."""
+"""Defines the interface with which the throttle reads a part of a changelog again."""
 
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WINDOW_CHANGES: Final = 100_000
-"""About how many changes a window has at most: positions in a file log, offsets on Kafka."""
+"""The most changes that a window has, approximately. On Kafka, the offsets of the window are counted."""
 
 
 class ChangeRanges(Protocol):
     """Reads the changes of a view's entities between two checkpoints. An empty checkpoint is the changelog's beginning.
 
-    Its methods raise ChangelogError (GAP) if retention dropped some of these changes.
+    The methods `read` and `window_end` raise ChangelogError (GAP) if retention dropped some of these changes.
     """
 
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """Returns the rows after the checkpoint `after`, up to `until`; with `keys`, only rows of the keys in its
-        column `key`.
+        """Returns the rows after the checkpoint `after`, up to `until`. With `keys`, returns only rows of the keys in
+        the column `key` of `keys`.
 
         The rows have at least the columns of `changelog.envelope.columnar.batch.SCHEMA`.
         """
@@ -30,8 +30,8 @@ class ChangeRanges(Protocol):
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns a checkpoint after `after`, but not after `until`. From `after` to the result, `is_waiting` holds for
-        at most about `WINDOW_CHANGES` rows.
+        """Returns a checkpoint after `after`, but not after `until`, at which the window from `after` on can end: at
+        most about `WINDOW_CHANGES` of the rows in it fulfil `is_waiting`.
         """
 
     def has_reached(self, checkpoint: Checkpoint, goal: Checkpoint) -> bool:

@@ -1,4 +1,4 @@
-"""Reads ranges of positions of a file log and its archive."""
+"""Reads the changes between two positions from a file log and its archive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class FileRanges:
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """See `ChangeRanges`. Skips files before `after` by their statistics of positions."""
+        """See `ChangeRanges`. Skips files whose statistics show that all their positions are before `after`."""
         begin = position_of(after)
         if begin is not None:
             refuse_lost(spark, self.where, begin)
@@ -49,7 +49,7 @@ class FileRanges:
 
 
 def position_of(checkpoint: Checkpoint) -> Position | None:
-    """Returns the position of a checkpoint; None if it is the changelog's beginning."""
+    """Returns the position of a checkpoint; None if the checkpoint is the changelog's beginning."""
     text = checkpoint.get("position")
     return None if text is None else Position.parse(text)
 

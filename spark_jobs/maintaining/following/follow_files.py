@@ -1,6 +1,6 @@
-"""Follows a file log and its archive by position: each batch has the changes after the stored position.
+"""Follows a file log and its archive by position: each batch has the changes after the position in the view's progress.
 
-Positions stay valid while log files are archived, merged and deleted, so a run can continue after any of these.
+Positions stay valid when log files are archived, merged or deleted, so a run can continue after any of these.
 """
 
 import threading
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEP_S: Final = 1.0
-"""How often, in seconds, a run without `every_s` applies changes that wait."""
+"""How often, in seconds, a run without `every_s` applies changes that wait because their service is throttled."""
 
 
 def follow(
@@ -30,10 +30,12 @@ def follow(
     every_s: float | None,
     stopping: threading.Event,
 ) -> None:
-    """Applies the new changes, then ends; with `every_s`, looks for changes that often until `stopping` is set.
+    """Applies the new changes, and then ends. With `every_s`, looks for new changes every `every_s` seconds until
+    `stopping` is set.
 
-    If changes still wait at the end, goes on until they are applied. Raises ChangelogError: GAP if retention dropped
-    changes that the view lacks, USAGE if the log ends before the position that the view has reached.
+    Without `every_s`, does not end as long as changes wait, because their service is throttled. Raises ChangelogError:
+    GAP if retention dropped changes that the view lacks, USAGE if the log ends before the position that the view has
+    reached.
     """
     apply_new(spark, where, view, throttle)
     goal = view.progress.checkpoint
@@ -48,7 +50,7 @@ def follow(
 
 
 def apply_new(spark: "SparkSession", where: Files, view: MaintainedView, throttle: Throttle | None) -> None:
-    """Applies the changes up to the present end, apart from those that wait. Raises the same errors as `follow`."""
+    """Applies the changes up to the present end, except those that must wait. Raises the same errors as `follow`."""
     end, after = end_of(spark, where), position_of(view.progress.checkpoint)
     if end is None or end == after:
         return

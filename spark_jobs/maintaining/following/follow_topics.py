@@ -1,8 +1,8 @@
 """Follows the topics of a view's entities on Kafka, by structured streaming.
 
 The target stores the next offsets together with the rows, and each query begins at these offsets. So Spark's checkpoint
-is not needed after its query has ended, and is deleted. If a table is restored from a copy, the next query begins where
-the copy ends.
+of a query is not needed after the query has ended, and is deleted then. If the target is restored from a copy, the next
+query begins where the copy ends.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECK_EVERY_S: Final = 60.0
-"""How often, in seconds, a run checks whether Kafka may have compacted or dropped its next messages, and whether an
+"""How often, in seconds, a run checks whether Kafka may have removed messages that the run has not read, and whether an
 entity has a new topic.
 """
 
@@ -43,11 +43,13 @@ def follow(
     every_s: float | None,
     stopping: threading.Event,
 ) -> None:
-    """Applies the new changes, then ends; with `every_s`, begins a batch that often until `stopping` is set.
+    """Applies the new changes, and then ends. With `every_s`, begins a batch every `every_s` seconds until `stopping`
+    is set.
 
-    If changes still wait at the end, goes on until they are applied. A batch has at most about `offsets_max` offsets.
-    If an entity was repartitioned, a key's changes may be applied out of order. This does no harm, because a target
-    keeps only the newest state. Raises ChangelogError (GAP) if Kafka may have lost changes that the view lacks.
+    Without `every_s`, does not end as long as changes wait, because their service is throttled. A batch has at most
+    about `offsets_max` offsets. If an entity was repartitioned, the changes of a key may be applied out of order. This
+    does no harm, because a target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may have lost
+    changes that the view lacks.
     """
     goal: Checkpoint | None = None
     while True:
@@ -66,8 +68,8 @@ def _query(
     every_s: float | None,
     stopping: threading.Event,
 ) -> bool:
-    """Runs one query: until `stopping` is set, until an entity has another topic, or up to the present end. Returns
-    whether it has reached the end.
+    """Runs one query until `stopping` is set, or until an entity has a new topic. Without `every_s`, the query ends at
+    the present end of the topics. Returns whether it has ended there.
     """
     client = Client(bootstrap_servers=where.bootstrap_servers, options=where.options)
     spans = unread(client, where, view.entities, view.progress.checkpoint)
@@ -106,8 +108,8 @@ def _query(
 class _MicroBatches:
     """Applies micro-batches. An error is also stored in `failure`, because Spark turns it into a Java stack trace.
 
-    `folder` has the checkpoint of the query, which says where a micro-batch ends. Its rows do not say that, because
-    offsets have gaps.
+    `folder` has the checkpoint of the query. It says where a micro-batch ends. The rows of the micro-batch do not say
+    this, because not every offset has a row.
     """
 
     def __init__(self, view: MaintainedView | Throttle, folder: Path) -> None:
@@ -116,7 +118,7 @@ class _MicroBatches:
         self.failure: Exception | None = None
 
     def end(self) -> None:
-        """Waits until the present micro-batch is applied. Later ones are ignored."""
+        """Waits until the micro-batch that is being applied is done. Later micro-batches are ignored."""
         with self._lock:
             self._ended = True
 
@@ -131,7 +133,7 @@ class _MicroBatches:
         with self._lock:
             if self._ended:
                 return
-            rows.persist()  # it is decoded only once
+            rows.persist()  # so they are decoded only once
             try:
                 self._view.apply(rows, ends_of_batch(self._folder, batch_number))
             except Exception as error:

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_S: Final = 60.0
-"""A batch has at most the changes of this many seconds, however long the batch before it took."""
+"""After a long batch, the next one still has at most as many changes as are allowed in this many seconds."""
 
 _FIRST_S: Final = 1.0
 
 
 class ChangeRate:
-    """Allows `per_second` changes a second. After a rest, the changes of one second are allowed at once."""
+    """Allows `per_second` changes a second. If no changes waited for a while, the changes of one second are allowed at
+    once.
+    """
 
     def __init__(self, per_second: int, now_s: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._now_s = per_second, now_s
@@ -26,5 +28,5 @@ class ChangeRate:
         self._spent_until_s = max(self._spent_until_s, self._now_s() - BURST_S) + count / self._per_second
 
     def rest(self) -> None:
-        """Records that no change waits, so that the time until the next waiting change does not count."""
+        """Notes that no change waits. Then the time until the next change does not count."""
         self._spent_until_s = max(self._spent_until_s, self._now_s() - _FIRST_S)

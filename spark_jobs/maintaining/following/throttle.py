@@ -1,15 +1,15 @@
 """Limits how fast the changes of one service are applied. The changes of other services are not slowed.
 
-A batch leaves out the changes of the throttled service: they *wait*. Later, batches of their own apply them, as many as
-the rate allows. A state is applied only if it is newer than the row. So a change that waited is dropped if the row got
-a newer state in the meantime.
+A batch leaves out the changes of the throttled service: they *wait*. Later, further batches apply these changes, as
+many at a time as the rate allows. A state is applied only if it is newer than the row. So a change that waited has no
+effect if the row got a newer state in the meantime.
 
-In one case, this is not enough. If the database's log did not send all values of a change, the missing values come from
-the state before it. That state may lack other changes of the key. So a batch with such a change also has all other
-changes of its key that the view may lack, whatever their service.
+This is not enough if the database's log did not send all values of a change. The missing values are then taken from the
+row in the view, but the view may lack earlier changes of the row, because they wait. So a batch with such a change also
+has all other changes of the same key that the view may lack, whichever service made them.
 
-The waiting changes stay in the changelog, and nowhere else. The progress of the view has a second checkpoint, up to
-which no change waits. Both checkpoints are stored together with the rows.
+The waiting changes are not stored anywhere else: they are read again from the changelog. For this, the progress of the
+view has a second checkpoint, up to which no change waits. Both checkpoints are stored together with the rows.
 """
 
 import sys
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHOW_EVERY_S: Final = 60.0
-"""How often, in seconds, a run says how many changes wait."""
+"""How often, in seconds, a run prints how many changes wait."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """The next waiting changes. `rows` has the changes, and is cached. `positions` are their positions, sorted. `end`
-    is the checkpoint at which the window ends.
+    """The next part of the waiting changes. `rows` has these changes, and is cached. `positions` are their positions,
+    sorted. `end` is the checkpoint at which this part ends.
     """
 
     rows: "DataFrame"
@@ -56,8 +56,9 @@ def apply_earlier(
     config: ThrottleConfig | None,
     stopping: threading.Event,
 ) -> None:
-    """Applies all waiting changes of a service that the configuration no longer throttles; nothing if none wait. Stops
-    early if `stopping` is set. Then some changes still wait, and the view must not be followed.
+    """If changes wait whose service is no longer throttled by the configuration, applies all of them.
+
+    Ends early if `stopping` is set. Then some of the changes still wait, so newer changes must not be applied.
     """
     waiting = view.progress.waiting
     if waiting is None or (config is not None and config.service == waiting.service):
@@ -71,7 +72,7 @@ def apply_earlier(
 def opened_throttle(
     spark: "SparkSession", view: MaintainedView, ranges: ChangeRanges, config: ThrottleConfig | None
 ) -> Iterator["Throttle | None"]:
-    """Yields the throttle that is configured; None if there is none."""
+    """Yields the throttle that the configuration asks for; None if it asks for none."""
     if config is None:
         yield None
         return
@@ -82,8 +83,8 @@ def opened_throttle(
 class Throttle:
     """Applies batches without the changes of `service` (`apply`), and applies the changes of `service` later (`step`).
 
-    With `rate` None, `step` applies a whole window. `ranges` reads the changelog again. `apply` and `step` must not run
-    at the same time; `prepare` may run while `apply` does.
+    If `rate` is None, `step` applies as many changes as it has read at once. `ranges` reads changes again from the
+    changelog. `apply` and `step` must not run at the same time; `prepare` may run while `apply` does.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Throttle:
         self._shown_s: float | None = None
 
     def apply(self, rows: "DataFrame", checkpoint: Mapping[str, Any]) -> None:
-        """Does the same as `MaintainedView.apply`, but leaves out the changes of the service."""
+        """Does the same as `MaintainedView.apply`, but leaves out the changes of the throttled service."""
         progress = self._view.progress
         waiting = progress.waiting
         count = rows.where(self._is_waiting()).count()
@@ -150,7 +151,7 @@ class Throttle:
             self._window = None
 
     def has_applied(self, goal: Checkpoint) -> bool:
-        """Returns whether no change up to this checkpoint waits."""
+        """Returns whether all changes up to this checkpoint are applied, so that none of them waits."""
         waiting = self._view.progress.waiting
         return waiting is None or self._ranges.has_reached(waiting.after, goal)
 
@@ -173,8 +174,8 @@ class Throttle:
         del window.positions[:count]
 
     def _remaining(self, waiting: WaitingChanges, window: _Window, count: int, last: str) -> WaitingChanges | None:
-        """Returns what still waits after `count` changes of the window were applied. The last of these is at position
-        `last`.
+        """Returns what still waits after the first `count` changes of the window were applied. The last of these
+        changes is at the position `last`.
         """
         changes = waiting.changes - count
         if count < len(window.positions):
@@ -196,9 +197,9 @@ class Throttle:
         waiting: WaitingChanges | None,
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
-        """Applies changes. If one of them lacks values, also applies all other changes of its key after the checkpoint
-        `after`, up to `checkpoint`. With `bound`, these other changes only go up to the checkpoint and the position in
-        `bound`.
+        """Applies changes. If one of them lacks values, also applies all other changes of its key that are after the
+        checkpoint `after`, and not after `checkpoint`. With `bound`, which has a checkpoint and a position, they must
+        not be after these, either.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:

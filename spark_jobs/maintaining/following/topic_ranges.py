@@ -1,4 +1,4 @@
-"""Reads ranges of offsets of the topics of a view's entities."""
+"""Reads the changes between two checkpoints from Kafka. Such a checkpoint has an offset for each partition."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRanges:
-    """Implements `ChangeRanges`. The checkpoints are the next offsets, by topic and partition."""
+    """Implements `ChangeRanges`. A checkpoint has the next offset of each partition, by topic and partition."""
 
     where: Kafka
     entities: Sequence[str]
@@ -32,7 +32,7 @@ class TopicRanges:
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """See `ChangeRanges`. Selects by `keys` before it decodes, because decoding takes most of the time."""
+        """See `ChangeRanges`. Decodes only messages with one of the `keys`, because decoding takes most of the time."""
         unread(self._client(), self.where, self.entities, after)
         spans = {part: span for part, span in self._spans(after, until).items() if span.first < span.end}
         if not spans:
@@ -50,8 +50,8 @@ class TopicRanges:
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns the offsets at which the window ends. Ignores `is_waiting`, because all messages would have to be
-        decoded to evaluate it.
+        """Returns the offsets at which the window ends. Ignores `is_waiting`: to evaluate it, all messages would have
+        to be decoded.
         """
         del spark, is_waiting
         spans = self._spans(after, until)
@@ -62,7 +62,7 @@ class TopicRanges:
         return ends
 
     def has_reached(self, checkpoint: Checkpoint, goal: Checkpoint) -> bool:
-        """Compares the offsets of all partitions of `goal`."""
+        """Compares the offsets of those partitions that are in `goal`."""
         return all(
             checkpoint.get(topic, {}).get(partition, 0) >= offset
             for topic, offsets in goal.items()
@@ -83,9 +83,9 @@ class TopicRanges:
 
 
 def unread(client: Client, where: Kafka, entities: Sequence[str], after: Checkpoint) -> dict[Part, OffsetSpan]:
-    """Returns the spans of the messages of these entities after a checkpoint.
+    """Returns which offsets of these entities' topics are after a checkpoint.
 
-    Raises ChangelogError (GAP) if some of them may be gone.
+    Raises ChangelogError (GAP) if some of their messages may be gone.
     """
     others = kafka_offsets.entities(client.admin(), where.prefix).keys() - {*entities, SCHEMAS}
     try:

@@ -1,11 +1,14 @@
 """Stamps the transactions of Django, if `changelog_stamps.django` is in INSTALLED_APPS.
 
-The setting `CHANGELOG_STAMPS` is a mapping, whose members are all optional. `service` and `version` are those of every
-stamp. `identifier_header` names the header that has the identifier of a request. With `emit`, the stamp is written to
-the database's log at once. Tables without the trigger that `changelog init --stamps` creates need this. The middleware
-`changelog_stamps.django.middleware.stamp_requests` adds the identifier of the request to the stamp.
+The setting `CHANGELOG_STAMPS` is a mapping. All its members are optional:
 
-On PostgreSQL, the stamp is written just before the first statement of each `atomic` block. Outside of such a block,
-each statement is a transaction of its own, so no stamp of the application can apply to it. On MySQL and MariaDB, each
-statement gets a comment with the stamp.
+- `service` and `version` become part of every stamp that does not name a service itself.
+- `identifier_header` is the name of the header that has the identifier of a request. The middleware
+  `changelog_stamps.django.middleware.stamp_requests` adds this identifier to the stamp.
+- `emit` says that the stamp is written into the database's log at once. Tables need this if they do not have the
+  trigger that `changelog init --stamps` creates, and which otherwise writes the stamp.
+
+On PostgreSQL, the stamp is set just before the first statement of each `atomic` block. Outside of such a block, each
+statement is a transaction of its own, so there is no earlier statement of the same transaction that could set a stamp.
+On MySQL and MariaDB, each statement gets a comment with the stamp.
 """

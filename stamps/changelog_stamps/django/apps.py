@@ -11,18 +11,20 @@ from changelog_stamps.django.statements import StampedStatements
 
 
 class StampsConfig(AppConfig):  # type: ignore[misc] # Django ships no types
-    """Watches for new connections, in whichever thread they are made."""
+    """Stamps the statements of all connections of the application, in whichever thread they are made."""
 
     name = "changelog_stamps.django"
     label = "changelog_stamps"
 
     def ready(self) -> None:
-        """Begins to watch for connections. Django calls this method once."""
+        """Asks Django to report every new connection. Django calls this method once."""
         connection_created.connect(_stamp_connection, dispatch_uid="changelog_stamps")
 
 
 def _stamp_connection(connection: Any, **_: Any) -> None:
-    """Wraps the statements of a connection. A connection that was lost and made again has its wrapper already."""
+    """Adds the wrapper that stamps statements to a connection. If a connection was lost and made again, it has the
+    wrapper already.
+    """
     wrappers = connection.execute_wrappers
     if not any(isinstance(wrapper, StampedStatements) for wrapper in wrappers):
         wrappers.append(StampedStatements())

@@ -14,7 +14,7 @@ from changelog_stamps.web import REQUEST_ID, request_identifier
 
 @sync_and_async_middleware  # type: ignore[untyped-decorator] # Django ships no types
 def stamp_requests(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a handler of requests that calls `get_response`. The handler is async if `get_response` is async."""
+    """Returns a handler of requests that calls `get_response` with a stamp. It is async if `get_response` is async."""
     if inspect.iscoroutinefunction(get_response):
 
         async def handle_async(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Reads Django's setting `CHANGELOG_STAMPS`, and adds its service and version to the current stamp."""
+"""Reads Django's setting `CHANGELOG_STAMPS`, and adds the service and version in it to the current stamp."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ def options() -> dict[str, Any]:
 
 
 def chosen() -> Stamp:
-    """Returns the current stamp. If it names no service, the service and version of the setting are added.
-
-    So changes outside of requests are stamped, too.
+    """Returns the current stamp. If it names no service, its service is taken from the setting, and so is its version
+    if that is missing. So changes outside of requests are stamped, too.
     """
     stamp = current()
     if stamp.service:

@@ -1,4 +1,4 @@
-"""Stamps the statements of one of Django's database connections, by wrapping `execute`."""
+"""Stamps the statements of one of Django's database connections, by a wrapper around `execute`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from changelog_stamps.statements import statement
 from changelog_stamps.transactions import refused
 
 _IDLE, _IN_TRANSACTION = 0, 2
-"""States of a transaction in libpq, as both of Django's PostgreSQL drivers number them."""
+"""States of a transaction in libpq. Both of Django's PostgreSQL drivers use these numbers."""
 
 _STATEMENTS = {emit: statement("%(stamp)s", emit=emit) for emit in (False, True)}
 
@@ -18,15 +18,15 @@ _STATEMENTS = {emit: statement("%(stamp)s", emit=emit) for emit in (False, True)
 class StampedStatements:
     """Wraps the `execute` of one connection.
 
-    After its first stamp, a transaction gets a stamp only when the current stamp has changed, or after a rollback to a
-    savepoint, which may have undone the last one.
+    On PostgreSQL, a transaction is stamped before its first statement. It is stamped again if the current stamp has
+    changed, and after a rollback to a savepoint, because this rollback may have undone the last stamp.
     """
 
     def __init__(self) -> None:
         self._last_text = ""
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-        """Stamps the transaction of a statement, and executes the statement."""
+        """Stamps a statement or its transaction, and executes the statement."""
         connection = context["connection"]
         if connection.vendor == "mysql" and isinstance(sql, str):
             sql = commented(sql, formatted=params is not None, stamp=chosen())
@@ -65,8 +65,8 @@ def _write(driver: Any, text: str, *, emit: bool, in_savepoint: bool) -> None:
 def _undo(driver: Any, *, in_savepoint: bool) -> None:
     """Makes the transaction usable again after the server refused a stamp.
 
-    If there is no savepoint, the refused stamp was the transaction's first statement. So a rollback loses nothing, and
-    the next statement begins the transaction again.
+    If no savepoint was set, the refused stamp was the first statement of the transaction. So a rollback of the whole
+    transaction loses nothing, and the next statement begins the transaction again.
     """
     if not in_savepoint:
         driver.rollback()
