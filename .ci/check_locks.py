@@ -59,9 +59,7 @@ def problems(name: str, project: dict[str, Any]) -> Iterator[str]:
 
 
 def pinned(lines: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields the packages that a lock file pins. For each, there are its normalised name, its version, and the text of
-    all its lines.
-    """
+    """Yields each package that a lock file pins: its normalised name, its version, and the text of all its lines."""
     starts = [number for number, line in enumerate(lines) if PIN.match(line)]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         pin = PIN.match(lines[start])

@@ -35,8 +35,8 @@ class GapAtStart:
     """The gap that keeps the service from starting. `error` is what a start of the service raises.
 
     The database keeps its log for us because of a hold (`Hold`; in PostgreSQL, the replication slot). `hold_usable`
-    says that the source reported the gap while it was being opened, before it read anything from the log. Only then may
-    `Database.cross_gap` keep the hold.
+    says whether `Database.cross_gap` may keep the hold: only if the source reported the gap while it was being opened,
+    before it read anything from the log.
     """
 
     error: ChangelogError
@@ -47,8 +47,8 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart |
     """Returns the gap that keeps the service from starting, None if there is no gap.
 
     This function opens the source as the service does, and reads to the end of the database's log, but stores nothing.
-    It must read that far, because only the log shows that a publication was missing for a while. If something other
-    than a gap keeps the service from starting, raises the ChangelogError that says what it is.
+    It must read that far, because some gaps show only in the log, such as a publication that did not exist for a while.
+    If something other than a gap keeps the service from starting, raises the ChangelogError that says what it is.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():

@@ -17,7 +17,7 @@ class Kind(StrEnum):
     IN_USE = "in use"  # another service holds the replication slot or the file log
     GAP = "gap"  # the database's log no longer holds all changes after the last published one
     DIVERGED = "diverged"  # the changelog holds changes that are not, or no longer, in the database's history
-    SETTINGS = "settings"  # settings on which the changelog's content depends differ from those of its first start
+    SETTINGS = "settings"  # settings that determine the changelog's content have changed since its first start
     STOP = "stop"  # a change cannot be published as it is, or a policy forbids it; an operator has to decide
     MALFORMED = "malformed"  # data that no correct program sends or stores
     STORAGE = "storage"  # the sink cannot store messages, because it lacks space or rights

@@ -47,7 +47,7 @@ class Position:
 
 
 def commit_text(commit: int) -> str:
-    """Returns a commit as the text of a position has it: 16 hexadecimal digits. These texts sort as the numbers do."""
+    """Formats a commit as in the text of a position: as 16 hexadecimal digits. These texts sort as the numbers do."""
     return f"{commit:016X}"
 
 

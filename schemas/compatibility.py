@@ -60,7 +60,7 @@ class Problem:
     """One reason why a schema may not follow another."""
 
     rule: Rule
-    path: str  # a pointer into the new schema that names fields and skips unions: /fields/current/fields/amount
+    path: str  # a pointer into the new schema, with names of fields and without unions: /fields/current/fields/amount
     breaks: str  # "new readers" if they cannot read old data, "old readers" if they cannot read new data
     against: str  # the label of the older version; empty if the new schema is wrong by itself
     text: str  # what is wrong
@@ -207,7 +207,7 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
 def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatibility]:
     """Yields a finding for each new field that has the index and the type of a dropped field.
 
-    Such a field is probably the dropped field with a new name: databases add a column that is really new at the end.
+    Such a field is probably the dropped field with a new name: a database adds a new column after all others.
     """
     names = {name for field in new.fields() for name in (field.name, *field.aliases)}
     dropped = {field.index: field for field in old.fields() if field.name not in names}

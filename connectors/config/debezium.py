@@ -139,7 +139,7 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
             if source.topics.registry is None:
                 yield ("topics", key), "applies only with a registry; name it, or leave this key out"
         if source.topics.transactions is None and "held_mib" in source.topics.model_fields_set:
-            yield ("topics", "held_mib"), "applies only with transactions; name their topic, or leave this key out"
+            yield ("topics", "held_mib"), "applies only if transactions names a topic; name it, or leave this key out"
         if source.topics.transactions is not None and source.unwrapped:
             text = "flat rows do not say where they are in a transaction; leave this key out, or unwrapped"
             yield ("topics", "transactions"), text

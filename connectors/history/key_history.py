@@ -1,4 +1,4 @@
-"""Returns all changes of one key, and those of the row before it moved to the key."""
+"""Returns the changes of one key. If a row moved to the key, also returns the row's changes under its earlier keys."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def key_history(
 
 
 def _before_arrivals(keys: KeyRecords, records: Sequence[Record]) -> list[Record]:
-    """Returns the earlier lives, on other keys, of all rows that moved to a key.
+    """Returns, for each row that moved to a key, its records under the keys that it had before.
 
     A row may come back to a key that it had before, so records that are already in the result are left out.
     """

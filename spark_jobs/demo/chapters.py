@@ -31,13 +31,13 @@ DELTAS, VIEW = "deltas", "views/order"
 
 
 DAMAGED_SHOWN: Final = 5
-"""The most orders with a wrong amount that are shown."""
+"""At most this many orders with a wrong amount are shown."""
 
 VALUE_CHARS: Final = 72
 """The most characters that are shown of a value in a patch, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
-"""How many characters of a line the other columns of the table of patches need."""
+"""The width of the table of patches without its values, in characters."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ def _archive(scene: Scene) -> Mapping[str, str]:
 
 
 def _deltas(scene: Scene) -> Mapping[str, str]:
-    """Derives a JSON Patch from each change. If all patches of a row are applied in order, the row results again."""
+    """Derives a JSON Patch from each change. Applying all patches of a row in order gives the row again."""
     from changelog.spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
     story = scene.story

@@ -1,8 +1,8 @@
 """`python -m changelog.spark_jobs.demo`: runs `changelog demo`, then runs the Spark jobs on its changelog.
 
-There is a chapter for each job. It runs the job as its command line would, checks the result against the changelog, and
-shows it. All chapters share one session. If Java or Spark is missing, the demo ends after `changelog demo`, with a line
-that says how to see the chapters on Spark.
+There is a chapter for each job. It runs the job with the options that a user would give, checks the result against the
+changelog, and shows it. All chapters share one session. If Java or Spark is missing, the demo ends after `changelog
+demo`, with a line that says how to see the chapters on Spark.
 """
 
 import argparse

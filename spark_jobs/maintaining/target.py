@@ -43,8 +43,8 @@ but not applied yet; at the second, it is applied.
 class TargetSettings:
     """The options that say where a view is kept: `to` is --to, and `dsn` is the text to which --dsn refers.
 
-    Only the target `postgres` keeps `totals` and documents. `arrays` are all arrays in the documents, outer arrays
-    before inner ones.
+    Only the target `postgres` keeps `totals` and documents (rows with arrays of other entities' rows). `arrays` are all
+    arrays in the documents, outer arrays before inner ones.
     """
 
     to: str
@@ -102,8 +102,8 @@ class ViewTarget(Protocol):
         1. Rows and markers with positions before `truncated` are removed.
         2. A state is ignored if its key has a row or a marker with the same position or a later one.
         3. Any other delete removes the key's row, and leaves a *marker*: the key, the position and the present time.
-        4. Any other state replaces the key's row. Unless `_begun` is true, the columns that the state's `_unavailable`
-           lists keep the values that the row has.
+        4. Any other state replaces the key's row. If `_begun` is false, the columns named in the state's
+           `_unavailable` keep the row's values.
         5. The progress is stored.
 
         So a batch that is applied again changes nothing, and a batch that comes late cannot bring a deleted row back.

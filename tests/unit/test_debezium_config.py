@@ -75,7 +75,7 @@ def translated(folder: Path, text: str) -> TranslationSettings:
         (f"{SOURCE}added_prefix = 'x'\n{TOPICS}", "source.added_prefix: applies only with unwrapped = true"),
         (f"{SOURCE}unwrapped = true\nproperties = {{}}\n", "source.unwrapped: applies only to topics"),
         (f"{SOURCE}{TOPICS}registry_id_bytes = 8\n", "source.topics.registry_id_bytes: applies only with a registry"),
-        (f"{SOURCE}{TOPICS}held_mib = 8\n", "source.topics.held_mib: applies only with transactions; name their topic"),
+        (f"{SOURCE}{TOPICS}held_mib = 8\n", "source.topics.held_mib: applies only if transactions names"),
         (
             f"{SOURCE}unwrapped = true\n{TOPICS}transactions = 'app.transaction'\n",
             "source.topics.transactions: flat rows do not say where they are in a transaction",

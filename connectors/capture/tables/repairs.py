@@ -154,7 +154,7 @@ class Repairs:
         return repairs
 
     def changed(self, before: "Repairs") -> frozenset[str]:
-        """Returns the entities whose repair is different in `before`, or that are paused in only one of the two."""
+        """Returns the entities whose repair or pause differs between these repairs and `before`."""
         entities = self.open.keys() | before.open.keys()
         changed_entities = {entity for entity in entities if self.open.get(entity) != before.open.get(entity)}
         return frozenset(changed_entities) | (self.paused ^ before.paused)
@@ -274,8 +274,8 @@ def _named(windows: Windows, entity: str | None) -> set[str]:
 def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> tuple[Repairs, Windows]:
     """Cancels the repair of `entity`, or all repairs if it is None. `id_` is the id of the signal that asks for this.
 
-    A table that was complete before its repair counts as complete again. A table that is read for the first time is
-    still read.
+    A table that was complete before its repair counts as complete again. If a table is being
+    read for the first time, this reading continues.
     """
     entities, remaining = _named(windows, entity), repairs
     for entity in entities & repairs.open.keys():
@@ -318,14 +318,14 @@ def read_again(
     """Returns the new repairs and the new progress of tables after changes of a table that are not in the log.
 
     The changes were made before `start`. `part` says what must be read again: None means the whole table, and an empty
-    `part` means nothing. Any other `part` describes a part of the table with the same members as an entry of
-    `windows`, for example `leaves`. `sweep` says whether keys that the table lacks are deleted.
+    `part` means nothing. Any other `part` describes a part of the table. It has members of an entry of
+    `windows`, such as `leaves`. `sweep` says whether keys that the table lacks are deleted.
     """
     old_repair, old_entry = repairs.open.get(entity, Repair(ids=(), start=start)), windows[entity]
     if part is None:
         new_entry = _read_again(old_entry)
     elif is_complete(old_entry):
-        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # the other rows keep stale columns
+        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # rows outside `part` keep them
         new_entry = {"complete": False, "again": [ALL_COLUMNS], **stale, **part} if part else old_entry
     elif part and "leaves" in old_entry:  # keeps the progress in unchanged partitions
         new_entry = {

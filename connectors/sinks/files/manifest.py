@@ -24,7 +24,8 @@ _FROM = re.compile(r"(?:^|/)from=([0-9-]+)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The log files that the archive's files replace: those with the sequences `first` to `last`, both included.
+    """Which log files the archive's files replace. `first` and `last` are the sequences of the first and the last of
+    these files, which are the numbers in their names.
 
     The archive replaces no log file if `last` is less than `first`.
     """
@@ -39,10 +40,10 @@ class ArchiveFile:
 
     `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the lowest and the
     highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to two offsets: that of
-    the first message that was read, and the offset after the last one. Partition 5 of the entity's second topic (see
-    `changelog repartition`) is written as `G2/5`. `keys` are the lowest and the highest key, in the order of their
-    UTF-8 bytes. (Python's strings have the same order.) Older versions of this program wrote manifests in which no file
-    has `keys`.
+    the first message that was read, and the offset after the last one. A partition of a later topic of the entity (see
+    `changelog repartition`) is written with its generation: `G2/5` is partition 5 of the second topic. `keys` are the
+    lowest and the highest key, in the order of their UTF-8 bytes. (Python's strings have the same order.) Older
+    versions of this program wrote manifests in which no file has `keys`.
     """
 
     path: str

@@ -1,4 +1,6 @@
-"""Makes the faults that do not depend on the sink, such as kills, repairs, new tables and altered types."""
+"""Disturbs the service in ways that do not depend on the sink: kills and crashes, but also repairs, new tables and
+altered types.
+"""
 
 import contextlib
 import time

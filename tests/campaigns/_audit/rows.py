@@ -43,13 +43,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A gap: the changelog may lack transactions whose commit records end after `start` and at or before `end`.
+    """A gap: the changelog may lack the transactions for which `start` < the end of the commit record <= `end`.
 
     `last` is the position of the last row before the gap, and `position` is that of the gap itself. If the changelog
-    may have lost rows, too, it has a truncate of each entity in `emptied`, so that consumers forget their rows. If
-    `emptied` is None, the judge does not know whether all entities have such a truncate, or none. `restored` says
-    whether the gap comes from a restore of the database. In this case, positions in the server's log occur again after
-    the gap.
+    may also have lost rows that it had, it has a truncate of each entity in `emptied`. The truncates tell consumers to
+    forget the rows of these entities. If `emptied` is None, the audit accepts truncates of all entities, or none.
+    `restored` says whether the gap comes from a restore of the database. In this case, positions in the server's log
+    occur again after the gap.
     """
 
     last: str

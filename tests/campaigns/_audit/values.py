@@ -77,7 +77,8 @@ def printed(composite: str) -> list[str]:
 def same(state: State, shown: State, composites: Container[str]) -> bool:
     """Whether the changelog's row `shown` equals the expected `state`.
 
-    In the columns `composites`, `shown` may also hold the text that the database prints for the composite.
+    `composites` has the names of columns with a composite type. There, `shown` may instead have the text that the
+    database prints for the value.
     """
     return state.keys() == shown.keys() and all(
         shown[name] == value or (name in composites and _prints(shown[name], value)) for name, value in state.items()

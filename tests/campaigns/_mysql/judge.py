@@ -71,7 +71,7 @@ class Reader:
     """Reads the changelog as a consumer does.
 
     `states` has the last published row of each key, or None after a delete. `versions` has the last version of each
-    key. `transactions` maps each published transaction's number (in the column `txn`) to the commit in its positions.
+    key. `transactions` maps the number of each published transaction (in its rows' column `txn`) to its commit.
     """
 
     def __init__(self, start: Start, verdict: Verdict) -> None:

@@ -61,7 +61,7 @@ def test_a_standby_is_refused(site: Site, server: PostgresServer) -> None:
     with PostgresServer(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
         site.configure(ONE, dsn=standby.dsn(site.name))
         line = site.refused()
-    assert line == "primary: the server is a standby; connect to the primary, because the service writes into its log"
+    assert line == "primary: the server is a standby; connect to the primary: the service also writes into its log"
 
 
 def test_a_database_without_a_text_encoding_is_refused(server: PostgresServer, tmp_path: Path) -> None:

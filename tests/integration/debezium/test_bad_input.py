@@ -111,7 +111,7 @@ def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Ch
     topic_failure, entity_failure = check.failures(reader)
     assert topic_failure == (
         f"{topic}: column id of the table public.item has no declared type, and messages carry no schema -> "
-        'declare the type: id = "…" in [entities.X.types] of the entity of public.item'
+        'add id = "…" to [entities.X.types], where X is the entity of public.item'
     )
     assert entity_failure.startswith(NO_EVENT)
     assert reader.refused("run", code=2).startswith(NO_EVENT.removeprefix("entities: "))
@@ -120,7 +120,7 @@ def test_events_without_a_schema_or_types_are_reported(reader: Reader, check: Ch
     assert line.startswith(
         f"{topic}/0, before 1: column id of the table public.item has no declared type, and messages carry"
     )
-    assert '; declare the type: id = "…" in [entities.X.types]' in line
+    assert '; add id = "…" to [entities.X.types]' in line
 
 
 def test_an_id_that_the_registry_does_not_know_is_reported(

@@ -1,7 +1,7 @@
 """Tests `Definitions`, which finds out how a composite type was defined when a row was written.
 
-If `Definitions` calls a type *certain*, the type must be right. This is difficult, because to read the catalogue takes
-several queries, and anything may happen between two of them.
+If `Definitions` calls a type *certain*, the type must be right. This is difficult: reading the catalogue takes several
+queries, and the types may change between two of them.
 """
 
 import random

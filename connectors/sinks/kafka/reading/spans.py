@@ -38,10 +38,11 @@ def by_generation(parts: Iterable[Part]) -> list[list[Part]]:
 
 
 def ordered_ends(admin: Admin, parts: Iterable[Part]) -> dict[Part, int]:
-    """Returns the ends of partitions that readers of committed messages see.
+    """Returns the end of each partition that readers of committed messages see.
 
-    Asks for the ends of the newest generation first. So if a row is before the end of its partition, all older rows of
-    its key are before the ends of their partitions, too.
+    Asks for the ends of the newest generation first. When it then asks about an older generation, that generation
+    already has all rows that were stored earlier. So if a row is before the end of its partition, all older rows of its
+    key are before the ends of their partitions, too.
     """
     return {part: end for group in reversed(by_generation(parts)) for part, end in ends(admin, group).items()}
 
@@ -72,7 +73,7 @@ def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
 
 
 def _settle(answers: Iterable[Message], pending: dict[Part, range], action: str) -> list[Message]:
-    """Returns the messages in pending spans, and removes the spans that are now complete from `pending`.
+    """Returns the messages that are in pending spans. Removes from `pending` the spans that are now complete.
 
     An answer is a message, the end of a partition, or an error.
     """

@@ -74,9 +74,10 @@ class Layouts:
     ) -> TableRows:
         """Returns the table of this name, with the reader of its rows.
 
-        `key` has the names of the fields in the message's key. `names` has those of the row's columns, if the layout
-        does not have them. `fields` returns the columns with their schemas. Raises ChangelogError: PRECONDITION if a
-        column has neither a schema nor a declared type, USAGE if a declared type does not exist.
+        `key` has the names of the fields in the message's key. `names` has the names of the row's columns; it is empty
+        if the layout has them, or if they are fixed. `fields` returns the columns with their schemas. Raises
+        ChangelogError: PRECONDITION if a column has neither a schema nor a declared type, USAGE if a declared type does
+        not exist.
         """
         description = name, key, connector, names
         rows = layout.tables.get(description)
@@ -113,7 +114,7 @@ class Layouts:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"column {column} of the table {'.'.join(table)} has no declared type, and messages carry no schema",
-                hint=f'declare the type: {column} = "…" in [entities.X.types] of the entity of {".".join(table)}',
+                hint=f'add {column} = "…" to [entities.X.types], where X is the entity of {".".join(table)}',
             )
         value = cell_of(schema) if cell else None
         value_schema = schema if value is None else value

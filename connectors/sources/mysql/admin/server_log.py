@@ -59,7 +59,9 @@ def snapshot_place(query: Query) -> FilePosition:
 
 
 def server_identity(query: Query, version: ServerVersion) -> str:
-    """Returns a text that identifies the server: two servers, or two data folders, never share it."""
+    """Returns a text that identifies the server. MySQL makes it for the data folder. MariaDB computes `server_uid`
+    itself, and `server_id` is a setting that must differ between the servers of a group.
+    """
     if version.flavour is Flavour.MYSQL:
         [(identity,)] = query("SELECT @@server_uuid", ())
         return str(identity)

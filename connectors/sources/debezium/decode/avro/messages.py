@@ -59,7 +59,7 @@ class AvroReader:
             try:
                 return readers.layout, readers.values(content, self._start)
             except UNUSUAL:
-                pass  # fastavro decides what the content means, or that it is malformed
+                pass  # fastavro reads the content instead, or raises an error
         return readers.layout, readers.plain(content, self._start)
 
     def event(self, content: bytes, headers: Headers) -> tuple[Layout, Payload]:

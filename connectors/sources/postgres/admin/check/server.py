@@ -94,9 +94,7 @@ def findings(facts: ServerFacts, requirements: Requirements) -> Iterator[Finding
     else:
         yield ok("wal_level", "logical")
     if facts.standby:
-        yield fail(
-            "primary", "the server is a standby", "connect to the primary, because the service writes into its log"
-        )
+        yield fail("primary", "the server is a standby", "connect to the primary: the service also writes into its log")
     if facts.encoding == "SQL_ASCII":
         yield fail(
             "encoding",

@@ -286,7 +286,7 @@ def _index(field: Cursor, count: int) -> int:
     begin = field.at
     index = field.length()
     if index >= count:
-        raise field.malformed(f"the column {index} where there are only {count}", begin)
+        raise field.malformed(f"the column index {index} of only {count} columns", begin)
     return index
 
 
