@@ -37,15 +37,15 @@ script for the shell: see [Run the service](../how-to/run.md#shell-completion).
 
 | code | means |
 |---|---|
-| 0 | it succeeded, and found nothing to report |
-| 1 | it found something: a failed check, a difference, a schema that breaks readers |
+| 0 | the command succeeded, and found nothing to report |
+| 1 | the command found something: a failed check, a difference, a schema that breaks readers |
 | 2 | the command line or the configuration is wrong |
-| 3 | it failed; the last line says why |
-| 130 | Ctrl-C |
-| 141 | the program that read its output, `head` for example, ended |
+| 3 | the command failed; the last line of its output says why |
+| 130 | somebody ended the command with Ctrl-C |
+| 141 | the program that read the command's output, for example `head`, ended |
 | 143 | `changelog run` got a second SIGTERM while it was stopping |
 
-An error is one line on standard error, which says what is wrong, where, and what to do.
+An error is one line on standard error. The line says what is wrong, where, and what to do.
 """
 
 JOBS_HEAD = """# Spark jobs
@@ -60,7 +60,7 @@ This page is generated from the jobs: `spark-submit spark_jobs/NAME.py --help` s
 | `--metrics FILE` | writes the figures of the summary as Prometheus text, for node_exporter's textfile collector |
 | `--verbose` | shows Spark's log, and the traceback of an error |
 
-The last line of a job's output is a JSON object with its figures and a `verdict`. The exit code says the same:
+The last line of a job's output is a JSON object with the job's figures and a `verdict`. The exit code also tells the verdict:
 
 | code | verdict |
 |---|---|
@@ -170,7 +170,7 @@ def described(parser: argparse.ArgumentParser) -> str:
 
 
 def summary(description: str) -> str:
-    """Returns a job's description, without its first part, which says how to start the job."""
+    """Returns the description of a job, without its first part: that part says how to start the job."""
     return sentence(description.strip().partition("`: ")[2])
 
 
