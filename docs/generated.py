@@ -60,7 +60,7 @@ This page is generated from the jobs: `spark-submit spark_jobs/NAME.py --help` s
 | `--metrics FILE` | writes the figures of the summary as Prometheus text, for node_exporter's textfile collector |
 | `--verbose` | shows Spark's log, and the traceback of an error |
 
-The last line of a job's output is a JSON object with the job's figures and a `verdict`. The exit code also tells the verdict:
+The last line of a job's output is a JSON object with the job's figures and a `verdict`. The exit code says the same:
 
 | code | verdict |
 |---|---|
