@@ -38,15 +38,15 @@ script for the shell: see [Run the service](../how-to/run.md#shell-completion).
 
 | code | means |
 |---|---|
-| 0 | it succeeded, and found nothing to report |
-| 1 | it found something: a failed check, a difference, a schema that breaks readers |
+| 0 | the command succeeded, and found nothing to report |
+| 1 | the command found something: a failed check, a difference, a schema that breaks readers |
 | 2 | the command line or the configuration is wrong |
-| 3 | it failed; the last line says why |
-| 130 | it was stopped by Ctrl-C |
-| 141 | the program that read its output (for example `head`) ended before it |
+| 3 | the command failed; the last line of its output says why |
+| 130 | somebody ended the command with Ctrl-C |
+| 141 | the program that read the command's output, for example `head`, ended |
 | 143 | `changelog run` got a second SIGTERM while it was stopping |
 
-An error is one line on standard error, which says what is wrong, where, and what to do.
+An error is one line on standard error. The line says what is wrong, where, and what to do.
 """
 
 JOBS_HEAD = """# Spark jobs
@@ -61,7 +61,7 @@ This page is generated from the jobs: `spark-submit spark_jobs/NAME.py --help` s
 | `--metrics FILE` | writes the figures of the summary as Prometheus text, for node_exporter's textfile collector |
 | `--verbose` | shows Spark's log, and the traceback of an error |
 
-The last line of a job's output is a JSON object with its figures and a `verdict`. The exit code says the same:
+The last line of a job's output is a JSON object with the job's figures and a `verdict`. The exit code says the same:
 
 | code | verdict |
 |---|---|
@@ -173,7 +173,7 @@ def described(parser: argparse.ArgumentParser) -> str:
 
 
 def summary(description: str) -> str:
-    """Returns what a job does, as a sentence. Leaves out the beginning of `description`: how the job is started."""
+    """Returns the description of a job, without its first part: that part says how to start the job."""
     return sentence(description.strip().partition("`: ")[2])
 
 

@@ -1,5 +1,5 @@
 -- Creates what docker-compose.yml publishes from MySQL and MariaDB: two tables, the tables for signals and stamps, and
--- an account for the service with the least rights.
+-- a database user for the service, which has only the rights that the service needs.
 CREATE TABLE guest (
     id bigint AUTO_INCREMENT PRIMARY KEY,
     name varchar(100) NOT NULL,

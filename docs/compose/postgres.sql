@@ -1,4 +1,4 @@
--- Creates two tables in the database of docker-compose.yml, whose changes the service publishes.
+-- Creates two tables in the database of docker-compose.yml. The service publishes the changes of these tables.
 CREATE TABLE guest (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL,
