@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -19,7 +20,8 @@ _ASKING = "asking Kafka for offsets"
 _ASK_AGAIN_S = 0.1
 
 _ATTEMPT_S = 5.0
-"""The seconds that one request for offsets may take. After a leader has failed, another request goes to the next one.
+"""The seconds that the first requests for offsets may take. After a leader has failed, the next request goes to its
+successor.
 """
 
 
@@ -74,27 +76,32 @@ def _list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     action: str = _ASKING,
 ) -> dict[Part, int]:
-    """Repeats the request until all leaders answer, for about `TIMEOUT_S`: a new topic may have no leader yet, and a
-    leader may fail.
+    """Repeats the request until all leaders answer: a new topic may have no leader yet, and a leader may fail. The last
+    request is sent within `TIMEOUT_S`.
     """
     if not specs:
         return {}
     admin.await_answer(action)
     requests = {TopicPartition(*part): spec for part, spec in specs.items()}
-    deadline = time.monotonic() + TIMEOUT_S
+    began_s, pause_s = time.monotonic(), _ASK_AGAIN_S
     while True:
+        # The last requests may take longer: to find offsets by time, a broker may have to read much.
+        timeout = _ATTEMPT_S if time.monotonic() < began_s + 2 * _ATTEMPT_S else TIMEOUT_S
+        cause: KafkaException | None = None
         try:
-            answers = admin.list_offsets(requests, isolation_level=isolation, request_timeout=_ATTEMPT_S)
+            answers = admin.list_offsets(requests, isolation_level=isolation, request_timeout=timeout)
             offsets = {(part.topic, part.partition): future.result().offset for part, future in answers.items()}
         except KafkaException as error:
-            failure = error_of(error.args[0], action)
+            failure, cause = error_of(error.args[0], action), error
         else:
             unknown = [f"{topic}-{number}" for (topic, number), offset in offsets.items() if offset == OFFSET_INVALID]
             if not unknown:
                 return offsets
             # If the leader of a partition does not answer, librdkafka reports this offset, and no error.
             failure = ChangelogError(Kind.CONNECTION, f"{action}: the leader of partition {unknown[0]} does not answer")
-        if failure.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
-            raise failure
-        time.sleep(_ASK_AGAIN_S)
-        admin.topics()  # without this, librdkafka could ask former leaders for up to 5 minutes
+        if failure.kind is not Kind.CONNECTION or time.monotonic() >= began_s + TIMEOUT_S:
+            raise failure from cause
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
+        with suppress(ChangelogError):
+            admin.topics()  # without this, librdkafka could ask former leaders for up to 5 minutes

@@ -1,7 +1,8 @@
 """Decides whether Kafka Streams goes on after an error has ended one of its threads."""
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import structlog
@@ -14,8 +15,12 @@ AGAIN_S: Final = 5.0
 _GLOBAL_THREAD = "GlobalStreamThread"
 """A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
-_THREAD = "-StreamThread-"
-"""What is before this text in a thread's name identifies the process. The ids of the process's clients begin with that.
+_ASK_AGAIN_S = 1.0
+"""How long a thread that was fenced waits before it asks for the members of the group, in seconds."""
+
+_SESSIONS, _PATIENCE_S = 2.0, 30.0
+"""After this many times `session_s`, and after at least this many seconds, a name that is still in the group belongs to
+another process.
 """
 
 _log = structlog.get_logger("views")
@@ -25,15 +30,16 @@ class Failures:
     """What has failed in an application. `error` is the error that ended Kafka Streams, or None. `has_failed_thread`
     says whether any thread has failed.
 
-    The process is in the application's consumer group under names that begin with `member`. `find_members` returns the
-    client id of each static member of the group, by its name. `advertised` and `session_s` are as in `TablesSettings`.
+    Each thread is in the application's consumer group under `member` and the number of the thread. `find_members`
+    returns the names of the group's members, or raises ChangelogError. `advertised` and `session_s` are as in
+    `TablesSettings`.
     """
 
     def __init__(
         self,
         application: str,
         member: str,
-        find_members: Callable[[], Mapping[str, str]],
+        find_members: Callable[[], Collection[str]],
         *,
         advertised: str | None,
         session_s: float,
@@ -61,12 +67,8 @@ class Failures:
         self.has_failed_thread = True
         if self.error is not None:
             return False
-        if "FencedInstanceId" in text and self._was_taken_over(thread):
-            address = self._advertised
-            what = f"the application {self._application}" if address is None else f"the address {address}"
-            key = "application" if address is None else "advertised"
-            hint = f"run only one of them, or give each its own [serve.streams] {key}"
-            self.error = ChangelogError(Kind.IN_USE, f"another process took over {what}", hint=hint)
+        if "FencedInstanceId" in text and (self._advertised is None or self._was_taken_over(thread)):
+            self.error = self._taken_over()
         elif "InvalidSessionTimeout" in text:
             self.error = ChangelogError(
                 Kind.PRECONDITION,
@@ -95,23 +97,37 @@ class Failures:
         self._ending.wait(AGAIN_S)
         return not self._ending.is_set()
 
+    def _taken_over(self) -> ChangelogError:
+        address, hint = self._advertised, "run only one of them, or give each its own [serve.streams]"
+        if address is not None:
+            return ChangelogError(
+                Kind.IN_USE, f"another process took over the address {address}", hint=f"{hint} advertised"
+            )
+        return ChangelogError(
+            Kind.IN_USE,
+            f"another process took over the application {self._application}",
+            hint=f"{hint} application; if no other process runs, a broker has failed: start the command again",
+        )
+
     def _was_taken_over(self, thread: str) -> bool:
-        """Returns whether another process is in the group under a name of this one. Waits until Kafka can tell.
+        """Returns whether another process is in the group under the name of a thread that was fenced.
 
         Kafka also fences a thread that nobody has replaced: the group's coordinator can fail after it has given the
-        thread a new id, and before the thread has received this id.
+        thread a new id, and before the thread has received this id. Then nobody uses the new id, so Kafka removes the
+        name from the group after `session_s`. A name that stays belongs to another process.
+
+        A process that must be the only one does not ask. The thread that replaces a fenced one has another name, so a
+        process that took over just now would not fence that thread, and the two would share the partitions.
         """
-        own_clients = thread.partition(_THREAD)[0]
-        while not self._ending.is_set():
+        name = f"{self._member}-{thread.rpartition('-')[2]}"
+        deadline_s = time.monotonic() + max(_SESSIONS * self._session_s, _PATIENCE_S)
+        while time.monotonic() < deadline_s and not self._ending.wait(_ASK_AGAIN_S):
             try:
-                members = self._find_members()
+                if name not in self._find_members():
+                    return False
             except ChangelogError as error:
                 _log.warning("cannot find out whether another process took over", error=str(error))
-                self._ending.wait(AGAIN_S)
-            else:
-                clients = [client for name, client in members.items() if name.startswith(self._member)]
-                return not all(client.startswith(own_clients) for client in clients)
-        return False
+        return not self._ending.is_set()
 
 
 def text_of(error: Any) -> str:

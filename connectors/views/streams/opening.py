@@ -159,7 +159,7 @@ class _Opening:
         checkpoints: KafkaTables | None,
         name: str = "",
     ) -> Application:
-        tables = KafkaTables(settings, self._client)
+        tables = KafkaTables(settings)
         with ExitStack() as until_followed:
             until_followed.callback(tables.close)
             progress = TablesProgress(

@@ -20,8 +20,6 @@ from typing import Any, Final
 import jpype
 import structlog
 
-from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.groups import static_members
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.views.streams.failures import Failures, text_of
 from changelog.connectors.views.streams.java import Threads, start_yielding
@@ -152,7 +150,7 @@ class KafkaTables:
     being restored, and the error that ended Kafka Streams, if there was one. Java must run (`java.start`).
     """
 
-    def __init__(self, settings: TablesSettings, client: Client) -> None:
+    def __init__(self, settings: TablesSettings) -> None:
         self._settings = settings
         self._topics_of_changelogs = {changelog: topic for topic, changelog in settings.changelogs.items()}
         self.restoration = Restoration()
@@ -160,7 +158,7 @@ class KafkaTables:
         self._failures = Failures(
             settings.application,
             settings.member,
-            lambda: static_members(client.admin(), settings.application),
+            self._member_names,
             advertised=settings.advertised,
             session_s=settings.session_s,
         )
@@ -169,11 +167,11 @@ class KafkaTables:
         self._stores: dict[tuple[str, int, bool], Any] = {}
         self._streams_package = jpype.JPackage("org").apache.kafka.streams
         self._bytes_of: Any = jpype.JArray(jpype.JByte)
-        properties = jpype.JClass("java.util.Properties")()
+        self._properties = jpype.JClass("java.util.Properties")()
         for name, value in settings.properties().items():
-            properties.setProperty(name, value)
+            self._properties.setProperty(name, value)
         with _translated("starting Kafka Streams"):
-            self._streams = self._streams_package.KafkaStreams(self._topology(properties), properties)
+            self._streams = self._streams_package.KafkaStreams(self._topology(self._properties), self._properties)
             self._placement = Placement(self._streams, settings.advertised)
             self._listeners = [
                 restore_listener(self._placement, self.restoration, self._part_of),
@@ -292,6 +290,21 @@ class KafkaTables:
         if not is_closed:
             _log.warning("kafka streams did not end in time", seconds=CLOSE_S)
         return is_closed and not self._failures.has_failed_thread
+
+    def _member_names(self) -> Sequence[str]:
+        """Returns the names of the members of the application's group. Java asks, because librdkafka's admin client has
+        ended processes in requests about groups.
+        """
+        group = self._settings.application
+        with _translated("asking Kafka for the members of the group"):
+            admin = jpype.JClass("org.apache.kafka.clients.admin.Admin").create(self._properties)
+            try:
+                groups = jpype.JClass("java.util.Collections").singletonList(group)
+                description = admin.describeConsumerGroups(groups).describedGroups().get(group).get()
+                names = [member.groupInstanceId() for member in description.members()]
+                return [str(name.get()) for name in names if name.isPresent()]
+            finally:
+                admin.close()
 
     def _topology(self, properties: Any) -> Any:
         kstream = self._streams_package.kstream

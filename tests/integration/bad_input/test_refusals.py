@@ -148,7 +148,7 @@ def test_all_problems_of_a_malformed_configuration_are_reported_together(site: S
     site.config.write_bytes(b"\xff")
     assert "is not UTF-8 at byte 0" in site.refused(code=2)
     site.config.unlink()
-    assert "no such file; write one with `changelog init" in site.refused(code=2)
+    assert "no such file; write a configuration with `changelog init" in site.refused(code=2)
 
 
 TABLES = """

@@ -1,6 +1,6 @@
 """Tests which errors of its threads end Kafka Streams. No Java runs here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 
@@ -13,21 +13,22 @@ THREAD = "app-views-11111111-StreamThread-2"
 FENCED = "org.apache.kafka.common.errors.FencedInstanceIdException: text"
 
 
-def nobody() -> Mapping[str, str]:
-    return {}
+def nobody() -> list[str]:
+    return [f"{MEMBER}-1", "app-views-b_1-77-2"]
 
 
-def taken_over() -> Mapping[str, str]:
-    return {f"{MEMBER}-1": "app-views-11111111-StreamThread-1-consumer", f"{MEMBER}-2": "app-views-2222-StreamThread-2"}
+def taken_over() -> list[str]:
+    return [f"{MEMBER}-1", f"{MEMBER}-2"]
 
 
-def failures_of(find_members: Callable[[], Mapping[str, str]] = nobody, advertised: str | None = None) -> Failures:
-    return Failures("app-views", MEMBER, find_members, advertised=advertised, session_s=3600.0)
+def failures_of(find_members: Callable[[], list[str]] = nobody, advertised: str | None = None) -> Failures:
+    return Failures("app-views", MEMBER, find_members, advertised=advertised, session_s=20.0)
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "AGAIN_S", 0.001)
+    for name in ("AGAIN_S", "_ASK_AGAIN_S", "_PATIENCE_S", "_SESSIONS"):
+        monkeypatch.setattr(failures, name, 0.001)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("FencedInstanceIdException", None, Kind.IN_USE, "took over the application app-views; run only one of them"),
         ("FencedInstanceIdException", "a:1", Kind.IN_USE, "took over the address a:1; run only one of them, or give"),
-        ("InvalidSessionTimeoutException", "a:1", Kind.PRECONDITION, "the broker does not allow a session of 3600 s;"),
+        ("InvalidSessionTimeoutException", "a:1", Kind.PRECONDITION, "the broker does not allow a session of 20 s;"),
     ],
 )
 def test_an_error_that_would_come_again_ends_kafka_streams(
@@ -50,29 +51,36 @@ def test_an_error_that_would_come_again_ends_kafka_streams(
     assert not failed.again_after("any other error", THREAD)
 
 
-def test_a_thread_that_was_fenced_though_nobody_took_over_is_replaced() -> None:
-    own = {f"{MEMBER}-2": "app-views-11111111-StreamThread-2-consumer", "app-views-b_1-77-2": "app-views-3333-consumer"}
-    for members in (own, {}):
-        failed = failures_of(lambda members=members: members)  # type: ignore[misc]
-        assert failed.again_after(FENCED, THREAD)
-        assert failed.has_failed_thread
-        failed.refuse()
+def test_a_thread_that_was_fenced_is_replaced_if_its_name_leaves_the_group() -> None:
+    answers = [taken_over(), taken_over(), nobody()]
+    failed = failures_of(lambda: answers.pop(0), "a:1")
+    assert failed.again_after(FENCED, THREAD)
+    assert answers == []
+    assert failed.has_failed_thread
+    failed.refuse()
 
 
-def test_who_took_over_is_asked_until_kafka_answers() -> None:
+def test_kafka_is_asked_again_for_the_members_if_it_does_not_answer() -> None:
     answers = [ChangelogError(Kind.CONNECTION, "no coordinator"), ChangelogError(Kind.CONNECTION, "no coordinator")]
 
-    def find_members() -> Mapping[str, str]:
+    def find_members() -> list[str]:
         if answers:
             raise answers.pop()
-        return taken_over()
+        return nobody()
 
-    assert not failures_of(find_members).again_after(FENCED, THREAD)
+    assert failures_of(find_members, "a:1").again_after(FENCED, THREAD)
     assert answers == []
 
 
+def test_a_process_that_must_be_the_only_one_ends_if_it_was_fenced() -> None:
+    failed = failures_of(nobody)
+    assert not failed.again_after(FENCED, THREAD)
+    with pytest.raises(ChangelogError, match="if no other process runs, a broker has failed: start the command again"):
+        failed.refuse()
+
+
 def test_a_thread_that_fails_while_kafka_streams_is_being_ended_is_not_replaced() -> None:
-    failed = failures_of(taken_over)
+    failed = failures_of(taken_over, "a:1")
     failed.end()
     assert not failed.again_after(FENCED, THREAD)
     assert not failed.again_after("java.lang.RuntimeException", THREAD)
