@@ -43,8 +43,9 @@ class Piece:
     `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is valid once these rows and the
     rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
     database's log lies between the checkpoints of the previous piece and of this piece. `urgent` says that the database
-    waits for the confirmation of this piece, or that a comparison waits until the piece's checkpoint is stored. The
-    service stores an urgent piece at once, unless it is gathering rows: then it stores the piece together with them.
+    waits for the confirmation of this piece, that a comparison waits until the piece's checkpoint is stored, or that
+    the checkpoint was made when the source was opened. The service stores an urgent piece at once, unless it is
+    gathering rows: then it stores the piece together with them.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -60,7 +61,7 @@ class Activity:
 
     A window is the reading of one chunk of a table; `windows_open` counts the chunks that were requested and are not
     published yet. `waiting` holds the ids of the transactions that must end before the reading of tables can continue.
-    `invalid_stamps` (of provenance stamps) and `ignored_signals` are counts since the previous call of `activity`.
+    `invalid_stamps` (provenance stamps) and `ignored_signals` are counted since the previous call of `activity`.
     """
 
     windows_open: int = 0
@@ -190,14 +191,13 @@ class Retained:
 class Hold:
     """The object because of which the server keeps its log for us, such as a replication slot of PostgreSQL.
 
-    `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time.
-
-    `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
-    server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
-    we have not read yet. `confirmed` is the log position, as the database prints it, up to which we told the server
-    that it may forget the log. `nbytes` is how much log the server keeps because of the hold. The server also keeps old
-    states of its catalogue because of the hold; `xids` is the age of the oldest one, in transaction ids. `nbytes` and
-    `xids` are None if the server does not know them.
+    `kind` says in one word what it is, such as `slot`, or `log` if the server keeps its log for a fixed time. `reader`
+    is the server process that reads the log through this hold now; None if no process does. `condition` is the server's
+    own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that we have
+    not read yet. `confirmed` is the log position, as the database prints it, up to which we told the server that it may
+    forget the log. `nbytes` is how much log the server keeps because of the hold. The server also keeps old states of
+    its catalogue because of the hold; `xids` is the age of the oldest one, in transaction ids. `nbytes` and `xids` are
+    None if they are unknown.
     """
 
     kind: str = "slot"
@@ -405,8 +405,8 @@ class Database(Protocol):
         """Crosses a gap: continues a changelog at a later log position, because the log in between is lost.
 
         The changelog continues in a new epoch: one above the highest that it contains. The service then reads every
-        table again and publishes a delete for each key that the table lacks. `checkpoint` is the one that readers of
-        the changelog see; None if none can be read. `reason` is the error message with which a normal start fails.
+        table again and publishes a delete for each key that the table lacks. `checkpoint` is the last one that readers
+        see; None if none can be read. `reason` is the message of the error with which a normal start fails.
 
         `take_over` is called once, before the block begins, when no other process can read the log under our name. It
         shuts the previous writer out of the sink and returns where the changelog ends. Inside the block, the caller
@@ -428,10 +428,10 @@ class Database(Protocol):
         are held.
 
         A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If such a
-        checkpoint needs a new entry in the log, the fence writes a message with the prefix
-        `changelog.envelope.signal.FENCE_PREFIX` after the cut. The capture core recognises the message and tells the
-        source, which then returns an `urgent` piece. While the fence is held, a change of a table's definition either
-        waits, or makes the scan raise ALTERED.
+        checkpoint needs a new entry in the log, the fence writes an empty message. The capture core receives it with
+        the prefix `changelog.envelope.signal.FENCE_PREFIX` and tells the source, which then returns an `urgent` piece.
+        While the fence is held, a change of a table's definition waits, or makes the scan raise ALTERED, or does not
+        matter to the scan, because the scan reads a copy.
 
         Raises NoFenceError if no fence can be taken, ALTERED if a table is gone.
         """

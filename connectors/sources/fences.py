@@ -124,8 +124,8 @@ class Shown:
 class Scan(Protocol):
     """Reads the tables of a fence, in any process, while the fence is held.
 
-    A scan can be pickled. It contains secrets, so it is sent only to workers. Each call opens a session of its own. The
-    same rows may be read several times.
+    A scan can be pickled. It contains secrets, so it is sent only to workers. Each call opens its own session or file.
+    Several calls may read the same rows.
 
     Spark's executors import the module of the scan's class. So that module may import only the envelope, the schemas,
     the capture core, `changelog.connectors.sources.fences`, and the modules that read its database. An import rule in

@@ -73,8 +73,8 @@ class LostDefinition:
 class Statement:
     """One SQL statement, with the `line` of its first word in the file, counted from 1.
 
-    `words` is its SQL without quoted text and comments. `code` is the same SQL, but with the contents of dollar quotes,
-    such as the body of a DO statement.
+    `words` is its SQL without quoted text and comments. `code` is the same, but keeps the text in dollar quotes, such
+    as the body of a DO statement.
     """
 
     line: int

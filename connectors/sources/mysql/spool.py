@@ -19,8 +19,8 @@ from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 
 _PORTION_ROWS = 20_000
 _PORTION_BYTES = 8 << 20
-"""The most rows, and the most bytes, that are encoded at once and become one row group. A larger row has a group of its
-own.
+"""The rows are encoded in portions, and each portion becomes one row group. A portion ends once it has this many rows,
+or this many bytes.
 """
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)

@@ -59,8 +59,10 @@ def snapshot_place(query: Query) -> FilePosition:
 
 
 def server_identity(query: Query, version: ServerVersion) -> str:
-    """Returns a text that identifies the server. MySQL makes it for the data folder. MariaDB computes `server_uid`
-    itself, and `server_id` is a setting that must differ between the servers of a group.
+    """Returns a text that identifies the server.
+
+    For MySQL, this is `server_uuid`, which the server makes for its data folder. For MariaDB, it is the setting
+    `server_id`, which must differ between the servers of a group, and `server_uid`, which the server computes.
     """
     if version.flavour is Flavour.MYSQL:
         [(identity,)] = query("SELECT @@server_uuid", ())

@@ -2,7 +2,7 @@
 
 `changelog.envelope.signal` defines the form of the requests. Any account that may insert rows into the table may send
 signals; if `[signals] secret` is configured, the service obeys only signals that are signed with this secret. The
-signature covers the number of the row. No other row can have this number, so a copy of a signal is refused.
+signature covers the number of the row. A copy of a signal is refused, because its row has another number.
 """
 
 from secrets import randbelow

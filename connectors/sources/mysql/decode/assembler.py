@@ -1,8 +1,8 @@
 """Turns events of the binary log into rows of the changelog. It reads no socket, file or clock.
 
 The `Assembly` of the capture core puts the rows in order. `TransactionReader` tells the `Assembly` which events belong
-to one transaction. The positions of a transaction's rows have as their `commit` the coordinate of the transaction's
-GTID event: its place in the log, as one number.
+to one transaction. In the positions of a transaction's rows, `commit` is the coordinate of the transaction's GTID
+event: the place of this event in the log, as one number.
 
 The service writes nothing to the server, so nothing in the log marks when a table was read. Instead, the source notes
 where the log ended at that time. It publishes the rows of the read once the stream has reached this place and is

@@ -50,7 +50,7 @@ def is_portion(count: int, nbytes: int) -> bool:
 def portion(events: EventBlock) -> int:
     """Returns how many of the first events to decode at once: at most `_EVENTS_MAX`.
 
-    The portion ends with the event at which the bytes that can be rows reach `BLOCK_BYTES_MAX`.
+    If the bytes that can be rows reach `BLOCK_BYTES_MAX` before that, the portion ends with the event that reaches it.
     """
     count = min(len(events), _EVENTS_MAX)
     totals = np.cumsum(np.maximum(events.sizes[:count] - _BYTES_WITHOUT_ROWS, 0))

@@ -106,7 +106,7 @@ class LogState:
         """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
         self._received = received
         self._resume: Gtids | None = resume
-        """Not None while the server may still send prepared transactions once more, which come before all new ones."""
+        """None once a new transaction was read. Before that, the server may send prepared transactions once more."""
         self._gtids, self._sent = received.builder(), resume.builder()
         self._ended: list[LogTransaction | Series] = []
         self._ended_before = 0
@@ -144,7 +144,7 @@ class LogState:
 
     @property
     def here(self) -> int:
-        """The coordinate of the transaction that is being read. If none is, a coordinate after the last transaction."""
+        """The coordinate of the transaction that is being read. If there is none, a coordinate after the last one."""
         if self.transaction is not None:
             return self.transaction.commit
         try:

@@ -57,7 +57,7 @@ class HeldTransaction:
 
 
 class PreparedTransactions:
-    """The prepared transactions whose end has not been delivered."""
+    """The prepared transactions whose commit or rollback has not been delivered."""
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._transactions: dict[XaId, HeldTransaction] = {}
@@ -79,9 +79,9 @@ class PreparedTransactions:
         self._nbytes += transaction.nbytes
 
     def check(self, xa_id: XaId, transaction: HeldTransaction) -> None:
-        """Raises ChangelogError (LIMIT) if the rows of all transactions, with `transaction`, take too much memory.
+        """Raises ChangelogError (LIMIT) if the rows of all transactions, including `transaction`, take too much memory.
 
-        `transaction` has the rows of `xa_id` that have arrived so far. They replace those of an earlier delivery.
+        `transaction` has the rows of `xa_id` that have arrived so far. They count in place of an earlier delivery.
         """
         earlier = self._transactions.get(xa_id)
         if self._nbytes - (0 if earlier is None else earlier.nbytes) + transaction.nbytes > self._bytes_max:

@@ -359,7 +359,7 @@ class TransactionReader:
             self._end()
 
     def _refuse(self, event: log.AnonymousGtid | log.Incident | log.StatementContext | log.Unsupported) -> None:
-        """Raises an error for an event after which the changelog would not be exact."""
+        """Refuses an event after which the changelog would not be exact."""
         match event:
             case log.AnonymousGtid():
                 hint = "set gtid_mode = ON on the server; see `changelog check`"

@@ -191,8 +191,8 @@ def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot
 
     In two cases, places alone do not say whether the snapshot misses a delivered transaction, so the GTIDs decide:
 
-    - The snapshot ends before the place where the stream begins. Still, it may miss no transaction, because the log can
-      end with events of the server itself, such as a checkpoint. No snapshot includes these before the next commit.
+    - The snapshot ends before the place where the stream begins. It need not miss a transaction: the log can end with
+      events of the server itself, such as a checkpoint, which no snapshot includes before the next commit.
     - The server has taken the place of another one. Then it is not known where the delivered transactions end in the
       log of the new server.
     """

@@ -32,7 +32,7 @@ class ReadContext:
     """What the table reads of an opened source need.
 
     `workers` is the number of threads that read; `connect` opens their sessions. At first, a chunk has `chunk_rows`
-    rows. `tables` describes the tables, as the catalogue has them. `horizon` is the coordinate at which the stream
+    rows. `tables` has what the catalogue says about the tables. `horizon` is the coordinate at which the stream
     begins. Each chunk that was read is added to `chunks`. `changelog` reads the stored rows of entities; it is None if
     the sink cannot be read. `reach` is called at each of `capture.table_reads.FAIL_POINTS`.
     """

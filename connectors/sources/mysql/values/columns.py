@@ -9,8 +9,8 @@ class LogColumn:
 
     The members are everything that decides how the column's values are read and published:
 
-    - `type`: the code of the log (`type_codes.TypeCode`). If the log has `STRING`, its metadata names the true type
-      (`ENUM`, `SET` or `STRING`), and `type` is the true one.
+    - `type`: the code of the log (`type_codes.TypeCode`). If the log has `STRING`, the metadata says whether the
+      column is an `ENUM`, a `SET` or really a `STRING`, and `type` is that type.
     - `meta`: the column's metadata in the log, as a number; two bytes are read as little-endian. Its meaning depends on
       `type`:
       - `STRING`: the length in bytes. `VARCHAR`: the maximum length in bytes.

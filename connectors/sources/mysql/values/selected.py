@@ -127,8 +127,8 @@ _DOUBLE = "/*M! IF({0} = 0 AND ATAN2({0}, -1) < 0, '-0', */ {0} * 1e0 /*M! ) */"
 -0.
 
 MariaDB 11.8 prints -0 as 0, so the `/*M! … */` comments, which only MariaDB executes, add an expression that tests the
-sign. MySQL must not execute that expression, because its IF prints numbers with too few digits if it is given a text
-and a number.
+sign. MySQL must not execute that expression, because MySQL's IF, given a text and a number, prints the number with too
+few digits.
 """
 
 _AS_SENT: Conversion = None, None

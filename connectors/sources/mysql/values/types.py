@@ -56,7 +56,7 @@ def declared_type(column: LogColumn) -> str:
 def lacks_size(declared: str) -> bool:
     """Returns whether the log hides how many bytes the values of a declared type have.
 
-    It does so for times with a fraction in MariaDB's older layout. The columns after such a column cannot be read,
+    The log does so for times with a fraction in MariaDB's older layout. The columns after such a column cannot be read
     either, because nobody knows where they begin.
     """
     return declared.endswith(OLD_FORMAT) and "(" in declared

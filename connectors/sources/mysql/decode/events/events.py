@@ -1,7 +1,7 @@
 """Defines a dataclass for each kind of event in the binary log; `event_reader` decodes them.
 
 No code changes an event. Still, the classes of frequent events are not frozen: objects of frozen classes take three
-times as long to make, and a log of small transactions has seven events for each change.
+times as long to make, and a log of small transactions has five or six events for each change.
 
 Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
 """

@@ -20,8 +20,8 @@ _SIZE_OFFSET = 9
 def payload_events(cursor: Cursor) -> Iterator[bytes]:
     """Yields the events of a TRANSACTION_PAYLOAD, with their headers. Each is decompressed when the caller asks for it.
 
-    At most one event and one piece of 1 MiB are in memory, whatever sizes the payload claims. Raises ChangelogError
-    (MALFORMED) if the payload cannot be decompressed, or if its size is not what it claims.
+    At most one decompressed event and a piece of 1 MiB are in memory, whatever sizes the payload claims. Raises
+    ChangelogError (MALFORMED) if the payload cannot be decompressed, or if its size is not what it claims.
     """
     begin = cursor.at
     fields = _fields(cursor)

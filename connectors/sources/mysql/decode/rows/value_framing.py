@@ -14,8 +14,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class Framing:
     """How the values of a column are stored.
 
-    If all values have the same number of bytes, `size` is that number, and `prefix` is 0. Otherwise, `prefix` is the
-    number of bytes of the length that comes before each value, and `size` is 0. The length is an unsigned
+    If all values have the same number of bytes, `size` is that number, and `prefix` is 0. Otherwise, each value comes
+    after its length, `prefix` is how many bytes the length takes, and `size` is 0. The length is an unsigned
     little-endian number, and counts only the bytes after it.
     """
 

@@ -1,6 +1,6 @@
 """Decodes many GTID events at once, if they have the form in which servers usually write them.
 
-`frequent_events` decodes single events of the same forms, and explains them.
+`frequent_events` decodes single events of these forms, and explains the forms.
 """
 
 import struct

@@ -40,8 +40,8 @@ RUN_MIN = 8
 
 _EVENT_BYTES_MEAN_MAX = 2048
 _BLOCK_BYTES_MAX = 8 << 20
-"""A block is not searched if its events are larger than this on average, or if it has more bytes than this. The events
-of such a block have many rows each, so little would be saved.
+"""A block is not searched if its events have more than `_EVENT_BYTES_MEAN_MAX` bytes on average, or if it has more than
+`_BLOCK_BYTES_MAX` bytes. The events of such a block have many rows each, so little would be saved.
 """
 
 _XID_BYTES = 8
@@ -246,7 +246,7 @@ class _Collector:
         return self._count
 
     def _add_stamps(self) -> int:
-        """Reads the stamps of the transactions. Returns how many come before the first one with unusual stamps."""
+        """Reads the stamps. Returns how many transactions come before the first one with unusual stamps."""
         candidates, forms, begins = self._candidates, self._candidates.forms, self._candidates.statement_begins
         first, end = self._first, self._first + self._count
         stamps = [head for head, form in self._by_head.items() if form is not None and form.is_stamp]

@@ -67,7 +67,7 @@ class BlockForms:
     `queries` are the places of the events that may be a BEGIN, and `is_begin` says which of them are. `maps` are the
     places of the table maps, and `heads` has a code for each table map. The code identifies the table map and the head
     of the event after it: the bytes before the event's rows. The code is -1 if the events must be read alone.
-    `commented` has the numbers of the table maps before which a statement's text may have a stamp.
+    `commented` has the numbers of the table maps whose statement may have a stamp in its text.
     """
 
     def __init__(self, block: EventBlock, headers: Headers, reader: EventReader, queries: Ints, maps: Ints) -> None:
@@ -187,7 +187,7 @@ class RunForms:
         return RowsForm(event.offset, self._statements(table, OPS[event.operation]), is_stamp=False)
 
     def message(self, head: int, place: int) -> Stamp | None:
-        """Returns the stamp in an event whose rows are stamps; None unless it has exactly one."""
+        """Returns the stamp in an event whose rows are stamps; None unless the event has one row with a valid stamp."""
         event, table_map = self.block.decoded(place), self.block.table_map(head)
         assert isinstance(event, log.RowsEvent)
         assert table_map is not None

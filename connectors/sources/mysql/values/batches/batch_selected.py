@@ -47,8 +47,8 @@ def without_zeros(raw: RawColumn) -> PrintedColumn:
 def floating(size: int) -> PrintColumn:
     """Converts FLOAT (4 bytes) or DOUBLE (8 bytes). The server sends both as the text of a DOUBLE.
 
-    If one text is not a number, all values stay unconverted. Otherwise, the values stay unconverted that
-    `batch_numbers.print_floats` leaves unprinted.
+    If one text is not a number, all values stay unconverted. Otherwise, only those that `batch_numbers.print_floats`
+    leaves unprinted stay unconverted.
     """
 
     def printed(raw: RawColumn) -> PrintedColumn:

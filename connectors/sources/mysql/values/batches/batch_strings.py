@@ -56,7 +56,10 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 
 
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
-    """Returns a mask of the texts that are not only ASCII; of no text if `is_utf8` is set and all are valid UTF-8."""
+    """Returns a mask of the texts that have other characters than ASCII.
+
+    If `is_utf8` is set and all texts are valid UTF-8, the mask marks no text.
+    """
     mask = np.zeros(raw.count, bool)
     offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])
     octets = np.frombuffer(data, np.uint8)

@@ -1,8 +1,8 @@
 """Applies a partial update of a JSON document: MySQL can log a list of changes instead of the new document.
 
 It does so in PARTIAL_UPDATE_ROWS events, if `binlog_row_value_options` is PARTIAL_JSON. A change consists of one byte
-for the operation, a path and, unless the operation is REMOVE, a value. Before the path and before the value stands its
-length, as a length-encoded integer. See `json_diff.h` in MySQL's source.
+for the operation, a path and, unless the operation is REMOVE, a value. The path and the value each come after their
+length, which is a length-encoded integer. See `json_diff.h` in MySQL's source.
 """
 
 import json

@@ -165,7 +165,9 @@ def _unicode(codec: str) -> ToUtf8:
 
 
 def _ucs2(text: bytes) -> bytes:
-    """Converts from UCS-2, which has no surrogate pairs: each half counts as a character that Unicode does not have."""
+    """Converts from UCS-2, which has no surrogate pairs: what would be a pair in UTF-16 is two characters that Unicode
+    lacks.
+    """
     return _ABOVE_UCS2.sub(_NONE * 2, _from_unicode(text, "utf-16-be")).encode("utf-8", "replace")
 
 

@@ -127,4 +127,4 @@ _METADATA: dict[int, tuple[int, Callable[[int], bool]]] = {
     TypeCode.GEOMETRY: (1, _is_prefix),
     TypeCode.VECTOR: (1, _is_prefix),
 }
-"""For each type, the size of its metadata in bytes, and a function that says whether the metadata can have a value."""
+"""For each type, the size of its metadata in bytes, and a function that says whether a number is possible metadata."""

@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. It depends on the server
-which columns some optional fields describe: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Which columns an
+optional field describes can depend on the server: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ class TableDescription:
 
 @lru_cache(maxsize=1024)
 def describe(body: bytes, dialect: Dialect) -> TableDescription:
-    """Decodes `body`: a table map from the name of the database on, without the checksum at the end.
+    """Decodes `body`: the part of a table map that begins with the name of the database, without the checksum.
 
     Raises ChangelogError (MALFORMED) with the offset in the event.
     """
