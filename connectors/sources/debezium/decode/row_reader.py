@@ -31,8 +31,8 @@ _PASSES: Final = {
 }
 """For each type whose tokens are mostly published as they are: the expression that converts a token `t`.
 
-`c` is the column's converter. The expression of STRING is right only for a token without a
-backslash. If a row has a backslash, `compiled` uses an expression that also tests this."""
+`c` is the column's converter. The expression of STRING is right only for a token without a backslash. If a row has a
+backslash, `compiled` uses an expression that also tests this."""
 
 _PRINTS: Final = {
     Primitive.STRING: "encode({t}) if type({t}) is str and {t} not in special else {c}({t})",

@@ -55,7 +55,7 @@ class TableEvidence:
     (`publisher`). `published` identifies the rows of the catalogue that make the table part of the publication.
 
     `keys` holds what keeps the entity key unique: constraints (each as `c` and its OID), and unique indexes without a
-    constraint (each as `i` and its OID). `types` holds the type of each key column; if the type contains composites, a
+    constraint (each as `i` and its OID). `types` holds the type of each key column; if it contains composite types, a
     hash of their attributes follows. `leaves` holds the partitions that store rows, by OID, or a hash of all of them.
     """
 
@@ -291,8 +291,8 @@ def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, sin
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:
     """Returns whether the first pages of a partition have a row that a transaction below `horizon` wrote.
 
-    If it returns False, the partition counts as truncated. This also happens if our role may not read the partition,
-    and if its rows were frozen so long ago that, because transaction ids wrap around, they seem younger than `horizon`.
+    If it returns False, the partition counts as truncated. It also returns False if our role may not read the
+    partition, or if the rows are so old that they seem younger than `horizon`, because transaction ids wrap around.
     """
     probe = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")

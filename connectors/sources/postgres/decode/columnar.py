@@ -3,7 +3,7 @@
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
 joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one:
 - rows that move to another key or partition
-- rows of which the database's log lacks a value
+- rows with a value that the database's log lacks
 - rows at which an entity's policy may stop the stream
 
 The output must be the same as if `row_records` had encoded all rows.
