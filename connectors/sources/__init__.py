@@ -44,7 +44,7 @@ class Piece:
     rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
     database's log lies between the checkpoints of the previous piece and of this piece. `urgent` says that the database
     waits for the confirmation of this piece, or that a comparison waits until the piece's checkpoint is stored. The
-    service stores an urgent piece at once, unless it is gathering rows: then it stores the piece together with them.
+    service stores an urgent piece at once, unless it is gathering rows: then it stores the piece with these rows.
     """
 
     rows: Sequence[pa.RecordBatch]

@@ -74,7 +74,7 @@ class FencedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """The pages of one leaf of an entity's table from `first` up to, but not including, `end`.
+    """The pages from `first` up to, but not including, `end`, in one leaf of an entity's table.
 
     If `end` is None, the pages go to the end of the leaf.
     """

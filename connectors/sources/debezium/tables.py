@@ -23,7 +23,7 @@ class TableColumn:
 class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
-    `rows_estimate` counts the messages of its topics. `partitions` is the most partitions that one of them has.
+    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of any of them.
     `described` is the table as its last sampled event describes it; None for a table that only the configuration names.
     `connector` and `database` are the names in its events.
     """

@@ -156,8 +156,8 @@ def _functions(
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Generates two functions: one converts the tokens of a row, the other those of the rows before and after a change.
 
-    `expressions` has the expression of each column, in which `{t}` is a token and `{c}` its converter. `same` has the
-    operator by which two tokens of a column count as the same.
+    `expressions` has the expression of each column, in which `{t}` is a token and `{c}` its converter. `same` has, for
+    each column, the operator by which two tokens count as the same.
     """
 
     def value(token: str, number: int) -> str:

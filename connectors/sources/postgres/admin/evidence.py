@@ -22,8 +22,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
-"""The most partitions of a table that a checkpoint lists. If a table has more, the checkpoint stores one hash of all
-its partitions instead: every commit writes a checkpoint, so it must be short."""
+"""A checkpoint lists at most this many partitions of a table. If a table has more, the checkpoint stores one hash of
+all its partitions instead: every commit writes a checkpoint, so a checkpoint must be short."""
 
 _PROBED_PAGES = 128
 """How many pages of a rewritten or truncated partition are searched for a row from before the last reading."""
@@ -37,8 +37,8 @@ changelog stay the same."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafEvidence:
-    """A partition that stores rows. `filenode` is the number of its file. `links` joins, with `/`, the `xmin` of the
-    rows of `pg_inherits` that lead from the published table down to the partition.
+    """A partition that stores rows. `filenode` is the number of its file. `links` joins, with `/`, the `xmin` of each
+    row in `pg_inherits` on the way from the published table down to the partition.
     """
 
     filenode: int

@@ -107,9 +107,9 @@ class _Scan:
     def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[TextColumns, Ints, Mask, Mask]:
         """Reads one tuple of `width` values per row (protocol page *TupleData*).
 
-        `starts` holds the offset of each tuple and `ends` the offset of the end of its message. Returns the columns,
-        the offset at which each tuple ends, a mask of values that were not sent (column by row), and a mask of
-        malformed rows.
+        `starts` holds the offset at which each tuple begins, and `ends` the offset at which its message ends. Returns
+        the columns, the offset at which each tuple ends, a mask of values that were not sent (column by row), and a
+        mask of malformed rows.
         """
         buffer, words = self.buffer, self.words
         bad = (words[np.minimum(starts, ends)] >> 16) != width

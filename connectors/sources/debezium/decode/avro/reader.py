@@ -29,8 +29,8 @@ UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, s
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
-"""The deepest nesting of types, and the most lines of a function. Deeper nesting would exceed the 20 levels of nested
-blocks that Python allows.
+"""Types may be nested at most `DEPTH_MAX` deep, and a function may have at most `LINES_MAX` lines. Deeper nesting would
+exceed the 20 levels of nested blocks that Python allows.
 """
 
 TOGETHER: Final = 4

@@ -37,7 +37,7 @@ consumer would wait for the brokers without an error.
 """
 
 MESSAGES_MAX, BYTES_MAX = 8192, 8 << 20
-"""The most messages, and about the most bytes, of a batch."""
+"""A batch ends once it has at least this many messages or bytes."""
 
 _STEP = 512
 _SILENCE_S = 30.0
