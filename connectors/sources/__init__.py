@@ -280,7 +280,7 @@ class Database(Protocol):
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """Returns the tables that exist now and can be published, sorted by schema and name.
 
-        `sized` chooses the tables whose sizes are also read. This may wait until another session releases its lock on a
+        `sized` chooses the tables whose sizes are also read. Reading a size may wait until another session unlocks the
         table, or until the service stops. May be called while a source is open. Raises ChangelogError.
         """
 
@@ -308,8 +308,8 @@ class Database(Protocol):
         streams from the checkpoint that `recover` returned.
 
         It raises ChangelogError if the changelog cannot be continued correctly. GAP: the log no longer reaches back to
-        the checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: settings have changed on which
-        the order or the content of the changelog depends. `accept_settings` says that an operator has accepted such a
+        the checkpoint. DIVERGED: the log lacks commits that were published. SETTINGS: a setting has changed that
+        decides the order or the content of the changelog. `accept_settings` says that an operator has accepted such a
         change, and `accept_cluster` that an operator has accepted the move to another database cluster. At most one
         source is open at a time.
 
@@ -342,9 +342,9 @@ class Database(Protocol):
     def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """Returns a finding for each precondition that must hold before these entities can be read.
 
-        The preconditions concern the server, the things that the service keeps in it, each table, changes of tables
-        that the log does not show, and the roles that may send signals. `checkpoint` is the changelog's checkpoint,
-        None before the changelog begins; if there is one, the log must reach back to it.
+        The preconditions concern the server, the things that the service keeps in it, each table, table changes that
+        the log does not show, and the roles that may send signals. `checkpoint` is the changelog's checkpoint, None
+        before the changelog begins; if there is one, the log must reach back to it.
 
         `open` raises an error for each finding with the status `fail`. A finding's `fix` holds statements that remove
         the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be called

@@ -10,8 +10,8 @@ not exist:
 
 1. In every process and until the fence ends, a `Scan` reads the effects of exactly the transactions in `Fence.shown`.
 2. If `Fence.missing` returns None, the changelog holds every transaction in `Fence.shown`.
-3. A `Scan` encodes a row in the same way as a message does. It applies the same masks and row filters, and leaves out
-   the same columns. It writes values with the same types and in the same text form.
+3. A `Scan` encodes rows as they are encoded for messages: with the same masks, row filters, types and text forms, and
+   without the columns that messages leave out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ class FencedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """The pages of one leaf of an entity's table from `first` up to, but not including, `end`.
+    """The pages from `first` up to, but not including, `end`, in one leaf of an entity's table.
 
     If `end` is None, the pages go to the end of the leaf.
     """
@@ -189,7 +189,7 @@ class Fence(Protocol):
     def is_of(self, checkpoint: Checkpoint) -> bool:
         """Returns whether the changelog that ends at `checkpoint` was made from the cluster of the fence.
 
-        A cluster is a server together with its physical copies (standbys): their log has one origin.
+        A cluster is a server together with its physical copies (standbys): their logs have one origin.
         """
 
     def missing(self, checkpoint: Checkpoint) -> str | None:

@@ -170,9 +170,9 @@ class Migrations(Protocol):
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
         """Parses the migration `text` into statements. `file` is what error texts call the migration.
 
-        `lasting` says that the database is used after the rehearsal. Then statements are refused whose effects a
-        rollback does not undo. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot
-        be rehearsed.
+        `lasting` says that the database is used after the rehearsal. Then statements with effects that a rollback does
+        not undo are refused, too. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that
+        cannot be rehearsed.
         """
 
     def live(self) -> AbstractContextManager[Stage]:

@@ -35,7 +35,7 @@ class DebeziumCandidate:
 
     @property
     def connector(self) -> str:
-        """The Debezium connector that made most of the sampled events."""
+        """The Debezium connector of most tables."""
         [(connector, _)] = Counter(table.connector for table in self.sampled.tables).most_common(1)
         return connector
 
@@ -46,7 +46,7 @@ class DebeziumCandidate:
         return schema
 
     def name(self) -> str:
-        """See `Candidate.name`: the database in the events."""
+        """See `Candidate.name`: the database of most tables, or the connector if the events name no database."""
         [(database, _)] = Counter(table.database for table in self.sampled.tables).most_common(1)
         return database or self.connector
 

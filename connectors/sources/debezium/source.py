@@ -366,7 +366,7 @@ def refuse_other_input(checkpoint: Checkpoint | None, name: str) -> None:
 
 
 class MeanSize:
-    """The mean size of about the last 1,000 messages, in bytes. `mean` is the mean size so far, 0 if unknown."""
+    """The mean size of about the last 1,000 messages, in bytes (`mean`); 0 if unknown."""
 
     def __init__(self, mean: int) -> None:
         self.mean = mean

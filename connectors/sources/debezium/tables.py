@@ -23,7 +23,7 @@ class TableColumn:
 class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
-    `rows_estimate` counts the messages of its topics. `partitions` is the most partitions that one of them has.
+    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of any of them.
     `described` is the table as its last sampled event describes it; None for a table that only the configuration names.
     `connector` and `database` are the names in its events.
     """
@@ -41,8 +41,8 @@ class SampledTable:
     nbytes: int = 0
 
     def key_problem(self, key: Sequence[str]) -> str | None:
-        """See `TableInfo`. The events of one row are in order only if the columns of the messages' key are a part of
-        the entity key.
+        """See `TableInfo`. If a topic has several partitions, the events of one row are in order only if the entity key
+        contains all columns of the messages' key.
         """
         if self.partitions <= 1 or (self.primary_key and set(self.primary_key) <= set(key)):
             return None

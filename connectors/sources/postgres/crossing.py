@@ -11,8 +11,8 @@ Sometimes the changelog itself has lost rows that consumers may already have rea
 so the service cannot delete these keys one by one. Instead, it publishes a truncate, as the first row after the gap,
 
 - for each entity that has lost a file or a topic, and
-- for every entity if the slot starts after the end of the changelog. The service confirms a part of the log to the
-  slot only after it has stored the rows. So the changelog had the rows in between, and has lost them.
+- for every entity if the slot starts after the end of the changelog. The service confirms a part of the log only after
+  it has stored the rows from this part. So the changelog once had the rows in between, and has lost them.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.

@@ -33,7 +33,7 @@ from changelog.envelope.model import Op
 
 _PORTION_BYTES: Final = 8 << 20
 _PORTION_ROWS: Final = 20_000
-"""The most bytes and rows that are encoded at once. A row with more bytes is encoded alone."""
+"""Rows are encoded in portions. A portion ends once it has more than this many bytes, or this many rows."""
 
 _CTIDS_AT_ONCE: Final = 1000
 

@@ -29,8 +29,8 @@ class Settings:
     keys.
 
     `patience_s` is how many seconds a start waits for a slot that a dead session may still hold. With
-    `accept_settings`, the source continues even if settings have changed on which the order or the content of the
-    changelog depends. With `accept_cluster`, it continues even on another database cluster.
+    `accept_settings`, the source continues even if a setting has changed that decides the order or the content of the
+    changelog. With `accept_cluster`, it continues even on another database cluster.
 
     A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
     `read_s` seconds. Every wait ends soon after `stopping` returns true. `sessions` holds the process ids, on the

@@ -63,7 +63,8 @@ class PostgresSource:
 
     It claims the slot, then calls `recover` for the last checkpoint, and streams from that checkpoint. `read_versions`
     returns the stored versions of columns, and `changelog` reads the stored rows; both are None if the sink cannot be
-    read. `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
+    read. `reach` is called at each of the `FAIL_POINTS` of `capture.table_reads`, so that tests can crash the process
+    there.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS if the stream does not continue the changelog exactly where it
     ends; other kinds if the source cannot connect, if a check fails, or if the slot cannot be used.
@@ -217,7 +218,7 @@ class PostgresSource:
         return set() if self._read_versions is None else {version.entity for version in self._read_versions()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
-        """Returns the epoch of the log position `through`, and an entry for the checkpoint with its timeline."""
+        """Returns the epoch of the log position `through`, and the checkpoint's entry with the position's timeline."""
         reached = self._lineage.reached(parse_through(through))
         return reached.epoch, {"timeline": reached.timeline}
 

@@ -11,8 +11,8 @@ and each step adds 1. The `commit` in the positions of a transaction is the plac
     commit     └──────── 7 ──────┘         └─ 11
 
 A transaction ends when an event of another transaction follows, or when no further event has arrived. If more of its
-events arrive later, they are published as another transaction with the same id, and the stamp of the first part still
-applies to them.
+events arrive later, they are published as another transaction with the same id, and the earlier stamp also applies to
+them.
 """
 
 from collections import Counter

@@ -14,8 +14,8 @@ Here, transaction 5 is complete. Transaction 6 has two events and waits for the 
 
 The events of a part stay in their order, because the progress of a part is one offset. The transactions of a connector
 have the same order in the topic of transactions and in every part. So when the END of a transaction comes, no part
-should hold earlier events. If one does, the END of their transaction is lost, or they have no transaction. These events
-are published first.
+should hold other events before the events of this transaction. If a part does, the END for these other events is lost,
+or they have no transaction. They are published first.
 
 **A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
 transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may

@@ -3,7 +3,7 @@
 A value of a row is the JSON that we publish, so nothing is converted here. All values of a block go into one buffer,
 from which `json_columns` splices the objects and the keys of many rows at once. `row_records` encodes unusual rows one
 by one. Its output defines what is correct. These rows are unusual:
-- rows whose key changes, and rows of which the event lacks a value
+- rows whose key changes, and rows with a value that the event lacks
 - rows at which the changelog may stop
 - the rows of small groups
 """

@@ -29,8 +29,8 @@ class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `key` and `value` are the bytes of the record, None for a null. An engine sends their schemas separately: then
     `key_schema` and `value_schema` are these schemas in JSON, or the text `null` if there is none. For a record of a
-    topic, both schemas are None, because Kafka Connect's converter put them, or their ids, into the bytes if it wrote
-    any. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
+    topic, both are None: if Kafka Connect's converter wrote schemas, the record itself contains them or their ids.
+    `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
     """
 
     topic: str
@@ -72,8 +72,8 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gives no id. `committed_at` is the time of the change in the database, in microseconds since 1970, UTC.
     `snapshot` is `true` for a row of a snapshot, `last` for the row that ends the snapshot, and empty for other events.
     If Debezium numbers the events of each transaction, `order` is the number of this event, and `counted_in` is the id
-    of the transaction in the block `transaction`. This id may differ from `transaction`, because that is the id in the
-    block `source`, if the block has one.
+    of the transaction in the block `transaction`. The member `transaction` may have another id: the one in the block
+    `source`, if that block has an id.
     """
 
     connector: str
@@ -134,7 +134,7 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class IgnoredRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A record that changes no row, with the reason: `tombstone`, `heartbeat`, `schema change` or `other table`."""
+    """A record that is not published, with the reason: `tombstone`, `heartbeat`, `schema change` or `other table`."""
 
     reason: Literal["tombstone", "heartbeat", "schema change", "other table"]
 

@@ -1,6 +1,6 @@
 """Reads the block `source` of an event: which transaction made the change, when, and in which table.
 
-Each connector of Debezium has a block of its own. Members that several blocks have are called the same in all of them.
+Each connector of Debezium writes a block of its own. `SourceBlock` has the members of all of them.
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 
@@ -83,7 +83,7 @@ def transaction_id(text: str) -> str:
     """Returns the id of a transaction as `EventFacts.transaction` has it.
 
     In PostgreSQL's topic of transactions, a log position follows the id. This position is removed, because it differs
-    between the begin and the end of a transaction.
+    between the BEGIN and the END of a transaction.
     """
     match = _POSTGRES_ID.fullmatch(text)
     return match[1] if match else text

@@ -1,8 +1,7 @@
 """Separates the schema of a message in JSON from its content, without reading the same schema twice.
 
-The JsonConverter writes `{"schema":…,"payload":…}`. Messages of one table have the same schema, so up to the payload,
-most messages begin with the same bytes as an earlier message of their topic. It is enough to compare these bytes; they
-are not parsed again.
+The JsonConverter writes `{"schema":…,"payload":…}`. Messages of one table have the same schema. So most messages have
+the same bytes before the payload as an earlier message of their topic. These bytes are compared, and not parsed again.
 """
 
 from collections.abc import Callable

@@ -31,8 +31,8 @@ _PASSES: Final = {
 }
 """For each type whose tokens are mostly published as they are: the expression that converts a token `t`.
 
-`c` is the column's converter. The expression of STRING is right only for a token without a
-backslash. If a row has a backslash, `compiled` uses an expression that also tests this."""
+`c` is the column's converter. The expression of STRING is right only for a token without a backslash. If a row has a
+backslash, `compiled` uses an expression that also tests this."""
 
 _PRINTS: Final = {
     Primitive.STRING: "encode({t}) if type({t}) is str and {t} not in special else {c}({t})",
@@ -156,8 +156,8 @@ def _functions(
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Generates two functions: one converts the tokens of a row, the other those of the rows before and after a change.
 
-    `expressions` has the expression of each column, in which `{t}` is a token and `{c}` its converter. `same` has the
-    operator by which two tokens of a column count as the same.
+    `expressions` has the expression of each column, in which `{t}` is a token and `{c}` its converter. `same` has, for
+    each column, the operator by which two tokens count as the same.
     """
 
     def value(token: str, number: int) -> str:

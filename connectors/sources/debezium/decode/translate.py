@@ -41,7 +41,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
-"""The headers of the two events that Debezium makes of a row whose key changed: a delete, then a create."""
+"""The headers of the two events that Debezium sends when a row's key changes: a delete, then a create."""
 
 Op = Literal["c", "u", "d", "r"]
 _OPS: Final[dict[str, Op]] = {"c": "c", "i": "c", "u": "u", "d": "d", "r": "r"}
@@ -53,8 +53,7 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])
 class Translator:
     """Translates messages. It remembers schemas between messages, but the result does not depend on earlier messages.
 
-    There is one exception: the tombstone of a flat row names no table, so it belongs to the table of the last row of
-    its topic.
+    There is one exception: the tombstone of a flat row names no table, so it gets the table of the topic's last row.
     """
 
     def __init__(self, settings: TranslationSettings) -> None:

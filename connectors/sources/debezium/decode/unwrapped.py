@@ -48,7 +48,7 @@ class FlatRow(msgspec.Struct):
 
     @property
     def op(self) -> str:
-        """The operation. It is `u` if the message names none, because an update may also create a row."""
+        """The operation: `d` for a delete. A message that names no operation is a `u`, which may also create a row."""
         op = self.added.get("op")
         if self.members is None or str(self.added.get("deleted", "")).lower() == "true":
             return "d"

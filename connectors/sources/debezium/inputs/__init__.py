@@ -1,8 +1,8 @@
 """Defines the interface of inputs, from which the service reads Debezium's events.
 
-An input has *parts*, such as the partitions of topics. The events of one part are in order; the order of events of
-different parts is the order in which the input returns them. The source stores how far it has read each part in the
-checkpoint, in the same commit as the rows. So every restart continues exactly after the last stored event.
+An input has *parts*, such as the partitions of topics. The events of one part are in order; `Batch.in_order` says
+whether the events of all parts together are. The checkpoint says how far each part was read, and is stored in the same
+commit as the rows. So every restart continues exactly after the last stored event.
 """
 
 from collections.abc import Collection, Mapping, Sequence

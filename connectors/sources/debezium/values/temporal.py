@@ -54,8 +54,8 @@ def clock(nanoseconds: int) -> bytes:
 
 
 def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
-    """Returns the text of the point in time that is `nanoseconds` after the begin of 1970. With `utc`, the text ends
-    with the zone.
+    """Returns the text of the point in time that is `nanoseconds` after the beginning of 1970. With `utc`, the text
+    ends with the zone.
 
     In the years 1 to 9999, the text is in ISO 8601, with six digits after the second, or with nine digits if the value
     is not a whole number of microseconds.

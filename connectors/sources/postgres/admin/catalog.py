@@ -302,7 +302,7 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 
 
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns those of `columns` that may be non-null even in rows that are older than the column.
+    """Returns the `columns` that may be non-null even in rows that are older than the column itself.
 
     An example is a column that was added with a default. The log does not contain the values of such rows.
     """

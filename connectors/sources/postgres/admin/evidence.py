@@ -22,8 +22,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
-"""The most partitions of a table that a checkpoint lists. If a table has more, the checkpoint stores one hash of all
-its partitions instead: every commit writes a checkpoint, so it must be short."""
+"""A checkpoint lists at most this many partitions of a table. If a table has more, the checkpoint stores one hash of
+all its partitions instead: every commit writes a checkpoint, so a checkpoint must be short."""
 
 _PROBED_PAGES = 128
 """How many pages of a rewritten or truncated partition are searched for a row from before the last reading."""
@@ -37,8 +37,8 @@ changelog stay the same."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafEvidence:
-    """A partition that stores rows. `filenode` is the number of its file. `links` joins, with `/`, the `xmin` of the
-    rows of `pg_inherits` that lead from the published table down to the partition.
+    """A partition that stores rows. `filenode` is the number of its file. `links` joins, with `/`, the `xmin` of each
+    row in `pg_inherits` on the way from the published table down to the partition.
     """
 
     filenode: int
@@ -55,7 +55,7 @@ class TableEvidence:
     (`publisher`). `published` identifies the rows of the catalogue that make the table part of the publication.
 
     `keys` holds what keeps the entity key unique: constraints (each as `c` and its OID), and unique indexes without a
-    constraint (each as `i` and its OID). `types` holds the type of each key column; if the type contains composites, a
+    constraint (each as `i` and its OID). `types` holds the type of each key column; if it contains composite types, a
     hash of their attributes follows. `leaves` holds the partitions that store rows, by OID, or a hash of all of them.
     """
 
@@ -291,8 +291,8 @@ def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, sin
 def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> bool:
     """Returns whether the first pages of a partition have a row that a transaction below `horizon` wrote.
 
-    If it returns False, the partition counts as truncated. This also happens if our role may not read the partition,
-    and if its rows were frozen so long ago that, because transaction ids wrap around, they seem younger than `horizon`.
+    If it returns False, the partition counts as truncated. It also returns False if our role may not read the
+    partition, or if the rows are so old that they seem younger than `horizon`, because transaction ids wrap around.
     """
     probe = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")

@@ -5,9 +5,9 @@ its log grows past the end of the changelog. So neither the end of its log nor i
 slot was restored together with the server, so its confirmed position is an earlier one too. The server sends every
 transaction after this position, so the stream shows which transactions the log now has before the end of the changelog.
 Therefore the checkpoint names the last transaction that the changelog has. If the slot has not confirmed that
-transaction, the stream starts there. The stream's first transaction must then be the same one: it must have the same
-commit position, id and time. Until this transaction has arrived, the source does not move the slot's confirmed position
-past it. Otherwise, the server would not send the transaction at the next start, and there would be nothing to check.
+transaction, the stream starts with it: the stream's first transaction must have the same commit position, id and time.
+Until this transaction has arrived, the source does not move the slot's confirmed position past it. Otherwise, the
+server would not send the transaction at the next start, and there would be nothing to check.
 """
 
 from collections.abc import Callable, Mapping

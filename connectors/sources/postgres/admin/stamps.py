@@ -29,7 +29,7 @@ _NBYTES_MAX = 2 * (NBYTES_MAX + CONTEXT_NBYTES_MAX)
 """
 
 _NAMED_MAX = 20
-"""The most tables without a trigger that a finding names."""
+"""A finding names at most this many tables without a trigger."""
 
 # The message is emitted outside the block with the exception handler, because that block is a subtransaction. A message
 # from a subtransaction could reach the service after the first row that the stamp is for.

@@ -3,7 +3,7 @@
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
 joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one:
 - rows that move to another key or partition
-- rows of which the database's log lacks a value
+- rows with a value that the database's log lacks
 - rows at which an entity's policy may stop the stream
 
 The output must be the same as if `row_records` had encoded all rows.
@@ -107,9 +107,9 @@ class _Scan:
     def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[TextColumns, Ints, Mask, Mask]:
         """Reads one tuple of `width` values per row (protocol page *TupleData*).
 
-        `starts` holds the offset of each tuple and `ends` the offset of the end of its message. Returns the columns,
-        the offset at which each tuple ends, a mask of values that were not sent (column by row), and a mask of
-        malformed rows.
+        `starts` holds the offset at which each tuple begins, and `ends` the offset at which its message ends. Returns
+        the columns, the offset at which each tuple ends, a mask of values that were not sent (column by row), and a
+        mask of malformed rows.
         """
         buffer, words = self.buffer, self.words
         bad = (words[np.minimum(starts, ends)] >> 16) != width

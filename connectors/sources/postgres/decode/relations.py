@@ -144,10 +144,10 @@ class Relations:
         return RelationDescription(entity=entity, table=table, has_key=binding.lost is None)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
-        """Applies a partition's description. It says which columns of the partition's old rows the log contains.
+        """Applies a partition's description, which says which columns of the partition's old rows the log contains.
 
-        The server sends this description right after that of the table under which the partition's rows are published,
-        and before any of these rows (`maybe_send_schema` in the server's pgoutput.c).
+        The server first describes the table under which the partition's rows are published, then the partition, and
+        only then sends these rows (`maybe_send_schema` in the server's pgoutput.c).
         """
         bound = self.bound.get(root)
         if bound is None or not bound.binding.crossing:

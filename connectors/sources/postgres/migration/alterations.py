@@ -108,8 +108,8 @@ class _History:
     def _files(self) -> Iterator[Alteration]:
         """Yields at most one alteration for all truncates of the table, and at most one for all rewrites.
 
-        Each alteration has the line of the last such statement. But if any rewrites may have changed values, the line
-        is that of the last one of those.
+        Each alteration has the line of the last such statement. But if some rewrites may have changed values, only
+        these rewrites count for the line.
         """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]

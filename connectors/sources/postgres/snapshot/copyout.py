@@ -24,7 +24,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 Ints = npt.NDArray[np.int64]
 
 CHUNK_BYTES_MAX = 32 << 20
-"""The most bytes of text in a chunk of several rows; a larger chunk is divided. A single row may have any size."""
+"""A chunk of several rows has at most this many bytes of text; a larger chunk is divided. One row may have any size."""
 
 _PIECE_BYTES = 1 << 18
 _TAB, _NEWLINE, _BACKSLASH = b"\t\n\\"

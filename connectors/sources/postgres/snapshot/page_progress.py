@@ -109,9 +109,9 @@ class TableProgress:
     def divide(self, part: Range) -> None:
         """Divides a range that is too large to read at once into about four parts.
 
-        A range without an end is divided up to the end that the leaf had when the reads were planned. Its last part has
-        no end either, so this part includes rows that were added later. If even that part is too large, the planned end
-        is moved (see `_GROWTH_CHUNKS`).
+        A range without an end is divided up to the end that the leaf had when the reads were planned. The last part has
+        no end either, so it includes rows that were added later. If even this part is too large, the planned end is
+        moved (see `_GROWTH_CHUNKS`).
         """
         self.give_back(part)
         leaf = self.leaves[part.leaf]

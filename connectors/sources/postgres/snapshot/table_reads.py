@@ -39,7 +39,8 @@ class ReadContext:
     `workers` is the number of threads that read; `connect` opens their connections. At first, a chunk has `chunk_pages`
     pages. `tables` holds the tables of the catalogue, by schema and name. `horizon` is a transaction id above all ids
     that the server had assigned before the source was opened. `changelog` reads the stored rows of entities; it is None
-    if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash the process there.
+    if the sink cannot be read. `reach` is called at each of the `FAIL_POINTS` of `capture.table_reads`, so that tests
+    can crash the process there.
     """
 
     origin: Origin

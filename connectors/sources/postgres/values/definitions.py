@@ -113,7 +113,7 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether the type is uncertain for the current transaction because another one is altering it now."""
+        """Returns whether another transaction is altering the type now, which makes it uncertain in the current one."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:

@@ -14,7 +14,7 @@ Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 class PgType:
     """A type of PostgreSQL.
 
-    `name` begins with the type's schema, except for built-in types and for the `hstore` of the extension.
+    `name` begins with the type's schema, except for built-in types and for the type of the extension `hstore`.
     `element` is the element type of an array, the subtype of a range or the range type of a multirange. `base` and
     `typmod` are the underlying type of a domain and its modifier. `fields` are the attributes of a composite, and
     `relation` is the OID under which the catalogue lists them. `delimiter` separates an array's elements. A type that

@@ -6,9 +6,9 @@ the schemas that Connect's converters register. If they meet anything unusual, s
 bytes, they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the generated functions with fastavro,
 also for damaged messages.
 
-- `values_reader` returns what fastavro returns.
-- `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
-  the event that the translation does not need are only checked.
+- A function of `values_reader` returns what fastavro returns.
+- A function of `event_reader` returns the members of a change event. Rows are tuples with one value for each column,
+  and members of the event that the translation does not need are only checked.
 
 A generated function has the message in `d` and the place of the next byte in `p`. Because `p` never decreases, it is
 enough to compare it with the length of the message at the end. https://avro.apache.org/docs/1.12.0/specification/
@@ -29,8 +29,8 @@ UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, s
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
-"""The deepest nesting of types, and the most lines of a function. Deeper nesting would exceed the 20 levels of nested
-blocks that Python allows.
+"""Types may be nested at most `DEPTH_MAX` deep, and a function may have at most `LINES_MAX` lines. Deeper nesting would
+exceed the 20 levels of nested blocks that Python allows.
 """
 
 TOGETHER: Final = 4

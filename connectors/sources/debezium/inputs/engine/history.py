@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from changelog.envelope.errors import ChangelogError, Kind
 
 BYTES_MAX = 512 << 10
-"""The most bytes of the history in a checkpoint. In Kafka, a checkpoint is one message, by default of at most 1 MiB."""
+"""The history takes up at most this many bytes of a checkpoint. In Kafka, a checkpoint is one message, by default of at
+most 1 MiB.
+"""
 
 
 def packed(records: Sequence[bytes]) -> str:

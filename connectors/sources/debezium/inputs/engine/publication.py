@@ -131,8 +131,8 @@ class Publication:
         return self.mode in _MADE
 
     def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
-        """Creates or alters the publication as the mode says. Returns the tables in the publication that Debezium
-        reads; None if the mode is `all_tables`.
+        """Creates or alters the publication as the mode says. Returns the tables that Debezium reads; None if the mode
+        is `all_tables`.
 
         `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset from
         which it continues to read the log.

@@ -107,7 +107,7 @@ class EngineInput:
             self._take(left_s)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
-        """See `Input`: acknowledges the records, so that the database may discard its log up to there."""
+        """See `Input`: acknowledges the records, so that the database may discard its log up to the last of them."""
         if steps:
             self._process.acknowledge(steps)
 

@@ -63,7 +63,7 @@ def defaults(
     """Returns the connector's properties that apply unless the configuration sets them.
 
     Connectors that choose tables by `table.include.list` read only `tables`. Debezium sends heartbeats, so that the
-    offset also advances while these tables do not change, and the database can discard its log up to there.
+    offset also advances while these tables do not change, and the database can discard its log before the offset.
     `java_class` is the connector's class, if it is known.
     """
     properties = {

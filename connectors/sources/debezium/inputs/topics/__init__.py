@@ -1,1 +1,1 @@
-"""Reads Debezium's events from Kafka topics. The parts of this input are partitions, and their progress is offsets."""
+"""Reads Debezium's events from Kafka topics. A part of this input is a partition, and its progress is an offset."""

@@ -37,7 +37,7 @@ consumer would wait for the brokers without an error.
 """
 
 MESSAGES_MAX, BYTES_MAX = 8192, 8 << 20
-"""The most messages, and about the most bytes, of a batch."""
+"""A batch ends once it has at least this many messages or bytes."""
 
 _STEP = 512
 _SILENCE_S = 30.0
@@ -190,7 +190,7 @@ class TopicsInput:
     def _check_if_due(self) -> None:
         """Checks the topics every `CHECK_INTERVAL_S` seconds.
 
-        At each check, commits the last offsets once more, because that commit may have been lost. Raises
+        At each check, commits the last offsets once more, because the previous commit may have been lost. Raises
         ChangelogError: GAP if a known topic has changed, ALTERED if there is a new topic.
         """
         if self._clock() < self._next_check_at:

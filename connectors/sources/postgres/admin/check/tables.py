@@ -42,10 +42,10 @@ def _identity(
 ) -> Iterator[Finding]:
     """Yields a finding if the log lacks columns of old rows.
 
-    If the log lacks a column of the key, a change cannot be published. If it lacks other columns, the message's
-    `original` comes from the state, or is unknown if the service keeps no state. For a partitioned table, the
-    partition's replica identity decides which columns are in the log. The table's own replica identity decides which of
-    these columns the server sends.
+    If the log lacks a column of the entity key or the partition key, a change cannot be published. If it lacks other
+    columns, the message's `original` comes from the state, or is unknown if the service keeps no state. For a
+    partitioned table, the partition's replica identity decides which columns are in the log. The table's own replica
+    identity decides which of these columns the server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
