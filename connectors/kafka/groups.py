@@ -6,7 +6,7 @@ from changelog.connectors.kafka.client import TIMEOUT_S, Admin, translated
 
 
 def static_members(admin: Admin, group: str) -> Mapping[str, str]:
-    """Returns the client id of each member of a group that has an instance id (static membership), by this instance id.
+    """Returns the client ids of the static members of a group (those with an instance id), by instance id.
 
     A client id names the process, if the process chose it so. Raises ChangelogError.
     """

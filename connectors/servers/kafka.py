@@ -86,7 +86,7 @@ class Broker(ServerProcess):
     machine. By default, the broker tells clients to connect to `port`. With `advertised` (HOST:PORT), it tells them to
     connect there, for example to a proxy in front of `port`; `direct_servers` bypasses the proxy. Changes of the
     attributes `settings` and `advertised` take effect at the next start. The ports stay the same after a restart. With
-    `joins`, the new broker joins the cluster of that broker.
+    `joins` (another broker), the new broker joins that broker's cluster.
 
     As a context manager, the broker starts at the beginning and shuts down at the end. Starting raises ChangelogError
     (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has the last error

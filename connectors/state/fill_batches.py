@@ -51,8 +51,8 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 class _Fast:
     """Fills one batch, entity by entity.
 
-    `changed_rows` has the rows that `fill_rows` changed. `_odd` marks the rows that need `fill_rows`; so do all other
-    rows of their keys. `_lacks` marks the updates without an original.
+    `changed_rows` has the rows that `fill_rows` changed. `_odd` marks the rows that need `fill_rows`; all other rows of
+    their keys need it, too. `_lacks` marks the updates without an original.
 
     `_takes` says, for each row, which state becomes its original. A number below the count of rows stands for the
     `current` of the batch's row with this number. The count plus i stands for `_stored_states[i]`, which comes from the

@@ -61,7 +61,8 @@ def event_trigger_script(dsn: str | None) -> str:
     """Returns SQL that creates an event trigger. An administrator has to run this SQL.
 
     The trigger writes each change of a table's or a publication's definition into PostgreSQL's log. Raises
-    ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
+    ChangelogError (USAGE) if the database is not PostgreSQL, because the logs of other databases report these changes
+    anyway.
     """
     if dsn is not None and kind_of(dsn) != "postgres":
         raise ChangelogError(
