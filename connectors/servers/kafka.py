@@ -129,7 +129,10 @@ class Broker(ServerProcess):
         return f"127.0.0.1:{self._direct_port}"
 
     def start(self) -> None:
-        """Starts the broker, and returns after it has joined its cluster. After a crash, the broker first recovers."""
+        """Starts the broker, and returns after it has joined its cluster. After a crash, the broker first recovers.
+
+        While another program has a port of the broker, this method waits and retries.
+        """
         if self.running:
             return
         java = find_java()
@@ -206,7 +209,7 @@ class Broker(ServerProcess):
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
     def _answers(self, cluster: str, deadline: float) -> bool:
-        """Waits until both ports for clients answer. Returns False if the broker stops before that.
+        """Waits until both ports for clients answer. Returns False if the broker stops or the time is over before that.
 
         The broker opens one port after the other. If another server has taken the second port, the broker stops,
         although the first port has answered. A port with TLS or SASL is not asked.

@@ -98,7 +98,7 @@ class _Fast:
                 self.changed_rows[number] = row
 
     def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
-        """Takes an original from the store for each row that is the first one of its key in the batch.
+        """Takes originals from the store for the rows `numbers`, whose keys are `keys`, as far as the budget has room.
 
         Leaves out keys whose stored rows are not *usual* (`StoredRow`) or have another version of the columns, and
         returns these keys.

@@ -43,7 +43,7 @@ def database(
 def candidate(dsn: str) -> Candidate:
     """Returns an object through which `changelog init` reads the database that a connection string names.
 
-    `changelog init` has no configuration yet. Does not connect yet.
+    The function takes a connection string, because `changelog init` has no configuration yet. Does not connect yet.
     """
     if kind_of(dsn) == "mysql":
         with client_needed():

@@ -228,7 +228,7 @@ class Windows:
                 self._forget()
 
     def discard(self, table: tuple[str, str]) -> None:
-        """Marks the chunks of the table that were handed out: they are read again and not published."""
+        """Marks the chunks of the table that were handed out: their rows are not published, and they are read again."""
         with self._changed:
             for chunk in self._chunks.values():
                 chunk.discarded |= chunk.table == table
