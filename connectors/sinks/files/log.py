@@ -146,7 +146,7 @@ def counts(path: Path) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class FileLog:
-    """The file log at `path`. Implements `Log`, and yields all rows in the order of their positions."""
+    """The file log at `path`. Implements `Log`; `read` and `follow` yield all rows in the order of their positions."""
 
     path: Path
 
