@@ -24,7 +24,7 @@ def own_version() -> str:
 
 
 def installation(extra: str | None = None) -> str:
-    """Returns a hint: the command that installs the wheel of this version, and the optional part `extra` if one is
+    """Returns a hint: the command that installs the wheel of this version, with the optional part `extra` if one is
     given.
     """
     extras = "" if extra is None else f"[{extra}]"

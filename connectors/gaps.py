@@ -35,8 +35,8 @@ class GapAtStart:
     """The gap that keeps the service from starting. `error` is what a start of the service raises.
 
     The database keeps its log for us because of a hold (`Hold`; in PostgreSQL, the replication slot). `hold_usable`
-    says whether `Database.cross_gap` may keep the hold: only if the source reported the gap while it was being opened,
-    before it read anything from the log.
+    says whether `Database.cross_gap` may keep the hold. It may do so only if the opening of the source reported the
+    gap, before anything was read from the log.
     """
 
     error: ChangelogError

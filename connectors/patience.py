@@ -31,8 +31,8 @@ def _never() -> bool:
 class Patience:
     """How long a connection waits for its server.
 
-    `silence_s` is how many seconds may pass without a byte from the server; None means no limit. Then the connection
-    calls `excused`, which returns whether the server has a good reason to be silent. If the server has one, the time
+    `silence_s` is how many seconds may pass without a byte from the server (None: no limit). After that time, the
+    connection calls `excused`, which returns whether the server has a good reason to be silent. If it has one, the time
     starts again. Once `stopping` returns true, the limit is `stopping_s`.
     """
 

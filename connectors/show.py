@@ -22,8 +22,8 @@ from changelog.envelope.entity import GAPS, TRUNCATE_KEY
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record, Stamp
 
 VALUE_CHARS = 72
-"""The most characters of a value that are shown. If the value before or after a change is longer, both are cut around
-the first character in which they differ."""
+"""At most this many characters of a value are shown. If the value before or after a change is longer, both are cut
+around the first character in which they differ."""
 
 CONTEXT_CHARS = 16
 """How many characters are shown before the first difference between two long values."""
@@ -40,8 +40,8 @@ MARKS = {
 }
 
 _NOT_JSON = "(not JSON)"
-"""What is shown as the name of an attribute if a row's text is not JSON. Its value is the whole text. Older versions of
-this program could store such rows."""
+"""If a row's text is not JSON, it is shown as one attribute: this is the attribute's name, and the whole text is its
+value. Older versions of this program could store such rows."""
 
 
 class RenderChange(Protocol):

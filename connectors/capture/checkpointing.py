@@ -186,9 +186,9 @@ class Checkpointing:
     def announce(self, announced: Announced) -> None:
         """Records a new version of an entity's columns.
 
-        If the version restates columns, and the entity's table was complete, the table is read again. An operator's
-        acceptance is for one change of columns only, so acceptances for this entity up to the version's position are
-        removed.
+        If the version restates columns, and the entity's table was complete, the table is read again, unless the entity
+        is in `asking`. An operator's acceptance is for one change of columns only, so acceptances for this entity up to
+        the version's position are removed.
         """
         version = announced.version
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)

@@ -14,7 +14,7 @@ PLAIN_CODEC = "json"
 def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dict[str, dict[str, object]]:
     """Returns, for each entity, the settings on which the order and the content of its changelog depend.
 
-    The settings do not contain the secret of the masks, but an id that is derived from the secret.
+    The settings do not contain the secret of the masks, but an id that is derived from the secret and the masks.
     """
     codec_setting = {} if codec == PLAIN_CODEC else {"codec": codec}
     return {

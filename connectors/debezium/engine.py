@@ -63,8 +63,9 @@ class DebeziumEngine:
         the next run passes the same events again. If this process is killed during a call, only the events of that call
         come again. During a snapshot, more events come again, because Debezium begins the snapshot again.
 
-        Raises ChangelogError if Java or a jar is missing, if the configuration is wrong, or if the connector fails.
-        The error's kind is CONNECTION if the database cannot be reached: another call of `run` connects again.
+        Raises ChangelogError if this engine already runs, if Java or a jar is missing, if the configuration is wrong,
+        or if the store or the connector fails. The error's kind is CONNECTION if the database cannot be reached:
+        another call of `run` connects again.
         """
         with self._lock:
             if self._runner is not None:

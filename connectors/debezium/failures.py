@@ -95,7 +95,7 @@ def _of_engine(launch: Launch, end: End, logged: Sequence[str]) -> ChangelogErro
     if message.endswith(":") and logged:  # Debezium left the cause out of the error, but logged it
         message = f"{message} {logged[-1]}"
     text = " ".join([message, *(f"{cause.name} {cause.message}" for cause in causes)])
-    if causes[0].message.startswith(_INVALID):  # only the log says if a connection failed
+    if causes[0].message.startswith(_INVALID):  # the message hides whether a connection failed; the log says it
         text = " ".join([text, *logged])
     kind, hint = next(
         ((kind, hint) for kind, patterns, hint in RULES if re.search("|".join(patterns), text, re.IGNORECASE)),

@@ -184,8 +184,8 @@ class Repository:
 def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Earlier:
     """Reads all versions of the files of `contracts` on the main line up to the commit `ref`.
 
-    If `ref` is empty, reads up to the commit at which HEAD left the main branch. The result's `removed` has the files
-    below `paths` in that commit which no file of `contracts` continues (`_origins`). Raises ChangelogError:
+    If `ref` is empty, reads up to the commit at which HEAD left the main branch. The result's `removed` has each file
+    that is below `paths` in that commit and that no file of `contracts` continues (`_origins`). Raises ChangelogError:
     PRECONDITION if git cannot answer, and USAGE if there is no such commit or a path is outside the repository.
     """
     repository = Repository(next((folder for folder in _folders(paths[0]) if folder.is_dir()), Path()))
@@ -215,8 +215,8 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns a mapping of each file's path to the path of the earlier file that it continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file may have been moved: it continues the earlier file with the same schema name at another path.
-    But if a file at that path still continues the earlier file, the file here is new, and continues no file.
+    Otherwise, the file may have been moved: it continues an earlier file with the same schema name at another path. But
+    if that path still has a file that continues the earlier one, nothing was moved, and the file is new.
     """
     same_paths = {
         path: path

@@ -86,7 +86,7 @@ class Broker(ServerProcess):
     machine. By default, the broker tells clients to connect to `port`. With `advertised` (HOST:PORT), it tells them to
     connect there, for example to a proxy in front of `port`; `direct_servers` bypasses the proxy. Changes of the
     attributes `settings` and `advertised` take effect at the next start. The ports stay the same after a restart. With
-    `joins`, the new broker joins the cluster of that broker.
+    `joins` (another broker), the new broker joins that broker's cluster.
 
     As a context manager, the broker starts at the beginning and shuts down at the end. Starting raises ChangelogError
     (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has the last error
@@ -129,7 +129,10 @@ class Broker(ServerProcess):
         return f"127.0.0.1:{self._direct_port}"
 
     def start(self) -> None:
-        """Starts the broker, and returns after it has joined its cluster. After a crash, the broker first recovers."""
+        """Starts the broker, and returns after it has joined its cluster. After a crash, the broker first recovers.
+
+        While another program has a port of the broker, this method waits and retries.
+        """
         if self.running:
             return
         java = find_java()
@@ -206,7 +209,7 @@ class Broker(ServerProcess):
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
     def _answers(self, cluster: str, deadline: float) -> bool:
-        """Waits until both ports for clients answer. Returns False if the broker stops before that.
+        """Waits until both ports for clients answer. Returns False if the broker stops or the time is over before that.
 
         The broker opens one port after the other. If another server has taken the second port, the broker stops,
         although the first port has answered. A port with TLS or SASL is not asked.

@@ -45,9 +45,9 @@ class Cadence:
     A commit with rows is stored after `seconds` (or later, with a backlog), or as soon as it has `rows` rows or
     `nbytes` bytes.
 
-    A checkpoint without rows is stored at once if it is urgent, and after `seconds` if table reads or repairs made
-    progress. Any other checkpoint without rows is stored after `idle_seconds`, or earlier if the database's log has
-    grown by `idle_log_bytes` since the previous checkpoint.
+    A checkpoint without rows is stored at once if it is urgent or the changelog's first one, and after `seconds` if
+    table reads or repairs made progress. Any other checkpoint without rows is stored after `idle_seconds`, or earlier
+    if the database's log has grown by `idle_log_bytes` since the previous checkpoint.
 
     There is a backlog if the last piece had at least `backlog_rows` rows. Then a commit gathers rows for `patience`
     times the duration of the previous commit, but for at least `seconds` and at most `seconds_max`. So commits grow if

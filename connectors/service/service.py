@@ -186,8 +186,8 @@ class Service:
             self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, through))
 
     def _log_retained(self) -> None:
-        """Writes a log line that says how much log the database retains for the stopped service. Writes nothing if the
-        database cannot be reached.
+        """Reports how much of its log the database retains for the stopped service. Reports nothing if the database
+        cannot be reached.
         """
         kept_log = None if self._state.phase == RECONNECTING else self._database.retained()
         if kept_log is not None:

@@ -51,8 +51,8 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 class _Fast:
     """Fills one batch, entity by entity.
 
-    `changed_rows` has the rows that `fill_rows` changed. `_odd` marks the rows that need `fill_rows`; so do all other
-    rows of their keys. `_lacks` marks the updates without an original.
+    `changed_rows` has the rows that `fill_rows` changed. `_odd` marks the rows that need `fill_rows`; all other rows of
+    their keys need it, too. `_lacks` marks the updates without an original.
 
     `_takes` says, for each row, which state becomes its original. A number below the count of rows stands for the
     `current` of the batch's row with this number. The count plus i stands for `_stored_states[i]`, which comes from the
@@ -98,7 +98,7 @@ class _Fast:
                 self.changed_rows[number] = row
 
     def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
-        """Takes an original from the store for each row that is the first one of its key in the batch.
+        """Takes originals from the store for the rows `numbers`, whose keys are `keys`, as far as the budget has room.
 
         Leaves out keys whose stored rows are not *usual* (`StoredRow`) or have another version of the columns, and
         returns these keys.

@@ -51,7 +51,7 @@ class Pending:
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Takes over the present settings of the entities (`Checkpoint.settings`).
 
-        The rows of an entity are forgotten if the secret of its masks has changed. Immutable entities have no rows
+        The rows of an entity are forgotten if its masks or their secret have changed. Immutable entities have no rows
         here, because their messages have no originals.
         """
         if settings is self._settings:

@@ -73,11 +73,11 @@ def _rows(log: Log, read_plan: ReadPlan, columns: ColumnVersions) -> Iterator[pa
 class _Restoring:
     """Takes the changelog's rows in any order, as long as the rows of each partition are in order.
 
-    A row is left out if the store has a newer row of its key. It is also left out if it is older than its entity's
-    entry in `_floors`: the position of the last gap, truncate, or change of settings. When a row moves to another
-    partition, older rows from the partition that it left may be read after the move. So a marker with the position of
-    the move stays under the row's old key until the end. `_untidy` says that there are markers, or rows from before a
-    truncate, that `end` must delete.
+    A row is left out if the store has a newer row of its key, or if it has other masks than the entity has now. It is
+    also left out if it is older than its entity's entry in `_floors`: the position of the last gap, truncate, or change
+    of settings. When a row moves to another partition, older rows from the partition that it left may be read after the
+    move. So a marker with the position of the move stays under the row's old key until the end. `_untidy` says that
+    there are markers, or rows from before a truncate, that `end` must delete.
     """
 
     _store: StateStore
@@ -189,7 +189,9 @@ class _Restoring:
         ).encode()
 
     def _masked_alike(self, entity: str, provenances: pa.StringArray) -> Sequence[bool]:
-        """Returns which rows have the entity's present masks. Older rows may be masked with another secret."""
+        """Returns which rows have the entity's present masks. Older rows may have other masks, or masks with another
+        secret.
+        """
         mask = self._read_plan.masks[entity]
         if not mask:
             return [True] * len(provenances)

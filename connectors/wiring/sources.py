@@ -43,7 +43,7 @@ def database(
 def candidate(dsn: str) -> Candidate:
     """Returns an object through which `changelog init` reads the database that a connection string names.
 
-    `changelog init` has no configuration yet. Does not connect yet.
+    The function takes a connection string, because `changelog init` has no configuration yet. Does not connect yet.
     """
     if kind_of(dsn) == "mysql":
         with client_needed():
@@ -61,7 +61,8 @@ def event_trigger_script(dsn: str | None) -> str:
     """Returns SQL that creates an event trigger. An administrator has to run this SQL.
 
     The trigger writes each change of a table's or a publication's definition into PostgreSQL's log. Raises
-    ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
+    ChangelogError (USAGE) if the database is not PostgreSQL, because the logs of other databases report these changes
+    anyway.
     """
     if dsn is not None and kind_of(dsn) != "postgres":
         raise ChangelogError(

@@ -45,16 +45,16 @@ def read_status(settings: Config, *, counted: bool = True) -> dict[str, Any]:
     """Returns the object that `changelog status --json` prints.
 
     If the source or the sink does not answer, `problems` has a sentence about that, and the members that the answer
-    would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it; and
-    `stamps` says by whom the newest changes were stamped; its elements have the members of `StampShare`. `entities` and
-    `stamps` are empty unless `counted`, because they take long to read in a large changelog.
-    `state` is there only if the configuration has a [state].
-    `generations` is there only if an entity was repartitioned. It has the topics of each such entity, as the checkpoint
-    lists them.
+    would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it.
+    `stamps` says who stamped the newest changes; its elements have the members of `StampShare`. `entities` and `stamps`
+    are empty unless `counted`, because counting takes long in a large changelog. `state` is there only if the
+    configuration has a [state], and `generations` only if an entity was repartitioned. `generations` has the topics of
+    each such entity, as the checkpoint lists them.
 
     `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
-    yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of
-    the oldest state of the catalogue that the server keeps because of the slot.
+    yet. `seconds`: the lag that the service measures; if it does not run, the time since the last durable commit, or 0
+    if `bytes` is 0. `xids`: the age, in transaction ids, of the oldest state of the catalogue that the server keeps
+    because of the slot.
     """
     problems: list[str] = []
     changelog = _read_changelog(settings, problems, counted=counted)

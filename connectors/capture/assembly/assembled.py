@@ -90,8 +90,8 @@ class Assembled:
       its signature must cover.
     - `fenced`: whether the block has a fence: a message whose sender waits until the checkpoint is stored.
     - `statements`: the statements that change tables, as text, and the commit of each.
-    - `described`: the log describes a table when the table is used for the first time, or after it was altered. This is
-      the commit of the last transaction with a description of an entity's table; 0 if there is none.
+    - `described`: the commit of the last transaction in which the log describes an entity's table; 0 if there is none.
+      The log describes a table when the table is used for the first time, and after it was altered.
     - `first`: the first transaction that began in the block.
     - `last`: the transaction of the last row, or the one that ends at `through`, whichever is later.
     """

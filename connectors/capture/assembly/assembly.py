@@ -330,7 +330,7 @@ class AssemblyRun:
 
         Keeps everything before the transaction at that position, and discards the rest of the block. The rows that are
         not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of these
-        rows, the changelog stops there.
+        rows, the changelog stops there. Raises ChangelogError (MALFORMED) if one of them is invalid.
         """
         position = error.position = error.position or self.here()
         try:

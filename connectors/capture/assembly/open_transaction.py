@@ -16,10 +16,10 @@ They are numbered from 0, and a position stores twice the number in 32 bits.
 class OpenTransaction(msgspec.Struct, gc=False):
     """The transaction that is being delivered.
 
-    A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. `fallback` applies
-    if there was no such message; a message with the stamp of a session sets it. `ordinal` is the number of the next row
-    or message in the transaction. `published` is the last part of the position of the transaction's last published
-    record, or -1; rows up to that record are dropped.
+    A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. Without such a
+    message, `fallback` applies: the last stamp of `AssemblyRun.sign` or of a session's message. `ordinal` is the number
+    of the next row or message in the transaction. `published` is the last part of the position of the transaction's
+    last published record, or -1; rows up to that record are dropped.
     """
 
     transaction: Transaction

@@ -59,7 +59,7 @@ class JsonRows:
         return replace(self, places=numbers[self.places])
 
     def numbered(self, index: Ints) -> "JsonRows":
-        """Returns only the rows at these indexes of `places` (ascending), numbered from 0."""
+        """Returns only the rows at these indexes of `places` (ascending). They are numbered from 0 again."""
         if len(index) == self.size:
             return replace(self, places=np.arange(self.size))
         arrow_index = pa.array(index)

@@ -274,8 +274,7 @@ def _named(windows: Windows, entity: str | None) -> set[str]:
 def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> tuple[Repairs, Windows]:
     """Cancels the repair of `entity`, or all repairs if it is None. `id_` is the id of the signal that asks for this.
 
-    A table that was complete before its repair counts as complete again. If a table is being
-    read for the first time, this reading continues.
+    A table that was complete before its repair counts as complete again. The first reading of a table continues.
     """
     entities, remaining = _named(windows, entity), repairs
     for entity in entities & repairs.open.keys():

@@ -97,8 +97,8 @@ class Sweeper:
         """Sweeps several entities in one pass over the changelog.
 
         `starts` gives for each entity the position where the reading of its table began: rows that are older may be
-        ghosts. If an entity cannot be read from the changelog, its sweep fails, and the other entities are swept again
-        without it.
+        ghosts. If an entity cannot be read from the changelog, only its sweep fails. To find this entity, the entities
+        that are left are swept again, in two halves.
         """
         pending, with_ghosts = {*starts}, set[str]()
         try:

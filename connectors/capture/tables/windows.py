@@ -24,8 +24,8 @@ every transaction that the snapshot sees is in the log before this place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
 PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot. But the row was read
-without the change. It would be published after the change, and so undo it. (The idea of reading between marks is from
-DBLog, arXiv:2010.12597. But DBLog compares positions in the log, and that would lose updates here.)
+without the change. If the row were published after the change, it would undo the change. (The idea of reading between
+marks is from DBLog, arXiv:2010.12597. But DBLog compares positions in the log, and that would lose updates here.)
 
 **Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Ghosts are
 looked up in the table, in chunks. For each ghost that the table lacks, a delete is published at the message of the
@@ -228,7 +228,7 @@ class Windows:
                 self._forget()
 
     def discard(self, table: tuple[str, str]) -> None:
-        """Marks the chunks of the table that were handed out: they are read again and not published."""
+        """Marks the chunks of the table that were handed out: their rows are not published, and they are read again."""
         with self._changed:
             for chunk in self._chunks.values():
                 chunk.discarded |= chunk.table == table

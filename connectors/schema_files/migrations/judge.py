@@ -1,8 +1,8 @@
 """Judges what a migration does to one entity: whether the service would stop, which readers would break, and whether
 the service would read the table again.
 
-An alteration is one difference that the migration makes to a table. An alteration restates values if it changes
-values in existing rows, although the database's log has no change of these rows.
+An alteration is one difference that the migration makes to a table. An alteration restates values if existing rows get
+other values, but the database's log has no changes of these rows.
 """
 
 import json
@@ -210,9 +210,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Yields an alteration for each column that the migration did not alter itself, but whose type it altered.
+        """Yields an alteration for each column whose type changed although no statement altered the column.
 
-        An example is a column of a composite type. The values of such a column differ now.
+        An example is a column of a composite type that was altered. The values of such a column differ now.
         """
         altered_names = {alteration.name for alteration in self.alterations}
         for change in changes:

@@ -114,8 +114,8 @@ def follow(
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Returns the last checkpoint of the changelog at `path`, None if there is none.
 
-    Takes no lock. So a service can set a damaged file aside after this function has listed the file, and before it has
-    opened the file. Then the function tries once more.
+    Takes no lock. So between the listing and the opening of a damaged file, a service can set the file aside. Then this
+    function tries once more.
     """
     try:
         return find_recovery(path).checkpoint
@@ -146,7 +146,7 @@ def counts(path: Path) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class FileLog:
-    """The file log at `path`. Implements `Log`, and yields all rows in the order of their positions."""
+    """The file log at `path`. Implements `Log`; `read` and `follow` yield all rows in the order of their positions."""
 
     path: Path
 
@@ -244,7 +244,10 @@ def before_last(path: Path, count: int, *, entity: str | None = None, key: str |
 
 
 def recent(path: Path, count: int) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of the newest row groups of the live log, as many groups as are needed for `count` rows."""
+    """Yields the rows of the newest row groups of the live log, as many groups as are needed for `count` rows.
+
+    Leaves out rows of the entity `schemas`.
+    """
     if not log_folder(path).is_dir():
         raise _no_log(path)
     to_read = count

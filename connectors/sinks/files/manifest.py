@@ -24,8 +24,7 @@ _FROM = re.compile(r"(?:^|/)from=([0-9-]+)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """Which log files the archive's files replace. `first` and `last` are the sequences of the first and the last of
-    these files, which are the numbers in their names.
+    """Which log files the archive's files replace: those with the sequences (numbers in names) `first` to `last`.
 
     The archive replaces no log file if `last` is less than `first`.
     """

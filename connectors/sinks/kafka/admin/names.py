@@ -11,7 +11,8 @@ POSITIONS = "positions"
 _GENERATION = ".G"
 """The text between the name of an entity's first topic and the number of a later generation.
 
-Names of entities have no capital letters, so no topic of another changelog has such a name."""
+Names of entities have no capital letters, so no entity of a changelog with a longer prefix has a topic of such a
+name."""
 
 
 def topic(prefix: str, entity: str, generation: int = 1) -> str:

@@ -142,7 +142,7 @@ def publishes_truncates(entity: Entity, envelope: str, *, is_avro: bool) -> bool
     """Returns whether a truncate of the entity has a message.
 
     With several partitions, a truncate would reach the consumer out of order, and the consumer would also delete rows
-    that were inserted later. Debezium's truncates have no key, but a compacted topic takes only messages with a key. A
-    key that means *no key* exists only in JSON (`NULL_IN_JSON`).
+    that were inserted later. Debezium's truncates have no key, but a compacted topic takes only messages with a key.
+    Only JSON has a key that can stand for a missing key (`NULL_IN_JSON`).
     """
     return envelope == "debezium" and not is_avro and entity.partitions == 1

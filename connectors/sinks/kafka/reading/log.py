@@ -244,7 +244,10 @@ class KafkaLog:
         return read_stored(self._client, self._prefix, self._name) if exists else None
 
     def _entities(self) -> dict[str, list[Part]]:
-        """Returns the partitions of each entity that has a topic, those of older generations first."""
+        """Returns the partitions of each entity that has a topic, those of older generations first.
+
+        Leaves out the reserved entities, except `dead` and `gaps`.
+        """
         existing = topics.entities(self._admin, self._prefix)
         return {entity: parts for entity, parts in existing.items() if entity not in RESERVED - {DEAD, GAPS}}
 
