@@ -18,7 +18,7 @@ from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 
 POSITION = b"changelog.position"
-"""The name under which the table's metadata has the position up to which the table includes all changes."""
+"""The name of an entry in the table's metadata: the position up to which the table includes all changes."""
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:

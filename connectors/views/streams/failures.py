@@ -15,7 +15,8 @@ _GLOBAL_THREAD = "GlobalStreamThread"
 """A part of the name of the thread that follows small tables. Kafka Streams cannot replace this thread."""
 
 _THREAD = "-StreamThread-"
-"""What is before this text in a thread's name identifies the process. The ids of the process's clients begin with that.
+"""The part of a thread's name before this text identifies the process. The ids of the process's clients begin with the
+same part.
 """
 
 _log = structlog.get_logger("views")
