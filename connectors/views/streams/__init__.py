@@ -5,6 +5,6 @@ If a store is lost, Kafka Streams restores it from the same topic, so the applic
 A view that leaves out the changes of some services is the exception: it has an application of its own, which also
 writes a topic, from which its store is restored. A message is decoded when its row is requested.
 
-`java`, `tables`, `listeners` and `service_filter` are the only modules that know Java. `progress` finds out how far the
-stores are complete.
+Only `java`, `tables`, `listeners` and `service_filter` import JPype. `progress` finds out how far the stores are
+complete.
 """
