@@ -18,7 +18,7 @@ from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 
 POSITION = b"changelog.position"
-"""The name under which the table's metadata has the position up to which the table includes all changes."""
+"""The name of an entry in the table's metadata: the position up to which the table includes all changes."""
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:
@@ -26,8 +26,8 @@ def states_table(log: Log, entity: str, *, until: Position | None, provenance: b
 
     The table has the entity's columns as of that position, and with `provenance` also the columns
     `changelog.envelope.states.fold.ABOUT`, which describe each row's last change. Holds the table and one change for
-    each key in memory. Raises ChangelogError: USAGE if there is no such entity, or if one of its columns has the same
-    name as one of `ABOUT`; PRECONDITION if the entity has no columns yet.
+    each key in memory. Raises ChangelogError: USAGE if there is no such entity, if it had no columns yet at `until`, or
+    if one of its columns has the same name as one of `ABOUT`; PRECONDITION if its columns are unknown.
     """
     columns = _columns(log, entity, until)
     if provenance:

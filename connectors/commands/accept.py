@@ -1,4 +1,4 @@
-"""`changelog accept`: decides what the service does with a change at which it stopped; after that, it can continue."""
+"""`changelog accept`: decides what the service does with the change at which it stopped, so that it can continue."""
 
 import argparse
 import os

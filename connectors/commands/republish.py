@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Asks the service to republish the keys, and waits until this is done. For each named key that the table lacks,
-    the service publishes a delete.
+    the service publishes a delete. If there are too many keys for one signal, asks for a rebuild of the whole table.
     """
     settings = config.load(arguments.config, os.environ)
     entity: str = arguments.entity

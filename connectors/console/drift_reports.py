@@ -37,7 +37,7 @@ class LatestRun(_Member, frozen=True, kw_only=True):
 class DriftedSample(_Member, frozen=True, kw_only=True):
     """A drifted key. For each column that differs, `columns` has its JSON in the table and in the changelog.
 
-    If the row does not exist in one of them, or does not have the column there, this JSON is missing.
+    A side that lacks the row or the column has no JSON.
     """
 
     key: str

@@ -96,9 +96,9 @@ def _entities(log: Log) -> Collection[str]:
 def newest_records(log: Log, count: int, *, entity: str | None = None, service: str | None = None) -> list[Record]:
     """Returns up to `count` of the newest changes, the newest first.
 
-    If `entity` or `service` is given, returns only changes of this entity or by this service. Reads only about `RECENT`
-    of the newest changes outside archives, so it takes the same time for every changelog. Raises the errors of
-    `Log.recent`.
+    If `entity` is given, leaves out changes of other entities; if `service` is given, those by other services. Reads
+    only about `RECENT` of the newest changes outside archives, so it takes the same time for every changelog. Raises
+    the errors of `Log.recent`.
     """
     batches = [rows.filter(selected(rows, entity, service)) for rows in log.recent(RECENT)]
     if not batches:

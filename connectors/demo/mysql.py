@@ -75,9 +75,9 @@ class MysqlSession:
     def stamped(self, stamp: Stamp) -> Iterator[None]:
         """Runs the block in a transaction with this stamp.
 
-        Every application that stamps its changes adds the INSERT and the DELETE below to its transactions. The log has
-        both, but the table stays empty. A connection has only one open transaction, so the connection's id is a key
-        that no other open transaction uses.
+        An application that stamps its changes in this way adds the INSERT and the DELETE below to its transactions. The
+        log has both, but the table stays empty. A connection has only one open transaction, so the connection's id is a
+        key that no other open transaction uses.
         """
         self._connection.begin()
         self.execute(

@@ -62,8 +62,8 @@ def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
 def _last_life(records: Sequence[Record]) -> Sequence[Record]:
     """Returns the records of the last life.
 
-    If there was an earlier life, the record that ended it comes first: it shows that there was no row when the last
-    life began.
+    If there was an earlier life, the record that ended that life comes first. This record shows that there was no row
+    when the last life began.
     """
     return records[max(life_begin(records) - 1, 0) :]
 

@@ -44,7 +44,7 @@ def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp
 
     `defaults` has the default stamps of entities whose configuration sets one. Rows that were read from their tables
     are left out, because nobody wrote them when they were read; a change that moved a row counts once. The list is
-    sorted by entity, and then by the number of changes, the most first. Raises the errors of `Log.recent`.
+    sorted by entity, and then by the number of changes, the largest first. Raises the errors of `Log.recent`.
     """
     recent = [rows.select(_COLUMNS) for rows in log.recent(newest)]
     written = [rows.filter(pc.not_equal(rows.column("op"), Op.READ.value)) for rows in recent]
@@ -63,7 +63,7 @@ def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp
 
 
 def _groups(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Returns each combination of entity, service and context, with the number of its positions."""
+    """Returns each combination of entity, service and context, with the number of its distinct positions."""
     if not batches:
         return []
     groups = pa.Table.from_batches(batches).group_by(["entity", "service_name", "context"])

@@ -1,8 +1,8 @@
 """Defines the interface of engines. An engine knows the last state of every key of an entity.
 
-The states are the same as in the job `rebuild_view`: the change of a key with the highest position counts. If the
-database's log did not send a value in this change, the value is taken from an earlier change of the key. If no change
-has the value, it is *unavailable*.
+As in the job `rebuild_view`, the change of a key with the highest position counts. If the database's log did not send a
+value in this change, the engine over files takes the value from an earlier change of the key. The engine over Kafka has
+only the last message of each key. A value that the engine does not have is *unavailable*.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

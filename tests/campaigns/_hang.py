@@ -15,8 +15,8 @@ TIMEOUTS = """
 query_timeout_seconds = 2
 read_timeout_seconds = 3
 """
-"""Settings for `[source]`. With these timeouts, the service gives up waiting for an answer before a hang ends, because
-a hang takes as long as `HANG_S` says.
+"""Settings for `[source]`. These timeouts are shorter than a hang (`HANG_S`), so the service gives up waiting for an
+answer before the hang ends.
 """
 
 HANG_S = (4.0, 8.0)
@@ -34,7 +34,8 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Picks one session of the service that reads `slot`. Stops the server's process for it while the block runs.
+    """Picks one session of the service that reads `slot`. While the block runs, stops the server's process for this
+    session.
 
     Yields the kind of the session, or None if the service has no session.
     """

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""What a piece measured or counted, by name. In the figures of a whole run, the numbers of its pieces are added, also
-numbers inside of objects, and lists are joined.
+"""What a piece measured or counted, by name. For a whole run, the numbers of its pieces are added, also those inside of
+objects, and their lists are joined.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Rounds that are run and judged together. These are `rounds` rounds. The first of them has the number `first`."""
+    """A group of `rounds` rounds that are run and judged together. The first one has the number `first`."""
 
     first: int
     rounds: int

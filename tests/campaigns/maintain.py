@@ -1,7 +1,7 @@
 """Kills the job `maintain_view` again and again while threads write.
 
-The view has the rows of one table. To each of them, it adds a document with the matching rows of a second table, and it
-has totals of the rows. Rounds are grouped in blocks, each with its own database and view. A round is a run of the job,
+The view has the rows of one table, each with a document that has the matching rows of a second table. It also has
+totals of the rows. Rounds are grouped in blocks, each with its own database and view. A round is a run of the job,
 which is killed at a fail point (a line of code with a name), or at a random moment after it has applied a batch. In the
 middle of a block, a run builds the view again. Between the runs, tables are truncated, or the service is asked to
 repair the changelog, that is, to read rows again.

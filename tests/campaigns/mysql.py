@@ -1,8 +1,8 @@
 """Makes the service, a MySQL server and the link between them fail, and promotes a replica, while threads write.
 
-The service also reads tables again all the time. Tables are altered, or a signal asks for a table to be read: a row
-that is inserted into a separate table. Triggers number the changes of each key, and the changelog must have exactly the
-changes with these numbers, in this order (see `_mysql.judge`).
+The service also reads tables again all the time, because a table was altered, or because a signal asks for it. A signal
+is a row that is inserted into a separate table. Triggers number the changes of each key, and the changelog must have
+exactly the changes with these numbers, in this order (see `_mysql.judge`).
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Lets the service repair the changelog of a table while threads write to the table, and kills the service at random
-moments. There are two kinds of repair: to *republish* means to read rows again and to publish them; to *rebuild* also
-deletes the keys that the table does not have from the changelog.
+moments. There are two kinds of repair: to *republish* means to read rows again and to publish them; to *rebuild* means
+to republish the whole table, and to publish a delete of each key that the table lacks.
 
 Before each round, the service is stopped, and forged rows are appended to its changelog: rows with keys that the table
 never had, wrong states of existing rows, and deletes of existing rows. At the end of a round, the last states in the

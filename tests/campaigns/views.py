@@ -51,8 +51,8 @@ TOKEN = "the-token-of-instances"
 READABLE_S = 2.0
 FAULTS = ("kill", "kill", "stop", "hang", "rolling")
 KINDS = ("plain", "stale", "min", "min", "min")
-"""The kinds of requests for a row: without a parameter (`plain`), with `stale=allowed`, and with `min_position`. Only
-an instance that owns the row answers `plain` and `min`.
+"""The kinds of requests for a row: without a parameter (`plain`), with `stale=allowed`, and with `min_position`. For
+`plain` and `min`, the row comes only from the instance that owns it, whichever instance answers.
 """
 
 REPLICATED = {

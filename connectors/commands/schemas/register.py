@@ -132,7 +132,7 @@ def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) 
 
 
 def print_verdicts(console: Console, verdicts: Sequence[RegistryVerdict], *, registered: bool) -> None:
-    """Prints a line for each subject; if nothing was registered, also a line that says so."""
+    """Prints a line for each subject. If schemas remain unregistered, also says that nothing was registered."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column()
     grid.add_column(style="bold", overflow="fold")

@@ -64,7 +64,8 @@ class Hits:
 def search(site: Site, request: Request) -> Page | Redirect:
     """Finds what a person typed: a key, the beginning of a key, or an entity and a key, such as `order 42`.
 
-    If exactly one row has this key, sends the browser to the page of this row.
+    If exactly one row has this key, sends the browser to the page of this row. If only an entity is named, sends the
+    browser to the page of the entity.
     """
     words = request.query_params.get("q", "").strip()
     entity_name = request.query_params.get("entity", "")

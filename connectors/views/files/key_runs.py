@@ -72,7 +72,7 @@ class KeyRuns:
     one.
 
     Each run has later places than the runs before it. After `add`, each run has at least twice as many changes as the
-    next run. So there are few runs, and each change was sorted only a few times.
+    next run, unless `since` has shortened it. So there are few runs, and each change was sorted only a few times.
     """
 
     runs: tuple[_Run, ...] = ()

@@ -78,7 +78,7 @@ _log = structlog.get_logger("views")
 
 
 class NoViewError(Exception):
-    """Raised if the address of a request does not name a view that is known; `answer` is the answer."""
+    """Raised if the address of a request names no known view. `answer` is the answer to this request."""
 
     def __init__(self, answer: Response) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Api:
             response, reached = await self.waiting.answer(question)
             self.metrics.staleness.set(age_s(reached, time.time()) or 0.0)
         except NoViewError as error:
-            return error.answer  # the metrics leave it out: clients could make up as many names as they like
+            return error.answer  # not counted in the metrics: clients could make up any number of names
         except RefusalError as refusal:
             if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
                 self.metrics.expired.labels(name).inc()

@@ -63,9 +63,9 @@ class ReadingPace:
     """Decides whether the event loop reads rows itself, or threads do. All calls come from the event loop.
 
     Finding a row that is at hand takes less time than passing the request to a thread and back. If the cores are busy,
-    a request also waits for a core only once, and not three times. But while the event loop reads, all other requests
-    wait. So if readings are slow, for example because rows come from a slow disk, threads read for a while. `clock`
-    returns seconds.
+    a request that the event loop answers also waits for a core once instead of three times. But while the event loop
+    reads, all other requests wait. So if readings are slow, for example because rows come from a slow disk, threads
+    read for a while. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -30,7 +30,9 @@ _MARKER, _NEW_MARKER, _LOCK, _STORES = "changelog.json", "changelog.new", "lock"
 _LIBRARIES = "libraries"
 
 _MARGIN = 2.0
-"""Offsets must be this many times younger than the oldest tombstones. The restoration takes time, and clocks differ."""
+"""A store may be as old as the time for which topics keep tombstones, divided by this number. The margin is needed
+because a restoration takes time, and clocks differ.
+"""
 
 _DAY_S = 86_400
 

@@ -35,8 +35,8 @@ several times as often while changes are applied, and rows cannot be read during
 """
 
 NICENESS: Final = 5
-"""By how much the priority of the threads that apply changes is lower than that of other threads, so that requests for
-rows do not wait for a core. Beside one other busy thread, a thread that applies changes still gets a quarter of a core.
+"""How much lower the priority of threads that apply changes is than that of other threads. So requests for rows do not
+wait for a core. Beside one other busy thread, a thread that applies changes still gets a quarter of a core.
 """
 
 _PAUSE_MS = 5
@@ -46,7 +46,7 @@ _QUIET_LOGGERS = (
     "org.apache.kafka.streams.kstream.internals.KTableSource",
     "org.apache.kafka.streams.processor.internals.RecordQueue",
 )
-"""The loggers that warn of each message that is older than its row or does not count. Both kinds are usual."""
+"""The loggers that warn of each message that does not count, or is older than its row. Such messages are usual."""
 
 
 def start(program: str, jars: Path, *, heap_mib: int, has_rows: bool = False, libraries: Path | None = None) -> None:

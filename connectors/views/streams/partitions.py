@@ -30,8 +30,8 @@ TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 PAUSE_S: Final = 1.0
-"""For how many seconds an instance that did not answer is not asked. After that, one request asks it again. Without
-this pause, requests that wait for the instance could occupy all threads that read.
+"""How long no question goes to an instance that did not answer, in seconds. After that, one request asks it again.
+Without this pause, requests that wait for the instance could occupy all threads that read.
 """
 
 SCAN_MESSAGES, SCAN_BYTES = 100, 1 << 20

@@ -13,7 +13,7 @@ import jpype
 from changelog.envelope.service_choice import ServiceChoice
 
 HEADER: Final = "serviceName"
-"""The header of a message that names the service. A message without it counts as one by the service ''."""
+"""The header of a message that names the service. A message without this header counts as one by the service ''."""
 
 _SKIPPED: Final = -1
 

@@ -119,8 +119,9 @@ class TablesSettings:
             "num.standby.replicas": str(self.standbys),
             "probing.rebalance.interval.ms": str(int(WARM_UP_S * 1000)),
             "topology.optimization": "none" if self.services.names else "all",
-            # "At least once" would let a process that hung write old rows to a changelog after its successor. "Exactly
-            # once" can empty a store that is restored from an entity's topic (KAFKA-20416); nothing is written there.
+            # If a store has a changelog of its own, a process that hung must not write there once it has a successor.
+            # Only "exactly once" prevents this. If a store is restored from an entity's topic, nothing is written
+            # there, and "exactly once" could empty the store (KAFKA-20416).
             "processing.guarantee": "exactly_once_v2" if self.services.names else "at_least_once",
             "main.consumer.auto.offset.reset": "earliest",
             "main.consumer.isolation.level": "read_committed",

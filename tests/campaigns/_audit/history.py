@@ -41,7 +41,7 @@ class Event:
 
     `op` is `create`, `update`, `delete`, `truncate` or `alter`. A `truncate` concerns all keys. An `alter` says that
     the row has other columns from then on; the changelog has no message for it. A row that moves to another key or
-    partition has two events, a `delete` and a `create`. In each of them, `other` is the key of the other one.
+    partition has two events, a `delete` and a `create`. In each of these, `other` is the key of the other event.
     """
 
     entity: str
@@ -96,8 +96,8 @@ def place(lsn: int, restores: Sequence[int]) -> int:
 
 
 def with_lost(transactions: Sequence[Transaction], restores: Sequence[Restored]) -> list[Transaction]:
-    """Returns the transactions that the database has now, and those that restores undid, in the order in which they
-    were committed. All of them get unique positions.
+    """Returns the transactions that the database has now, and those that a restore has undone, in the order in which
+    they were committed. All of them get unique positions.
     """
     ends = [restored.at for restored in restores]
     result = [_at_unique_positions(transaction, ends) for transaction in transactions]

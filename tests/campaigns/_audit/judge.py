@@ -142,8 +142,8 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The rows of the tables after the transactions so far. It also keeps a copy of the rows at each position in
-    `copied`, because a later restore takes the database back there.
+    """The rows of the tables after the transactions so far. Also keeps a copy of the rows at each position in `copied`,
+    because a later restore takes the database back to this position.
     """
 
     def __init__(self, copied: Iterable[int]) -> None:
@@ -301,7 +301,7 @@ class _Judge:
         self._streaming.update(entity for entity, _ in actual)
 
     def _expected_events(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
-        """Returns the events that the changelog must have. If it may lack some, these are the ones that it has."""
+        """Returns the events that the changelog must have. If it may lack some, returns only those that it has."""
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []
@@ -340,7 +340,7 @@ _Rows = list[tuple[int, Row]]
 
 
 def _matching_events(events: _Events, rows: _Rows) -> _Events:
-    """Returns the events that match the rows, in the order of the rows. Of a move, the rows may have only one half."""
+    """Returns the events that match the rows, in the order of the rows. The rows may have only one half of a move."""
     remaining = iter(events)
     shown: _Events = []
     for emptied, row in rows:

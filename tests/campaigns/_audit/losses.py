@@ -35,9 +35,9 @@ _END = re.compile(r"(?m)^Latest checkpoint location: +(\w+)/(\w+)$")
 class GapLimits:
     """The widest gap that a fault may leave in the changelog.
 
-    Before the fault, the changelog ended at `through`, and its last row had the position `last`. The gap begins there.
-    It must end at `end` or before: the server's log ended there when the service was running again. `emptied` and
-    `restored` mean the same as in `rows.Gap`.
+    The gap begins at `through`, where the changelog ended before the fault; the changelog's last row had the position
+    `last`. The gap must end at `end` or before: the server's log ended at `end` when the service was running again.
+    `emptied` and `restored` mean the same as in `rows.Gap`.
     """
 
     through: int

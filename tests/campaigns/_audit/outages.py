@@ -85,8 +85,8 @@ class Outages(Losses):
         self.advance()
 
     def _pause_backend(self, name: str, seconds: float) -> None:
-        """Stops the server's process for one session of the service for a while. The kernel still acknowledges the
-        packets of this session.
+        """Stops the server's process that has a session of the service, for `seconds`. The kernel still acknowledges
+        the packets of this session.
         """
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             pids = connection.execute(

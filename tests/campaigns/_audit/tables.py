@@ -20,9 +20,9 @@ class Entity:
 
     `table` is the schema and the name of the table, if they are not `public` and the name of the entity. `full` means
     REPLICA IDENTITY FULL instead of DEFAULT. `long` names the columns that PostgreSQL stores outside their row, and
-    `composites` those whose type the faults alter. A table is published from the start, unless `later` or `wide` is
-    set. With `later`, a fault adds the table while the service runs. A table with `wide` rows is added only if the sink
-    accepts such rows.
+    `composites` those with a composite type, which faults alter. A table is published from the start, unless `later` or
+    `wide` is set. With `later`, a fault adds the table while the service runs. A table with `wide` rows is added only
+    if the sink accepts such rows.
     """
 
     key: tuple[str, ...]

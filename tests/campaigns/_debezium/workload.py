@@ -45,8 +45,8 @@ class _Session:
 
 
 class Workload:
-    """Writes to tables. `counts` counts what was done, by kind. `changes` is the number of changed rows. It includes
-    rows that transactions changed before they were rolled back.
+    """Writes to tables. `counts` counts what was done, by kind. `changes` is the number of changed rows, including the
+    rows of transactions that were rolled back.
     """
 
     def __init__(self, random: Random, dialect: Dialect, tables: Sequence[Table], executes: Sequence[Execute]) -> None:
