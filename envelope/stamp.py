@@ -18,8 +18,9 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages with stamps that the database's trigger makes from the session. It writes such a message if
-the setting by which applications give it their stamp is empty or too long.
+"""The prefix of messages with stamps that the database's trigger makes from the session. The trigger writes such a
+message if the setting in which applications pass their stamp to it is empty or too long. (But if its last message in
+this transaction had the application's stamp, it uses `PREFIX`, so that the new stamp replaces that one.)
 
 A stamp with this prefix never replaces a stamp with the prefix `PREFIX`. This matters if an application itself writes a
 message with the prefix `PREFIX`: the trigger does not see that message, so it may write a session stamp after it.
