@@ -60,8 +60,8 @@ class Scope:
 class Counts:
     """The counts of one entity: its rows on each side, and its undecided keys.
 
-    A column can differ for a reason that is not drift. `unknown` and `schema_changed` stand for two such reasons
-    (`changelog.spark_jobs.drift.row_diff`), and count for how many keys each column differs for this reason.
+    A column can differ for a reason that is not drift. `unknown` and `schema_changed` are two such reasons
+    (`changelog.spark_jobs.drift.row_diff`). For each reason, the keys are counted by the columns that differ.
     """
 
     source_rows: int = 0
