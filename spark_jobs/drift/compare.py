@@ -106,7 +106,7 @@ class Sides:
     """The two sides of a comparison: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
     changelog's rows.
 
-    `cut` says which of the changelog's rows are compared; None means all. `json` says whether a table has a json
+    `cut` says which of the changelog's rows are compared; None means all. `json` says whether any table has a json
     column. `cached` says that the changelog is expensive to read, and should be cached. `fetch` returns the whole
     source rows of the keys that must be judged. Normally, it reads them from the table again, at the places that their
     locators name. If `joined` is set, there are no locators: Spark joins the source's rows to the keys, and `fetch`
