@@ -44,8 +44,8 @@ NAME_CHARS_MAX = 40
 outside, and its names can have any length."""
 
 SESSION_CONTEXT = "session"
-"""The member of the context that marks a stamp of the database's trigger. The trigger writes a stamp if the application
-gave it none.
+"""The member of the context that marks a stamp of the database's trigger. The trigger makes a stamp from the session if
+the application gave it none, or one that is too long.
 
 The member is an object. Its members are `user`, the role of the database session, and `application`, the application
 name of the session.
@@ -131,7 +131,7 @@ def _usual_stamp(payload: bytes) -> Stamp | None:
 
 
 class StampKind(StrEnum):
-    """Who stamped a change: the application, or the database's trigger (from its session), or nobody."""
+    """Who stamped a change: the application, or the database's trigger (from the session), or nobody."""
 
     APPLICATION = "application"
     SESSION = "session"
