@@ -6,7 +6,7 @@ many messages a transaction has. There are three forms of messages: JSON without
 are declared; JSON with the schema in each message; and Avro.
 
 One more part, *in-process*, runs the whole service with Debezium in a Java process, and reads the snapshot of a
-PostgreSQL table. It divides the CPU time of Python by that of Java (`bench/debezium.py`).
+PostgreSQL table. This part divides the CPU time of Python by that of Java (`bench/debezium.py`).
 """
 
 import argparse

@@ -10,7 +10,7 @@ views: Spark computes the last state of each key from changes of the same kind, 
 states. The time is compared with the time that Spark takes only to read the changes.
 
 blame: Spark finds the change that set each attribute of each row, in changes of the same kind, and discards the result.
-The time is compared with the time that the last states take.
+The time is compared with the time to compute the last states.
 
 compaction: a file log with commits of 1,000 rows is archived. The size of the archive on disk is compared with the size
 of the log.

@@ -4,9 +4,10 @@ entity, and answers requests over HTTP.
 The changelog has a million changes of 100,000 orders. By default, all changes are in the log, in commits of 10,000
 changes. With `--archived`, the changes of 99 of 100 days are in an archive, and only the last day is in the log. One
 process reads random keys in four ways. *scan* searches the changelog with `FileLog.read_key`. *first* asks the engine
-of served views when it has not read the key before, and *again* asks it for the same key once more. *http* asks it over
-HTTP. Before *first*, the engine reads the files of the log (*start*). All figures come from one run, so their ratios
-are useful even on a busy machine. CPU times are those of the whole process.
+of served views for a key that the engine has not read yet. *again* asks for the same key once more. *http* asks over
+HTTP, for the row of a key or for a page of 100 rows. Before *first*, the engine reads the files of the log (*start*).
+All figures come from one run, so their ratios are useful even on a busy machine. CPU times are those of the whole
+process.
 """
 
 import argparse

@@ -5,8 +5,8 @@ The sink of the service publishes a million changes of 100,000 orders to a topic
 1.1 kB. Each start is a process of its own, and lasts until every row can be read:
 
 - *first*: the engine's folder is empty, and its application has no offsets. Kafka Streams processes all messages.
-- *warm*: the process before was stopped, and a thousand changes were added.
-- *crash*: the process before was killed, and a thousand changes were added.
+- *warm*: the previous process was stopped, and a thousand changes were added.
+- *crash*: the previous process was killed, and a thousand changes were added.
 - *restored*: the folder was deleted. Kafka Streams restores its stores up to the offsets of the application.
 
 With `--keep-service NAME` or `--drop-service NAME`, the view counts only the changes by some services. All changes are

@@ -1,10 +1,10 @@
 """Defines the checkpoint: how far a changelog reaches. A sink stores it in each commit, atomically with the rows. In
 files and topics, the checkpoint is a JSON object, which is called the *recovery record*.
 
-Format 2 has the same members for all databases. What only one kind of database has is in its member `source`. Format 1
+Format 2 has the same members for all databases; its member `source` holds what only one kind of database has. Format 1
 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its members. A
-checkpoint of format 1 can still be read, and is converted to format 2. Format 3 is format 2 and the topics of
-repartitioned entities (`GENERATIONS`).
+checkpoint of format 1 can still be read, and is converted to format 2. Format 3 adds the topics of repartitioned
+entities (`GENERATIONS`) to format 2.
 """
 
 import re
@@ -128,12 +128,12 @@ class Checkpoint:
 
     `partial` says that `position` is inside a transaction, and that the rest of the transaction is not published yet.
     `windows` holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings on
-    which the order or the content of its messages depends. `decisions` are an operator's decisions on stops. `accepted`
-    maps an entity to the position (as text) of a change of its columns that an operator accepted. `repairs` holds the
-    unfinished repairs that signals requested, and the outcomes of the most recent signals. `source` and `sink` hold
-    values such as the database's identifier. Only the source and the sink read these values: when they are opened
-    again, they compare the stored values with the current ones. Older checkpoints lack some values; a missing value
-    counts as equal. `state` holds the id by which the store of current rows (`[state]`) recognises its changelog.
+    which the order or the content of the entity's messages depends. `decisions` are an operator's decisions on stops.
+    `accepted` maps an entity to the position (as text) of a change of its columns that an operator accepted. `repairs`
+    holds the unfinished repairs that signals requested, and the outcomes of the most recent signals. `source` and
+    `sink` hold values such as the database's identifier. Only the source and the sink read these values: when they are
+    opened again, they compare the stored values with the current ones. Older checkpoints lack some values; a missing
+    value counts as equal. `state` holds the id by which the store of current rows (`[state]`) recognises its changelog.
     `stop` is the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
     """
 

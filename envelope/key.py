@@ -16,7 +16,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def key_text(texts: Sequence[str]) -> str:
-    r"""Returns the text of a key. `texts` are the canonical texts of its columns, in the order in which it has them.
+    r"""Returns the text of a key. `texts` are the canonical texts of the key's columns, in the key's order.
 
     If the key has one column, the column's text is the key's text. The texts of several columns become a compact JSON
     array of strings, in which only `"`, `\` and control characters are escaped.

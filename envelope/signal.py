@@ -24,7 +24,9 @@ KEYS_MAX = 10_000
 """The most keys in one signal; for more keys, the sender writes several signals."""
 
 KEYS_BYTES_MAX = 256 << 10
-"""The most UTF-8 bytes that the keys in one signal have. It is small because checkpoints hold the pending signals."""
+"""The most UTF-8 bytes that the keys in one signal may have. The limit is small, because checkpoints hold the pending
+signals.
+"""
 
 NBYTES_MAX = 2 << 20
 """The most bytes of a whole signal. This is far more than KEYS_BYTES_MAX, because JSON can need six bytes for one byte

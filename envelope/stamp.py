@@ -18,8 +18,9 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages with stamps that the database's trigger makes from the session. It writes such a message if
-the setting by which applications give it their stamp is empty or too long.
+"""The prefix of messages with stamps that the database's trigger makes from the session. The trigger writes such a
+message if the setting in which applications pass their stamp to it is empty or too long. (But if its last message in
+this transaction had the application's stamp, it uses `PREFIX`, so that the new stamp replaces that one.)
 
 A stamp with this prefix never replaces a stamp with the prefix `PREFIX`. This matters if an application itself writes a
 message with the prefix `PREFIX`: the trigger does not see that message, so it may write a session stamp after it.
@@ -43,8 +44,8 @@ NAME_CHARS_MAX = 40
 outside, and its names can have any length."""
 
 SESSION_CONTEXT = "session"
-"""The member of the context that marks a stamp of the database's trigger. The trigger writes a stamp if the application
-gave it none.
+"""The member of the context that marks a stamp of the database's trigger. The trigger makes a stamp from the session if
+the application gave it none, or one that is too long.
 
 The member is an object. Its members are `user`, the role of the database session, and `application`, the application
 name of the session.
@@ -130,7 +131,7 @@ def _usual_stamp(payload: bytes) -> Stamp | None:
 
 
 class StampKind(StrEnum):
-    """Who stamped a change: the application, or the database's trigger (from its session), or nobody."""
+    """Who stamped a change: the application, or the database's trigger (from the session), or nobody."""
 
     APPLICATION = "application"
     SESSION = "session"

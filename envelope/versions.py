@@ -26,8 +26,9 @@ PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
 """The stamp of versions and gaps. It names this program, because the log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
-"""Takes an entity and some of its columns, which are new. Returns those of them that may have a value in rows that are
-older than the column."""
+"""Takes an entity, and those of its columns that are new. Returns the new columns that may have a value in rows from
+before the column was added.
+"""
 
 _NAMESPACE = "changelog"
 
@@ -47,10 +48,10 @@ class TableColumns:
 class Version:
     """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
-    `relation` is the table's number in the database cluster `cluster`. `restated` are columns whose
-    published values may differ from those in the table, as the change of columns may also have changed stored rows.
-    `broke` says that the version was published although it is not compatible with some readers. `settings` is a hash of
-    the entity's configuration. `state` is the whole version as JSON.
+    `relation` is the table's number in the database cluster `cluster`. `restated` are columns whose published values
+    may differ from those in the table, because the change of columns may also have changed stored rows. `broke` says
+    that the version was published although it is not compatible with some readers. `settings` is a hash of the entity's
+    configuration. `state` is the whole version as JSON.
     """
 
     entity: str

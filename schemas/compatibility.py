@@ -28,7 +28,7 @@ NEW_READERS, OLD_READERS = "new readers", "old readers"
 
 class Mode(StrEnum):
     """The compatibility modes of Confluent's registry. In a transitive mode, a new version is compared with all earlier
-    versions; in any other mode, it is compared only with the last one.
+    versions. In any other mode, it is compared only with the last one, except that NONE compares nothing.
     """
 
     NONE = "NONE"

@@ -71,7 +71,7 @@ def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -
 
     These are columns that replaced another column or moved, columns with a new type whose values may have another text,
     and added columns that are in `filled_columns`. `filled_columns` names the columns that may have a value in rows
-    that are older than the column. A column with a default is an example.
+    from before the column was added, such as columns with a default.
     """
     return tuple(
         change.column
@@ -83,9 +83,7 @@ def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Returns which dropped column each added column replaces. Both have the same remaining columns before and after
-    them.
-    """
+    """Maps added columns to the dropped columns that they replace, which were between the same remaining columns."""
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}

@@ -22,7 +22,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""For each primitive type of a writer, the other types that a reader may have to read the writer's values."""
+"""For each primitive type of a writer, the other types as which a reader can read the writer's values."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},

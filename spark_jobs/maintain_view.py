@@ -1,11 +1,11 @@
 """`spark-submit spark_jobs/maintain_view.py`: keeps a view up to date in another store: a table of PostgreSQL or of
 Delta Lake, hashes of Redis, or a target that a package adds.
 
-The job follows the changelog until it is stopped. With --available-now, it ends at the changelog's present end. It
-applies a change only if it is newer than the view's row, so neither a repeated nor a late change does any harm.
-Each run continues where the last one ended. The options --keep-service, --drop-service and --api-version choose which
-changes count; all other changes are ignored as if they had never been made. If the view throttles a service, changes by
-this service are applied at a limited rate, so a run with --available-now may take longer.
+The job follows the changelog until it is stopped. With --available-now, it stops when it has reached the changelog's
+present end. It applies a change only if it is newer than the view's row, so neither a repeated nor a late change does
+any harm. Each run continues where the last one ended. The options --keep-service, --drop-service and --api-version
+choose which changes count; all other changes are ignored as if they had never been made. If the view throttles a
+service, changes by this service are applied at a limited rate, so a run with --available-now may take longer.
 """
 
 import argparse
@@ -210,8 +210,8 @@ def _parts_reader(
 ) -> Callable[[], Sequence[ViewPart]]:
     """Returns a function that returns the view's parts, with the columns that the changelog has when it is called.
 
-    The function raises ChangelogError (USAGE) if the view's configuration does not fit the changelog. So does this one
-    if the changelog lacks an entity of the view.
+    The function raises ChangelogError (USAGE) if the view's configuration does not fit the changelog. If the changelog
+    lacks an entity of the view, `_parts_reader` itself raises this error.
     """
     from changelog.spark_jobs.maintaining.derived.totals_columns import refuse_columns  # noqa: PLC0415
     from changelog.spark_jobs.reading.read import read_changelog  # noqa: PLC0415

@@ -3,7 +3,7 @@ given position or time.
 
 The view has the columns and types that the entity had at that moment. The options --keep-service, --drop-service and
 --api-version choose which changes count; all other changes are ignored as if they had never been made. If there is a
-view with the same definition already, only the changes since then are applied to it. With --view, the view has
+view with the same definition already, only the changes since that view are applied to it. With --view, the view has
 documents, as the configuration declares them: rows of several entities, nested by their foreign keys.
 """
 

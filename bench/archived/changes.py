@@ -5,9 +5,10 @@ Changes are numbered. The change with the number c has the key `c * STEP % key_c
 keys in a scattered order, and then through all keys again in the same order. The first change of a key creates the row;
 all later changes update it.
 
-Every text is made from a template, into which numbers are written as digits. So all texts of a kind have the same
-length. The *version* of a row says how many changes the row had before. All parts that look random are hashes of the
-key and the version. So the `original` of a change (the row before it) can be computed without the previous change.
+Every text is made from a template, into which numbers are written with a fixed number of digits. So all texts of a kind
+have the same length. The *version* of a row says how many changes the row had before. All parts that look random are
+hashes of the key and the version. So the `original` of a change (the row before it) can be computed without the
+previous change.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Measures how long `changelog views serve` takes to answer requests for rows while the rows change.
 
-One process publishes 5,000 changes a second. This process sends 1,000 requests a second over many connections. Both
-share the machine with the broker and the service. So the CPU time of each process is printed, too. The CPU time of the
-service is also printed for each group of its threads. The group *python* has the event loop and Python's other threads;
-the threads in the other groups are Java's. For *python*, the CPU time of one request is printed, too.
+One process publishes 5,000 changes a second. The benchmark's own process sends 1,000 requests a second over many
+connections. Both processes share the machine with the broker and the service. So the CPU time of each process is
+printed, too. The CPU time of the service is also printed for each group of its threads. The group *python* has the
+event loop and Python's other threads; the threads in the other groups are Java's. For *python*, the CPU time of one
+request is printed, too.
 
 With `--changes 0`, nothing is published, so the CPU time is that of the requests and of the idle service. With
 `--reads 0`, no requests are sent, so the CPU time is that of the changes and of the idle service.
@@ -194,7 +195,7 @@ def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterat
 
 
 def publish_at_pace(settings: KafkaSettings, world: World, per_second: int) -> None:
-    """Publishes the changes of `world` at an even pace, except the first change of each row."""
+    """Publishes the changes of `world`, except the first change of each row, at an even pace."""
     step = per_second // COMMITS_PER_S
     with closing(KafkaSink(settings, JSON)) as sink:
         sink.prepare([ORDER])

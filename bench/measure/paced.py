@@ -50,8 +50,8 @@ class Latency:
 def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
     """Writes changes in another process, and reads the topic until all of them have arrived. Measures for `seconds`.
 
-    Before, changes are written for `WARM_S` seconds; `changes` in the result also counts these. Raises SystemExit if a
-    change does not arrive.
+    Before it measures, changes are written for `WARM_S` seconds; `changes` in the result also counts these. Raises
+    SystemExit if a change does not arrive.
     """
     transactions = round((WARM_S + seconds) * TRANSACTIONS_PER_S)
     consumer = topic.consumer(topic.ends())

@@ -24,8 +24,8 @@ def create_base(connection: psycopg.Connection) -> None:
 
 
 def end_of_backlog(connection: psycopg.Connection) -> str:
-    """Returns the LSN at the end of the backlog. Before, makes PostgreSQL write a checkpoint, so that no side has to
-    wait for it.
+    """Makes PostgreSQL write a checkpoint, so that no side has to wait for it. Then returns the LSN at the end of the
+    backlog.
     """
     connection.execute("CHECKPOINT")
     row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()

@@ -174,8 +174,8 @@ def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mappi
     """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps each of our sides to the
     name that the result uses for it: `ours` gives `ours_over_debezium`.
 
-    Debezium has two rates, one for the whole backlog and one for its second half; the better one counts. So it is with
-    the two figures for its CPU time.
+    Debezium has two rates, one for the whole backlog and one for its second half; the better one counts. The same
+    applies to the two figures for its CPU time.
     """
     if PEER not in medians:
         return {}

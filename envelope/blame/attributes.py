@@ -71,7 +71,7 @@ class Blame:
 
 
 def column_of(pointer: str) -> str:
-    """Returns the name of the column that a pointer names, or whose part it names."""
+    """Returns the name of the column to which, or into which, a pointer leads."""
     return unescaped(pointer.split("/", 2)[1])
 
 

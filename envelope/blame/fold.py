@@ -17,11 +17,11 @@ value can have been set by a change that the changelog does not have, and the re
 
 - The first record of the key is not a create. All its values have unknown writers, except those that differ from its
   `original`.
-- The `original` of an update or a move differs from the row that the earlier changes left, because changes were lost
-  between them (a gap). The attributes that differ have unknown writers from then on, until another change sets them.
+- The `original` of an update or a move differs from the row that the earlier changes left, because changes before this
+  one were lost (a gap). The attributes that differ have unknown writers from then on, until another change sets them.
 - The database's log did not send a value (it is *unavailable*). Then the value from the earlier changes stays, with its
   writer. If no earlier change has the value, its writer is unknown until the log sends the value with an update. This
-  update counts as the writer, because databases leave out only values that an update did not set.
+  update counts as the writer, because databases leave such a value out until an update sets it.
 
 The first change whose state has a column sets this column, even if the value is null. If a later state lacks the
 column, and its change does not name the column as unavailable, the row no longer has the column.

@@ -3,7 +3,7 @@
 A value is encoded as its logical type only if decoding gives the same JSON again. Some types have values for which this
 is impossible, such as an infinite date (`docs/reference/types.md` lists these types). In Avro, such a type is a union
 with one more branch, a string, for these values. The string is the content of the value's JSON string; for arrays and
-composites, it is the value's JSON text.
+structs, it is the value's JSON text.
 """
 
 import base64

@@ -153,7 +153,8 @@ class _Provenance:
 
     The stamp, the position, the transaction and the commit time can differ from row to row. The JSON of `source` before
     the position is the same in many rows, and so is its JSON after the commit time. Each distinct text is encoded once.
-    `sources` has one source for each distinct text after the commit time; `codes` has, for each row, an index in it.
+    `sources` has one source for each distinct text after the commit time; `codes` has, for each row, an index in
+    `sources`.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:

@@ -196,8 +196,8 @@ class Rendering:
     ) -> Any:
         """Renders a state. If the state lacks a key column, the value comes from the key.
 
-        If the state lacks another column, the column becomes null; but if the log did not send its value, it has a
-        placeholder in the row after the change.
+        If the state lacks another column, the column becomes null; but in the row after the change, it becomes a
+        placeholder if the log did not send the column's value.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

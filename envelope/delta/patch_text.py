@@ -38,9 +38,9 @@ def patch_text(
     """Returns the patch of a change as JSON text: the one that `changelog.envelope.delta.delta_of` defines.
 
     `current` and `original` are JSON, or None if there is no such state. `unavailable` names the columns that are
-    unavailable in one of them or both. `unavailable_original` says whether any column is unavailable in the original.
-    Raises ChangelogError of kind *malformed* if the current state is missing, or if a state has to be parsed and is not
-    JSON.
+    unavailable in `current`, in `original`, or in both. `unavailable_original` says whether any column is unavailable
+    in the original. Raises ChangelogError of kind *malformed* if the current state is missing, or if a state has to be
+    parsed and is not JSON.
     """
     if op == Op.TRUNCATE:
         return NONE

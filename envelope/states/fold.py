@@ -65,8 +65,8 @@ cannot hold the value. The names are sorted.
 
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
-"""Whether the fold ended at a delete of the key, or at a create that lacks values. Then no earlier state can supply an
-unavailable value. For a complete state, `_begun` is false, because no earlier state is needed.
+"""Whether the fold ended at a delete of the key, or at a create with `gaps`. Then no earlier state can supply an
+unavailable value. For any other complete state, `_begun` is false, because no earlier state is needed.
 """
 
 ROWS_MAX: Final = 4096

@@ -148,7 +148,7 @@ def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
     """Returns which provenances may name unavailable values or JSON nulls.
 
     A provenance that ends with the commit time names none. Nearly all provenances end in this way, and usually all of a
-    batch do. Only if one does not, the texts are searched.
+    batch do. The texts are searched only if one does not.
     """
     end = pc.binary_slice(provenance.cast(pa.binary()), start=-TAIL_BYTES, stop=len(COMMITTED_AT) - TAIL_BYTES)
     has_more = pc.not_equal(end, COMMITTED_AT)

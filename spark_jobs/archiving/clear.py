@@ -14,11 +14,12 @@ from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, number_of, pa
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest lists the files of the archive, and a reader uses the manifest that is the newest when it begins. A
-    manifest is deleted when the next manifest is older than `grace`: all readers of the deleted manifest began before
+    A manifest lists the files of the archive, and a reader uses the manifest that is the newest when the reader begins.
+    A manifest is deleted when the next manifest is older than `grace`: all readers of the deleted manifest began before
     the next one was written, so they have had at least `grace` to finish. A file that no remaining manifest lists, such
     as a file of a killed run, is deleted if it is older than `grace`. `log` is the folder of a file log, if there is
-    one: a file of the log is deleted if every remaining manifest says that the archive has the file's rows.
+    one: a file of the log is deleted if every remaining manifest says that the archive has the file's rows, and the
+    oldest of these manifests is older than `grace`. The newest `KEPT` files of the log always stay.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))

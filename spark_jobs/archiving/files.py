@@ -142,8 +142,8 @@ def _merge(run: ArchiveRun, groups: Sequence[Sequence[ArchiveFile]]) -> Merged:
 def swap(run: ArchiveRun, old_files: Sequence[ArchiveFile], written_files: Sequence[WrittenFile]) -> Merged:
     """Writes a manifest in which new files replace old ones. The new files have the old files' rows without repeats.
 
-    Raises ChangelogError: MALFORMED if the new files have more rows than the manifest says of the old ones, IN_USE if
-    another run replaced the old files.
+    Raises ChangelogError: MALFORMED if the new files have more rows than the old ones have according to the manifest,
+    IN_USE if another run replaced the old files.
     """
     new_files = listed(old_files, written_files)
     merged = Merged(
@@ -179,7 +179,8 @@ def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]
 def listed(old_files: Sequence[ArchiveFile], written_files: Iterable[WrittenFile]) -> list[ArchiveFile]:
     """Returns the manifest's entries for new files that replace old ones.
 
-    The range of offsets in an entry spans the ranges of all old files that share days with the new file, by partition.
+    In an entry, the range of offsets of a partition covers the ranges of all old files that share a day with the new
+    file.
     """
     return [file.listed(_offsets(old_files, file.listed({}))) for file in written_files]
 

@@ -38,11 +38,12 @@ def compact_levels(run: ArchiveRun, *, before: date) -> Merged:
 
 
 def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
-    """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the dropped days.
+    """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the first days of
+    the files from which days were dropped.
 
     If a level has both dropped days and days that stay, its files are replaced by files without the rows of dropped
     days. One manifest makes all this visible at once, because a reader that finds a row relies on all later rows being
-    there. All rows of the entities `schemas` and `gaps` stay, because the rows that stay may need them.
+    there. All rows of the entities `schemas` and `gaps` stay, because other rows that stay may need them.
     """
     first = first_kept(run.at, keep_days)
     manifest = run.manifest()

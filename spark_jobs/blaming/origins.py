@@ -4,8 +4,8 @@ Two rows can have the same key, one after the other: a row moves away, and later
 alone does not say to which row a change belongs. A row is identified by its *origin*: the first key that the row had,
 and the position at which an earlier row moved away from this key. The position is empty if no earlier row did so.
 
-Moves to another key are rare. So the driver reads all moves, goes through them in order, and notes from which position
-on each key belonged to which row.
+Moves to another key are rare. So the driver reads all moves, goes through them in order, and notes which row had each
+key, and from which position on.
 """
 
 from collections.abc import Iterable

@@ -232,7 +232,7 @@ class _Batches:
         return counts
 
     def write(self, changes: "DataFrame", batch_number: int) -> None:
-        """Sends the deltas of one micro-batch. Before, makes sure that new entities have topics of deltas."""
+        """First makes sure that new entities have topics of deltas. Then sends the deltas of one micro-batch."""
         prefix = self._topics.prefix
         try:
             topics = self._topics.ensure()

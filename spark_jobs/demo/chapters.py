@@ -34,7 +34,7 @@ DAMAGED_SHOWN: Final = 5
 """At most this many orders with a wrong amount are shown."""
 
 VALUE_CHARS: Final = 72
-"""The most characters that are shown of a value in a patch, even on a wide screen."""
+"""At most this many characters of a value in a patch are shown, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
 """The width of the table of patches without its values, in characters."""

@@ -60,8 +60,8 @@ class Scope:
 class Counts:
     """The counts of one entity: its rows on each side, and its undecided keys.
 
-    A column can differ for a reason that is not drift. `unknown` and `schema_changed` stand for two such reasons
-    (`changelog.spark_jobs.drift.row_diff`), and count for how many keys each column differs for this reason.
+    A column can differ for a reason that is not drift. `unknown` and `schema_changed` are two such reasons
+    (`changelog.spark_jobs.drift.row_diff`). For each reason, the keys are counted by the columns that differ.
     """
 
     source_rows: int = 0
@@ -106,7 +106,7 @@ class Sides:
     """The two sides of a comparison: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
     changelog's rows.
 
-    `cut` says which of the changelog's rows are compared; None means all. `json` says whether a table has a json
+    `cut` says which of the changelog's rows are compared; None means all. `json` says whether any table has a json
     column. `cached` says that the changelog is expensive to read, and should be cached. `fetch` returns the whole
     source rows of the keys that must be judged. Normally, it reads them from the table again, at the places that their
     locators name. If `joined` is set, there are no locators: Spark joins the source's rows to the keys, and `fetch`

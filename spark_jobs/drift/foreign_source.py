@@ -113,7 +113,7 @@ def _remedy(type_: ColumnType, *, masked: bool) -> str:
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:
-    """Returns as values of which type the values of a masked column are hashed, if this is their Spark type."""
+    """Returns the type of a masked column that has this Spark type. Its values are hashed in the JSON of this type."""
     if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
     return Primitive.LONG if isinstance(spark_type, _INTEGERS) else Primitive.STRING

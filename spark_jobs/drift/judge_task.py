@@ -42,10 +42,10 @@ that differ, by column.
 """
 
 SAMPLES_MAX: Final = 20
-"""The most samples that a report has of one entity. So each task makes at most this many."""
+"""A report has at most this many samples of one entity. So no task makes more samples of it than this."""
 
 VALUE_CHARACTERS_MAX: Final = 200
-"""The most characters that a sample has of a value. A longer value is cut."""
+"""Values in a sample are cut to this many characters."""
 
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
 """Rows of the source, by entity and key. For each row, there are its JSON and its `json_null`."""
@@ -171,7 +171,9 @@ def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
 
 
 def _sample(difference: Compared, source: RowState | None, changelog: RowState | None) -> str:
-    """Returns, as JSON, the values of the columns that drifted. If one side lacks the row, returns all its values."""
+    """Returns, as JSON, the values of the columns that drifted. If only one side has the row, returns all values of the
+    row.
+    """
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns
     if difference.kind in (MISSING, EXTRA):

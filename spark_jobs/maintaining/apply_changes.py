@@ -21,7 +21,7 @@ from changelog.spark_jobs.maintaining.target import ArrayStates, StateBatch, Vie
 from changelog.spark_jobs.views.transforms import Chosen, folded, is_chosen
 
 FORGET_EVERY: Final = timedelta(hours=1)
-"""How often markers are removed that a target keeps for rows that were deleted long ago."""
+"""How often a target removes its markers of rows that were deleted long ago."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class MaintainedView:
 
     def apply(self, rows: DataFrame, checkpoint: Checkpoint, waiting: WaitingChanges | None = None) -> None:
         """Applies a batch of rows of the changelog. The batch ends at `checkpoint`. `waiting` describes the changes
-        that still wait after it, because the view throttles a service.
+        that still wait after this batch, because the view throttles their service.
 
         `rows` are those of the view's entities and of the reserved entity `schemas`. They may repeat rows of earlier
         batches.
@@ -128,7 +128,7 @@ class MaintainedView:
 
     def _forget(self) -> None:
         if self.progress.waiting is not None:
-            return  # without its marker, a change that waits could bring a deleted row back
+            return  # a waiting change could bring back a deleted row that has no marker
         now = datetime.now(UTC)
         if self._forgotten_at is None or now - self._forgotten_at > FORGET_EVERY:
             self.target.forget(now - self.keep_deleted)

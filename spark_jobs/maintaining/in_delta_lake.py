@@ -171,7 +171,8 @@ def _overwrite(rows: DataFrame, path: str, metadata: str) -> None:
 def _merged(names: Sequence[str], truncated: str | None) -> Mapping[str, str]:
     """Returns the SQL for the new value of each column, for a row that a state replaces.
 
-    Values that the state lacks are taken from the row, but not if a truncate came after the row.
+    Values that the state lacks are taken from the row, but not if `_begun` is true, or if a truncate came after the
+    row.
     """
     continues = "NOT now._begun" if truncated is None else f"NOT now._begun AND was._position > '{truncated}'"
     values = {}

@@ -189,7 +189,7 @@ class PostgresTarget:
         drop_indexes(self._connection, self._names[name], MARK)
 
     def _create_arrays(self) -> None:
-        """Creates the tables for arrays. If an earlier view left such tables, drops them all before."""
+        """Creates the tables for arrays. If an earlier view left such tables, first drops them all."""
         mark = documents.mark_of(self._table)
         for table in to_postgres.tables_with(self._connection, self._table.schema, mark):
             self._connection.execute(sql.SQL("DROP TABLE {}").format(table))

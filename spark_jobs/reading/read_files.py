@@ -37,8 +37,8 @@ def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position |
     """Returns the paths of the archive's files, and then of those files of the log that are not archived yet.
 
     The newest file of the log is left out if it is incomplete. With `entities`, files of the archive are left out if
-    they have no rows of these entities. With `after`, files are left out if their last position is not after this one.
-    Raises ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
+    they have no rows of these entities. With `after`, files are left out if they end at or before this position. Raises
+    ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
     """
     recovery = find_recovery(where.path)
     manifest = read_manifest(where.path)

@@ -53,7 +53,7 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
     """Returns the rows (`ROWS`) in the topics of these entities, or in all topics of the changelog if `entities` is
     None.
 
-    The result includes all rows up to the checkpoint that can be read now.
+    The result includes all rows up to the changelog's present checkpoint.
     """
     parts = _parts(where)
     refuse_unknown(where, entities or (), parts)

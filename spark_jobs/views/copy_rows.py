@@ -1,7 +1,7 @@
 """Copies the rows of a view into a table of PostgreSQL. Each task of Spark copies its own rows.
 
 Arrow batches are sent as CSV. All values stay exact. Columns get the matching PostgreSQL types; `json` values keep
-their text. Arrays, maps, composites and nested documents become `jsonb`, with the JSON that messages have
+their text. Arrays, maps, structs and nested documents become `jsonb`, with the JSON that messages have
 (docs/reference/types.md).
 """
 

@@ -45,7 +45,7 @@ class ViewPlan:
     columns: Columns
 
     def definition(self, changelog: Where) -> dict[str, object]:
-        """Returns the whole plan and the name of the changelog, as JSON values."""
+        """Returns the plan, without settings that do not change rows, and the name of the changelog, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
         view = self.view.model_dump(exclude={"serve", "totals"})  # these do not change the view's rows
         parts = {"changelog": name_of(changelog), "view": view, "choice": asdict(self.choice)}
@@ -83,8 +83,8 @@ def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Po
     """Returns the present view if it can be extended to a view as of `position`; otherwise None.
 
     Both views must have the same definition, and must show all rows and columns of one entity. (A view with a condition
-    lacks rows that later changes may need.) If the changelog is on Kafka, the result is always None, because topics can
-    only be read from their beginning.
+    lacks rows that later changes may need.) If the changelog is on Kafka, the result is always None, because this job
+    reads topics only from their beginning.
     """
     view = plan.view
     if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:

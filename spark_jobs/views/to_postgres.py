@@ -66,7 +66,7 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
     """Replaces the table by one with the rows `states`. Returns the record that is now the comment on the table.
 
     1. The name is claimed for this run. It is refused if it belongs to anything but a view that this job wrote.
-    2. A new table is created under another name. If a killed run left such a table, it is dropped before.
+    2. A new table is created under another name. If a killed run left such a table, it is dropped first.
     3. Tasks copy their rows. A task notes in the same transaction that it is done, so that no rows are copied twice.
     4. In one transaction, the old table is dropped, and the new table gets its name, owner and grants.
 

@@ -116,8 +116,8 @@ def kafka_lib() -> Path:
 
 
 def engine_jars(connector: str) -> Path:
-    """Returns the folder of Debezium's jars for this connector. Skips or fails the test if anything is missing
-    that the Debezium process needs.
+    """Returns the folder of Debezium's jars for this connector. Skips or fails the test if anything that the Debezium
+    process needs is missing.
     """
     java_needed()
     if not OWN_JAR.exists():

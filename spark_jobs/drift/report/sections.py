@@ -34,7 +34,7 @@ UNKNOWN = "unknown"
 """The service name that the default stamp has, unless the configuration sets another one."""
 
 CONTEXT_CHARACTERS_MAX = 200
-"""The most characters that are shown of a stamp's context. `report.json` has the whole text."""
+"""At most this many characters of a stamp's context are shown. `report.json` has the whole text."""
 
 KINDS = {
     "missing": "in the source, not in the changelog",

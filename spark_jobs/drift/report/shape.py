@@ -125,8 +125,7 @@ class Action(_Part, frozen=True, kw_only=True):
 class RepairHistory(_Part, frozen=True, kw_only=True):
     """What became of the keys that drifted in the newest 30 runs. Some are open: they drift, and no repair was sent.
     Some are republished: a repair was sent, and no run has compared them since. The others are verified: they are equal
-    again. `firstSeen` is about the key that has drifted longest, of those that still drift: it is the start of the run
-    in which this drift began.
+    again. `firstSeen` is the start of the run in which the oldest drift that still exists began.
     """
 
     open: Count

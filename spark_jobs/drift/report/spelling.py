@@ -11,7 +11,7 @@ from changelog.spark_jobs.drift.report.markup import Markup, element, spelt, tog
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 KEY_MAX = 120
-"""The most characters that are shown of a key. `keys.jsonl` has the whole key."""
+"""At most this many characters of a key are shown. `keys.jsonl` has the whole key."""
 
 
 def count(number: int | None) -> str:

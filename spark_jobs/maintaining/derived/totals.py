@@ -17,8 +17,9 @@ from changelog.spark_jobs.maintaining.postgres_tables import ViewIndex
 from changelog.spark_jobs.maintaining.target import StateBatch
 
 Tables = Mapping[str, sql.Identifier]
-"""The names of a view's tables in the database, by the words `rows`, `batch`, `totals`, `progress` and `changes`. The
-table `changes` exists only within a transaction."""
+"""The names of a view's tables in the database, by the words `rows`, `batch`, `totals`, `progress`, `changes` and
+`spans`. The tables `changes` and `spans` exist only within a transaction.
+"""
 
 UTC: Final = "SET LOCAL TIME ZONE 'UTC'"
 """The keys of totals are made from texts of times. These must not depend on the session's time zone."""

@@ -15,7 +15,7 @@ START: Final = "_start"
 END: Final = "_end"
 
 _NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts longer names after this many bytes, or before, so that no character is divided."""
+"""PostgreSQL cuts longer names after this many bytes, or a little earlier, so that no character is divided."""
 
 _SUM_TYPES: Final = frozenset({Primitive.INT, Primitive.LONG})
 _TIME_TYPES: Final = frozenset({Primitive.TIMESTAMP, Primitive.TIMESTAMP_TZ})

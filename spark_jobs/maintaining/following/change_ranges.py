@@ -31,7 +31,7 @@ class ChangeRanges(Protocol):
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
         """Returns a checkpoint after `after`, but not after `until`, at which the window from `after` on can end: at
-        most about `WINDOW_CHANGES` of the rows in it fulfil `is_waiting`.
+        most about `WINDOW_CHANGES` of the rows in the window fulfil `is_waiting`.
         """
 
     def has_reached(self, checkpoint: Checkpoint, goal: Checkpoint) -> bool:

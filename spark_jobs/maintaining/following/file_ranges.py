@@ -27,7 +27,7 @@ class FileRanges:
     def read(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, keys: "DataFrame | None" = None
     ) -> "DataFrame":
-        """See `ChangeRanges`. Skips files whose statistics show that all their positions are before `after`."""
+        """See `ChangeRanges`. Skips files that end at or before `after`."""
         begin = position_of(after)
         if begin is not None:
             refuse_lost(spark, self.where, begin)
@@ -38,7 +38,7 @@ class FileRanges:
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns the position of the last change of the window."""
+        """Returns the position of the last waiting change of the window, or `until` if few changes wait."""
         waiting = self.read(spark, after, until).where(is_waiting).select("position")
         first_positions = waiting.orderBy("position").limit(WINDOW_CHANGES).collect()
         return until if len(first_positions) < WINDOW_CHANGES else {"position": first_positions[-1]["position"]}

@@ -33,9 +33,8 @@ def follow(
     """Applies the new changes, and then ends. With `every_s`, looks for new changes every `every_s` seconds until
     `stopping` is set.
 
-    Without `every_s`, does not end as long as changes wait, because their service is throttled. Raises ChangelogError:
-    GAP if retention dropped changes that the view lacks, USAGE if the log ends before the position that the view has
-    reached.
+    Without `every_s`, does not end as long as changes of a throttled service wait. Raises ChangelogError: GAP if
+    retention dropped changes that the view lacks, USAGE if the log ends before the position that the view has reached.
     """
     apply_new(spark, where, view, throttle)
     goal = view.progress.checkpoint

@@ -56,7 +56,7 @@ def apply_earlier(
     config: ThrottleConfig | None,
     stopping: threading.Event,
 ) -> None:
-    """If changes wait whose service is no longer throttled by the configuration, applies all of them.
+    """Applies all waiting changes, if the configuration no longer throttles their service.
 
     Ends early if `stopping` is set. Then some of the changes still wait, so newer changes must not be applied.
     """
@@ -83,7 +83,7 @@ def opened_throttle(
 class Throttle:
     """Applies batches without the changes of `service` (`apply`), and applies the changes of `service` later (`step`).
 
-    If `rate` is None, `step` applies as many changes as it has read at once. `ranges` reads changes again from the
+    If `rate` is None, `step` applies all changes that `prepare` has read. `ranges` reads changes again from the
     changelog. `apply` and `step` must not run at the same time; `prepare` may run while `apply` does.
     """
 
