@@ -15,7 +15,7 @@ from changelog.connectors.sources.mysql.admin.server_log import log_end, snapsho
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot import chunk_reader
-from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot, PlaceSnapshot
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from tests.campaigns._mysql.hot import create, update_by_xa
 from tests.campaigns._pieces import run
@@ -81,6 +81,37 @@ def test_a_snapshot_misses_an_xa_transaction_whose_commit_is_only_in_the_log(
         commit = start.coordinate + max(event[1] for event in events if event[2] == "Gtid") - start.offset
         assert [version for _, place, version in snapshots if place > commit].count(0)
         assert all(snapshot.misses(np.array([commit])).all() for snapshot, _, version in snapshots if version == 0)
+        last = chunk_reader.take_snapshot(reader, control, deliveries)
+        assert not last.misses(np.array([commit])).any()
+        assert last.unseen_before(start.coordinate) == ()
+
+
+@on_versions("mysql")
+@pytest.mark.parametrize("end", ["other session", "ONE PHASE"])
+def test_a_snapshot_of_old_mysql_misses_an_xa_transaction_whose_gtid_is_executed(
+    mysql_server: MysqlServer, mysql_database: str, end: str
+) -> None:
+    """As the test before this one. MySQL 8.0.15 adds the GTID to the executed ones before the rows are visible."""
+    create(mysql_server, mysql_database)
+    address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
+    with Connection(address) as reader, Connection(address) as control, ThreadPoolExecutor(1) as pool:
+        start = log_end(control.query, control.version)
+        deliveries = Deliveries(start.gtids, start.coordinate)
+        over = pool.submit(update_by_xa, mysql_server, mysql_database, mysql_database, 0, end, slow=True)
+        snapshots = []
+        while not over.done():
+            snapshot = chunk_reader.take_snapshot(reader, control, deliveries)
+            [(version,)] = reader.query("SELECT version FROM hot WHERE id = 0")
+            snapshots.append((snapshot, version))
+            reader.execute("ROLLBACK")
+        over.result()
+        events = control.query(f"SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset}")
+        [*_, (offset, gtid)] = [(event[1], event[5].split("'")[1]) for event in events if event[2] == "Gtid"]
+        commit = start.coordinate + offset - start.offset
+        deliveries.add(commit, gtid)
+        old = [snapshot for snapshot, version in snapshots if version == 0]
+        assert any(isinstance(snapshot, GtidSnapshot) and snapshot.executed.contains(gtid) for snapshot in old)
+        assert all(snapshot.misses(np.array([commit])).all() for snapshot in old)
         last = chunk_reader.take_snapshot(reader, control, deliveries)
         assert not last.misses(np.array([commit])).any()
         assert last.unseen_before(start.coordinate) == ()
