@@ -1,14 +1,14 @@
 """Lets a source read a table in chunks while eight threads update it. For each row, judges whether it fits the place in
 the log for which it was published.
 
-The rounds use three servers in turn: MariaDB, MySQL, and MySQL with `binlog_order_commits = OFF`. On the third server,
-commits may become visible in another order than that of the log. On all servers, some commits are delayed: they are in
-the log for a while before they become visible.
+Rounds take turns: MariaDB; MySQL; MySQL with `binlog_order_commits = OFF`; and both with XA transactions. The last
+three make commits visible in an order that may differ from the log. Some commits are delayed after they are logged and
+before they become visible.
 
-At the same time, the table is also read by marks, a method that needs commits to become visible in the order of the log
-(see `_mysql.marks`). The figure `marks` counts the chunks that were read so, and `marks_wrong` those of them that have
-an old row. On the first two servers, no such chunk may be wrong. On the third server, a round lasts until a chunk is
-wrong. This proves that the commits of this round can mislead an incorrect reader.
+At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
+`marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such
+chunk may be wrong. In the other rounds, a round lasts until a chunk is wrong. This proves that the round had commits
+that an incorrect reader would place wrongly.
 """
 
 import contextlib
@@ -33,16 +33,17 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A server of a kind, with its settings. `order` is the value of `binlog_order_commits`, if it is set."""
+    """A server and its settings. `xa` says that there are also XA transactions."""
 
     name: str
     flavour: Flavour
     order: str | None = None
+    xa: bool = False
 
     @property
     def is_ordered(self) -> bool:
         """Whether commits become visible in the order of the log."""
-        return self.order != "OFF"
+        return self.order != "OFF" and not self.xa
 
     def running(self) -> contextlib.AbstractContextManager[MysqlServer]:
         """Runs the server. It flushes its log to the disk at commits. This is slow, so it makes commits in groups."""
@@ -54,6 +55,8 @@ SETUPS = (
     Setup(name="mariadb", flavour="mariadb"),
     Setup(name="mysql", flavour="mysql", order="ON"),
     Setup(name="mysql_unordered", flavour="mysql", order="OFF"),
+    Setup(name="mariadb_xa", flavour="mariadb", xa=True),
+    Setup(name="mysql_xa", flavour="mysql", order="ON", xa=True),
 )
 
 
@@ -69,7 +72,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
         def run_piece(piece: Piece) -> Figures:
             setup = SETUPS[piece.first % len(SETUPS)]
-            judge, chunks = read_once(servers[setup.name], piece.seed, fails_marks=not setup.is_ordered)
+            judge, chunks = read_once(servers[setup.name], piece.seed, xa=setup.xa, fails_marks=not setup.is_ordered)
             assert not judge.lost, f"{judge.lost} updates are lost"
             assert not judge.wrong, f"the last states of {judge.wrong} rows are not those of the table"
             assert not judge.stale, f"{judge.stale} of {judge.reads} rows are stale"
@@ -89,17 +92,18 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         yield run_piece
 
 
-def read_once(server: MysqlServer, seed: int, *, fails_marks: bool = False) -> tuple[HotJudge, int]:
-    """Reads the table once while threads update it. Returns the judge of the rows, and how many chunks the source read.
+def read_once(server: MysqlServer, seed: int, *, xa: bool = False, fails_marks: bool = False) -> tuple[HotJudge, int]:
+    """Reads the table once while it is updated; with `xa`, also in XA transactions. Returns the judge of the rows, and
+    how many chunks the source read.
 
     With `fails_marks`, the updates continue until a chunk that was read by marks is wrong.
     """
     with fresh_mysql_database(server) as database:
         create(server, database)
-        return _read(server, database, seed, fails_marks=fails_marks)
+        return _read(server, database, seed, xa=xa, fails_marks=fails_marks)
 
 
-def _read(server: MysqlServer, database: str, seed: int, *, fails_marks: bool) -> tuple[HotJudge, int]:
+def _read(server: MysqlServer, database: str, seed: int, *, xa: bool, fails_marks: bool) -> tuple[HotJudge, int]:
     reached, judge = Counter[str](), HotJudge()
 
     def reach(name: str) -> None:
@@ -108,7 +112,7 @@ def _read(server: MysqlServer, database: str, seed: int, *, fails_marks: bool) -
     source = MysqlSource(_settings(server, database), [_entity(database)], lambda: None, reach=reach)
     with contextlib.closing(source):
         taking = _Taking(source, judge)
-        with updated(server, database, random.Random(seed).getrandbits(32), judge.marks.chunks):
+        with updated(server, database, random.Random(seed).getrandbits(32), judge.marks.chunks, xa=xa):
             taking.until(lambda: bool(reached["reading:complete"] and (judge.marks.wrong or not fails_marks)))
         end = source.end()
         taking.until(lambda: taking.through >= end)

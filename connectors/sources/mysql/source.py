@@ -161,7 +161,6 @@ class MysqlSource:
     def _begin(self) -> None:
         """Creates the assembler, and starts to read the tables that are not yet complete in the changelog."""
         settings, checkpoint, lineage = self._settings, self._state.checkpoint, self._lineage
-        deliveries = Deliveries(lineage.received, lineage.through or None)
         catalog = ColumnCatalog.of(self._control.query, self._control.flavour)
         self._log_state = LogState(
             epoch=lineage.epoch,
@@ -174,6 +173,7 @@ class MysqlSource:
             dropped=checkpoint.source.get("dropped", ()),
             lower_case_table_names=lower_case_table_names(self._control.query),
         )
+        deliveries = Deliveries(lineage.received, lineage.through or None, self._log_state.undecided_before)
         binder = Binder(hmac_key=settings.hmac_key)
         origin = Origin(
             connector=self._control.flavour.lower(),

@@ -6,6 +6,7 @@ already in the log, where the source finds it, but queries do not see it yet.
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pymysql
 
 from changelog.connectors.servers.mysql import MysqlServer
 from tests.campaigns._mysql.marks import MARK, MarkedReader, MarksJudge, Versions
+from tests.campaigns._mysql.xa import ABSENT
 
 ROWS = 1_000
 RANGE = 30
@@ -26,6 +28,11 @@ WORDS = 100_000
 
 COMMIT = 25
 """How many characters at the start of a position's text hold its epoch and its commit."""
+
+XA_ENDS = ("own session", "other session", "ONE PHASE")
+"""The ways to commit an XA transaction: by the session that prepared it, by another session, or without a PREPARE."""
+
+INSERT_WORDS = "INSERT INTO prose (words) VALUES (%s)", [" ".join(f"word{number}" for number in range(WORDS))]
 
 UPDATE = "UPDATE hot SET version = version + 1 WHERE id BETWEEN %s AND %s"
 
@@ -41,10 +48,12 @@ def create(server: MysqlServer, database: str) -> None:
 
 
 @contextmanager
-def updated(server: MysqlServer, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
-    """While the block runs, updates the table, delays commits, and reads the table by marks.
+def updated(
+    server: MysqlServer, database: str, seed: int, chunks: dict[int, Versions], *, xa: bool = False
+) -> Iterator[None]:
+    """While the block runs, updates the table, delays commits, and reads the table into `chunks` (see `marks.py`).
 
-    What is read is added to `chunks`, see `marks.py`.
+    With `xa`, another thread also updates the table, in XA transactions.
     """
     over = threading.Event()
     threads = [
@@ -53,6 +62,8 @@ def updated(server: MysqlServer, database: str, seed: int, chunks: dict[int, Ver
     ]
     hold = _hold_unacknowledged if server.flavour == "mariadb" else _hold_by_words
     threads.append(threading.Thread(target=hold, args=(server, database, random.Random(seed), over)))
+    if xa:
+        threads.append(threading.Thread(target=_update_by_xa, args=(server, database, random.Random(seed), over)))
     threads.append(MarkedReader(server, database, chunks, over))
     for thread in threads:
         thread.start()
@@ -91,17 +102,64 @@ def _hold_by_words(server: MysqlServer, database: str, rng: random.Random, over:
     When MySQL commits such a transaction, it first writes the commit to the log. Then it adds the words to the index,
     and only then makes the transaction visible.
     """
-    text = " ".join(f"word{number}" for number in range(WORDS))
     with server.connect(database) as connection, connection.cursor() as cursor:
         while not over.wait(rng.random()):
             first = rng.randrange(ROWS)
             try:
                 cursor.execute("BEGIN")
                 cursor.execute(UPDATE, [first, first + RANGE])
-                cursor.execute("INSERT INTO prose (words) VALUES (%s)", [text])
+                cursor.execute(*INSERT_WORDS)
                 cursor.execute("COMMIT")
             except pymysql.OperationalError:
                 continue  # another transaction has locked some of the rows; this one is rolled back
+
+
+def _update_by_xa(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
+    """Updates rows in XA transactions. The commit of some of them takes long."""
+    number = 0
+    while not over.is_set():
+        number += 1
+        name, first, end = f"{database}.{number}", rng.randrange(ROWS), rng.choice(XA_ENDS)
+        update_by_xa(server, database, name, first, end, slow=rng.random() < 0.3)
+
+
+def update_by_xa(server: MysqlServer, database: str, name: str, first: int, end: str, *, slow: bool) -> None:
+    """Updates rows in the XA transaction `name`, and commits it in the way `end` (see XA_ENDS).
+
+    Does nothing if another transaction has locked some of the rows. With `slow`, the transaction also adds to a
+    full-text index, so that its commit takes long. A server may write the XA COMMIT into the log before that.
+    """
+    with server.connect(database) as session, session.cursor() as cursor:
+        cursor.execute(f"XA START '{name}'")
+        try:
+            cursor.execute(UPDATE, [first, first + RANGE])
+        except pymysql.OperationalError:
+            return  # the end of the session rolls the transaction back
+        if slow:
+            cursor.execute(*INSERT_WORDS)
+        cursor.execute(f"XA END '{name}'")
+        if end == "ONE PHASE":
+            cursor.execute(f"XA COMMIT '{name}' ONE PHASE")
+            return
+        cursor.execute(f"XA PREPARE '{name}'")
+        if end == "own session":
+            cursor.execute(f"XA COMMIT '{name}'")
+    if end == "other session":
+        _commit_prepared(server, name)
+
+
+def _commit_prepared(server: MysqlServer, name: str) -> None:
+    """Commits a prepared XA transaction whose session was closed just now. Waits until the server has ended it."""
+    with server.connect() as session, session.cursor() as cursor:
+        while True:
+            try:
+                cursor.execute(f"XA COMMIT '{name}'")
+            except pymysql.Error as error:
+                if error.args[0] not in ABSENT:
+                    raise
+                time.sleep(0.001)
+            else:
+                return
 
 
 class _State(msgspec.Struct):

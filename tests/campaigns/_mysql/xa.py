@@ -8,8 +8,8 @@ from collections import Counter
 import pymysql
 from pymysql.cursors import Cursor
 
-_ABSENT = (1397, 1399, 1401, 1402)
-"""Codes of the errors that occur if another session still has the transaction, or if it no longer exists."""
+ABSENT = (1397, 1399, 1401, 1402)
+"""Codes of errors: another session still has the transaction, or the transaction no longer exists."""
 
 
 class XaRecord:
@@ -70,7 +70,7 @@ def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float
             try:
                 cursor.execute(f"XA {outcome} '{name}'")
             except pymysql.Error as error:
-                if error.args[0] not in _ABSENT:
+                if error.args[0] not in ABSENT:
                     raise
             else:
                 record.decide(name, outcome)

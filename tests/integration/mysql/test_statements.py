@@ -97,6 +97,8 @@ def test_effects_tell_what_statements_do_to_tables(mysql_server: MysqlServer, my
             ("SET SESSION sql_mode = DEFAULT", []),
             ("CREATE UNIQUE INDEX k USING BTREE ON t (a)", [Altered(table=t)]),
             ("DROP INDEX k ON t", [Altered(table=t)]),
+            ("ALTER TABLE t ADD tablespace INT", [Altered(table=t)]),
+            ("ALTER TABLE t DROP tablespace", [Altered(table=t)]),
             (f"RENAME TABLE t TO {other}.t, `v w` TO t", [Renamed(table=t, new=moved), Renamed(table=v, new=t)]),
             (f"TRUNCATE {other}.t", [Truncated(table=moved)]),
             ("ALTER TABLE t DISCARD TABLESPACE", [Altered(table=t), TablespaceReplaced(table=t)]),

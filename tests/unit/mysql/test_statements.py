@@ -109,6 +109,8 @@ STATEMENTS: dict[str, list[Effect]] = {
         PartitionExchanged(table=T, other=U),
     ],
     "ALTER TABLE t DISCARD TABLESPACE": [ALTERED, TablespaceReplaced(table=T)],
+    "ALTER TABLE t DROP tablespace": [ALTERED],
+    "ALTER TABLE t DROP discard , DROP tablespace , DROP PARTITION p": [ALTERED, PartitionTruncated(table=T)],
     "ALTER TABLE t IMPORT PARTITION p TABLESPACE": [ALTERED, TablespaceReplaced(table=T)],
     "ALTER TABLE t EXCHANGE PARTITION p": [Unsure(table=None)],
     "ALTER DATABASE d CHARACTER SET latin1": [],

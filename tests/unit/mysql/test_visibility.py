@@ -1,15 +1,20 @@
 """Tests how the service finds out which transactions a snapshot of MySQL or MariaDB sees, and which it misses."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import pymysql
 import pytest
 
 from changelog.connectors.capture.tables.windows import Visibility
-from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.server_errors import XA_REFUSED, translated
 from changelog.connectors.sources.mysql.snapshot.chunk_reader import take_snapshot
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate
 from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+from changelog.envelope.errors import ChangelogError, Kind
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -68,6 +73,7 @@ class Reading:
     """
 
     flavour = Flavour.MYSQL
+    version = ServerVersion.parse("8.4.0")
 
     def __init__(self, transactions: Deliveries) -> None:
         self._transactions = transactions
@@ -89,9 +95,14 @@ def test_a_transaction_is_kept_if_it_is_delivered_while_a_snapshot_begins() -> N
 
 
 class Place:
-    """A session of MariaDB. Its snapshot sees the transactions `gtids`, and ends at `offset` in the first log file."""
+    """A session of MariaDB. Its snapshot ends at an offset in the log's first file, after the transactions `gtids`.
+
+    The log ends there, too. `prepared` has the ids of prepared XA transactions, as the server prints them.
+    """
 
     flavour = Flavour.MARIADB
+    version = ServerVersion.parse("11.4.5-MariaDB")
+    prepared: Sequence[str] = ()
 
     def __init__(self, offset: int, gtids: str) -> None:
         self._offset, self._gtids = offset, gtids
@@ -102,6 +113,10 @@ class Place:
     def query(self, query: str, _values: object = ()) -> list[tuple[object, ...]]:
         if query.startswith("SHOW STATUS"):
             return [("Binlog_snapshot_file", "log.000001"), ("Binlog_snapshot_position", str(self._offset))]
+        if query.startswith("SHOW MASTER STATUS"):
+            return [("log.000001", self._offset, "", "")]
+        if query.startswith("XA RECOVER"):
+            return [(1, 1, 0, text) for text in self.prepared]
         return [(self._gtids,)]
 
 
@@ -121,3 +136,75 @@ def test_mariadb_waits_until_a_snapshot_sees_what_another_server_delivered(cover
     assert snapshot(450, "not asked for").unseen_before(0) == ()
     assert snapshot(350, "0-1-7").unseen_before(0) == (-1,), "an older snapshot must wait again"
     assert snapshot(400, "0-1-8").misses(np.array([coordinate(1, 399), coordinate(1, 400)])).tolist() == [False, True]
+
+
+def test_mariadb_may_miss_what_was_logged_after_a_prepared_transaction_was_absent() -> None:
+    transactions = Deliveries(GtidPosition.parse(""), 0)
+    place = Place(300, "0-1-7")
+    take_snapshot(place, place, transactions)  # type: ignore[arg-type]
+    later = Place(400, "0-1-8")
+    later.prepared = ["'x'"]
+    ids = np.array([coordinate(1, offset) for offset in (299, 300, 400)])
+    assert take_snapshot(later, later, transactions).misses(ids).tolist() == [False, True, True]  # type: ignore[arg-type]
+    later.prepared = []
+    assert take_snapshot(later, later, transactions).misses(ids).tolist() == [False, False, True]  # type: ignore[arg-type]
+
+
+class OldMysql:
+    """A session of a MySQL that logs an XA COMMIT before the rows. The log ends at an offset in its first file.
+
+    `prepared` has the hexadecimal ids of prepared XA transactions; None if the account may not list them.
+    """
+
+    flavour = Flavour.MYSQL
+    version = ServerVersion.parse("8.0.29")
+
+    def __init__(self, offset: int, executed: str, prepared: Sequence[str] | None = (), xa_commits: int = 1) -> None:
+        self._offset, self._executed, self._prepared, self._xa_commits = offset, executed, prepared, xa_commits
+
+    def execute(self, _statement: str) -> None:
+        pass
+
+    def query(self, query: str, _values: object = ()) -> list[tuple[object, ...]]:
+        if query.startswith("SHOW MASTER STATUS"):
+            return [("log.000001", self._offset, "", "", f"{UUID}:{self._executed}")]
+        if query.startswith("SHOW GLOBAL STATUS"):
+            return [("Com_xa_commit", str(self._xa_commits))]
+        with translated("asking the server"):
+            if self._prepared is None:
+                raise pymysql.OperationalError(XA_REFUSED, "XAER_RMERR")
+            return [(1, 1, 0, text) for text in self._prepared]
+
+
+def snapshot_of(server: OldMysql, transactions: Deliveries) -> Visibility:
+    return take_snapshot(server, server, transactions)  # type: ignore[arg-type]
+
+
+def test_old_mysql_may_miss_what_was_logged_after_a_prepared_transaction_was_absent() -> None:
+    transactions = Deliveries(gtids("1-4"), coordinate(1, 100))
+    ids = np.array([coordinate(1, 110), coordinate(1, 210)])
+    transactions.add(coordinate(1, 110), f"{UUID}:5")
+    assert snapshot_of(OldMysql(100, "1-4", ["0x78"]), transactions).unseen_before(100) == (99,)
+    first = snapshot_of(OldMysql(200, "1-5"), transactions)
+    transactions.add(coordinate(1, 210), f"{UUID}:6")
+    second = snapshot_of(OldMysql(300, "1-6", ["0x78"]), transactions)
+    third = snapshot_of(OldMysql(300, "1-6"), transactions)
+    assert first.misses(ids).tolist() == second.misses(ids).tolist() == [False, True]
+    assert third.misses(ids).tolist() == [False, False]
+    assert first.unseen_before(100) == second.unseen_before(100) == third.unseen_before(100) == ()
+
+
+def test_old_mysql_waits_for_an_xa_transaction_that_another_server_delivered() -> None:
+    transactions = Deliveries(gtids("1-6"), None)
+    assert snapshot_of(OldMysql(200, "1-5"), transactions).unseen_before(0) == (-1,)
+    assert snapshot_of(OldMysql(300, "1-6", ["0x78"]), transactions).unseen_before(0) == (-1,)
+    assert snapshot_of(OldMysql(300, "1-6"), transactions).unseen_before(0) == ()
+
+
+def test_old_mysql_must_list_prepared_transactions_once_there_was_one() -> None:
+    transactions = Deliveries(gtids("1-4"), coordinate(1, 100))
+    assert snapshot_of(OldMysql(100, "1-4", None, xa_commits=0), transactions).unseen_before(100) == ()
+    with pytest.raises(ChangelogError) as raised:
+        snapshot_of(OldMysql(100, "1-4", None), transactions)
+    assert raised.value.kind is Kind.ACCESS
+    assert "XA_RECOVER_ADMIN" in str(raised.value.hint)

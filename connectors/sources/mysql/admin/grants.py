@@ -35,6 +35,11 @@ def _script(tables: Collection[TableName], flavour: Flavour, database: str) -> I
     yield f"GRANT INSERT ON {quoted(database)}.{SIGNAL_TABLE} TO {RUN};"
     yield f"-- GRANT INSERT, DELETE ON {quoted(database)}.{STAMP_TABLE} TO {APPLICATIONS};"
     yield ""
+    if flavour is Flavour.MYSQL:
+        yield "-- Necessary only on MySQL before 8.0.30, if applications use XA transactions. The service lists the"
+        yield "-- prepared ones before it reads a table."
+        yield f"-- GRANT XA_RECOVER_ADMIN ON *.* TO {RUN};"
+        yield ""
     yield "-- Optional. With RELOAD, `detect_drift` stops all writers for the moment in which it takes a snapshot. On"
     yield "-- MariaDB, it needs this right only while an XA transaction is prepared."
     yield f"-- GRANT RELOAD ON *.* TO {RUN};"

@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 from changelog.connectors.sources.mysql.admin.catalog import Query
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
-from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
+from changelog.connectors.sources.mysql.values.positions.coordinates import (
+    coordinate,
+    file_number,
+    file_offset,
+    parse_file_name,
+)
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids, parse_gtids
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -32,7 +37,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePosition:
-    """A place in MariaDB's log: the name of a file, and an offset in this file, in bytes."""
+    """A place in the log: the name of a file, and an offset in this file, in bytes."""
 
     file: str
     offset: int
@@ -43,8 +48,13 @@ class FilePosition:
         _, number = parse_file_name(self.file)
         return coordinate(number, self.offset)
 
+    def moved(self, place: int) -> "FilePosition":
+        """Returns the place with the coordinate `place`, in the same log."""
+        base, _ = parse_file_name(self.file)
+        return FilePosition(file=f"{base}.{file_number(place):06}", offset=file_offset(place))
+
     def gtids(self, query: Query) -> Gtids:
-        """Returns the transactions before this place. Raises ChangelogError."""
+        """Returns the transactions before this place; none if the log has no such place. Raises ChangelogError."""
         [(text,)] = query("SELECT BINLOG_GTID_POS(%s, %s)", (self.file, self.offset))
         return parse_gtids(Flavour.MARIADB, text or "")
 
@@ -52,7 +62,8 @@ class FilePosition:
 def snapshot_place(query: Query) -> FilePosition:
     """Returns the place in MariaDB's log where this session's snapshot was taken.
 
-    The snapshot shows the transactions that end before this place.
+    The snapshot shows the transactions that end before this place. XA transactions that were being committed may be
+    missing; see `snapshot.xa_commits`.
     """
     status: dict[str, str] = dict(query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'", ()))
     return FilePosition(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))
@@ -81,9 +92,13 @@ def log_end(query: Query, version: ServerVersion) -> LogEnd:
 
 def end_coordinate(query: Query, version: ServerVersion) -> int:
     """Returns the coordinate of the end of the log."""
+    return end_place(query, version).coordinate
+
+
+def end_place(query: Query, version: ServerVersion) -> FilePosition:
+    """Returns the place at which the log ends."""
     file, offset, *_ = _status(query, version)
-    _, number = parse_file_name(file)
-    return coordinate(number, offset)
+    return FilePosition(file=file, offset=offset)
 
 
 def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, str]:

@@ -149,6 +149,7 @@ class Assembler:
         place = self.state.place
         if self._assembly.open is not None or self.state.transaction is not None or not place.known:
             return
+        self.state.passed = place.end
         if place.end > self._end:
             self._end, self._ordinal = place.end, 0
         for nonce in self._reads.due(place.end):

@@ -104,6 +104,8 @@ class LogState:
         """
         self.dropped = frozenset(dropped)
         """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
+        self.passed = 0
+        """A coordinate between two transactions. The stream has read everything before it. The assembler sets it."""
         self._received = received
         self._resume: Gtids | None = resume
         """None once a new transaction was read. Before that, the server may send prepared transactions once more."""
@@ -155,6 +157,15 @@ class LogState:
     def is_seen(self, gtid: str) -> bool:
         """Returns whether a transaction was delivered before the source was opened."""
         return self._received.contains(gtid)
+
+    def undecided_before(self, xa_id: log.XaId) -> int:
+        """Returns a coordinate up to which the stream has neither COMMIT nor ROLLBACK of a prepared transaction.
+
+        Returns 0 if the stream does not have the transaction as prepared. Other threads call this, too. So the method
+        reads the coordinate before it looks for the transaction, which may end meanwhile.
+        """
+        passed = self.passed
+        return passed if xa_id in self.prepared else 0
 
     def begin(self, transaction: LogTransaction) -> None:
         """Records that the GTID of a transaction was read."""

@@ -67,6 +67,9 @@ class PreparedTransactions:
     def __bool__(self) -> bool:
         return bool(self._transactions)
 
+    def __contains__(self, xa_id: XaId) -> bool:
+        return xa_id in self._transactions
+
     @property
     def transactions(self) -> Sequence[HeldTransaction]:
         """The prepared transactions, in the order in which they were prepared."""

@@ -16,6 +16,8 @@ NO_TABLE = 1146
 TABLE_CHANGED = 1412
 LOCK_TIMEOUT = 1205
 SYNTAX = 1064
+XA_REFUSED = 1401
+"""MySQL says this if the account may not list prepared XA transactions."""
 
 _TLS = "add ?ssl-mode=REQUIRED to [source] dsn"
 _GRANTS = "run the SQL that `changelog init --grants` prints"

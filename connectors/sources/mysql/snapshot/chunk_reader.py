@@ -9,7 +9,7 @@ The service writes nothing to the server. A chunk is read in three steps:
 The rows are published once the stream has reached the end that step 3 finds and is between two transactions; see
 "Without messages" in `capture.tables.windows`. For step 1, MariaDB says exactly what a snapshot sees. MySQL cannot say
 this. So the reader first queries which transactions were executed, and then takes the snapshot. The snapshot sees at
-least these transactions.
+least these transactions. What the servers say can be wrong while an XA transaction is committed; see `xa_commits`.
 """
 
 import secrets
@@ -26,7 +26,7 @@ from changelog.connectors.capture.tables.chunk_threads import ReadChunk
 from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.capture.tables.windows import Chunk, Visibility, Windows
 from changelog.connectors.failpoints import Reach, nowhere
-from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, snapshot_place
+from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, end_place, log_end, snapshot_place
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.results import ResultTooLargeError
@@ -34,7 +34,8 @@ from changelog.connectors.sources.mysql.snapshot.key_columns import range_condit
 from changelog.connectors.sources.mysql.snapshot.key_progress import ChunkRange, KeyProgress
 from changelog.connectors.sources.mysql.snapshot.key_rows import read_keys
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
-from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot, PlaceSnapshot
+from changelog.connectors.sources.mysql.snapshot.xa_commits import logs_first, prepared_transactions
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -178,16 +179,30 @@ def _condition(table: ReadTable, range_: ChunkRange) -> str:
 def take_snapshot(reader: Connection, control: Connection, deliveries: Deliveries) -> Visibility:
     """Begins a transaction of `reader` with a snapshot, and returns what the snapshot sees."""
     if reader.flavour is Flavour.MARIADB:
+        end = end_place(control.query, control.version)
+        seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
         reader.execute(BEGIN)
-        return _place_snapshot(reader, deliveries)
-    [(executed,)] = control.query("SELECT @@global.gtid_executed")
-    snapshot = deliveries.snapshot(parse_gtids(reader.flavour, executed))
+        return _place_snapshot(reader, deliveries, seen_before)
+    if logs_first(control.version):
+        snapshot = _gtid_snapshot(control, deliveries)
+    else:
+        [(executed,)] = control.query("SELECT @@global.gtid_executed")
+        snapshot = deliveries.snapshot(parse_gtids(reader.flavour, executed))
     reader.execute(BEGIN)
     return snapshot
 
 
-def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot:
-    """Returns what the snapshot of MariaDB sees.
+def _gtid_snapshot(control: Connection, deliveries: Deliveries) -> GtidSnapshot:
+    """Returns what a later snapshot of MySQL sees at least, if the server logs an XA COMMIT before the rows."""
+    end = log_end(control.query, control.version)
+    seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
+    if deliveries.covered is None and deliveries.received.is_subset(end.gtids):
+        deliveries.covered = end.coordinate
+    return deliveries.snapshot(end.gtids, seen_before)
+
+
+def _place_snapshot(reader: Connection, deliveries: Deliveries, seen_before: int) -> PlaceSnapshot:
+    """Returns what the snapshot of MariaDB sees, if it sees the XA COMMITs before the coordinate `seen_before`.
 
     In two cases, places alone do not say whether the snapshot misses a delivered transaction, so the GTIDs decide:
 
@@ -197,6 +212,8 @@ def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot
       log of the new server.
     """
     place = snapshot_place(reader.query)
+    if seen_before < place.coordinate:
+        place = place.moved(seen_before)
     if deliveries.covered is None or place.coordinate < deliveries.covered:
         if not deliveries.received.is_subset(place.gtids(reader.query)):
             return PlaceSnapshot(end=place.coordinate, sees_received=False)

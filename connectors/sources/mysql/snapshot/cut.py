@@ -20,6 +20,7 @@ from changelog.connectors.sources.mysql.admin.server_log import log_end, snapsho
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import LOCK_TIMEOUT, number_of
+from changelog.connectors.sources.mysql.snapshot.xa_commits import prepared_transactions, xa_commits
 from changelog.connectors.sources.mysql.values.selected import IDLE_S
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -75,13 +76,13 @@ def _unlocked_cut(reader: Connection, control: Connection, tables: Sequence[str]
     """
     if control.flavour is not Flavour.MARIADB:
         return None
-    xa_commits = _xa_commits(control)
+    commits = xa_commits(control)
     control.execute("START TRANSACTION READ ONLY")
     _open_tables(control, tables)
-    prepared = control.query("XA RECOVER")
+    prepared = prepared_transactions(control)
     _begin(reader, tables)
     control.execute("ROLLBACK")
-    if prepared or _xa_commits(control) != xa_commits:
+    if prepared or xa_commits(control) != commits:
         return None
     return _snapshot_cut(reader)
 
@@ -129,11 +130,6 @@ def _open_tables(connection: Connection, tables: Sequence[str]) -> None:
     """Takes the locks that keep the definitions of tables as they are until the transaction ends."""
     for table in tables:
         connection.query(f"SELECT 1 FROM {table} LIMIT 0")
-
-
-def _xa_commits(control: Connection) -> int:
-    [(_, count)] = control.query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
-    return int(count)
 
 
 def _snapshot_cut(reader: Connection) -> Cut:

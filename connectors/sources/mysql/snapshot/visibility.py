@@ -3,21 +3,28 @@
 A transaction is identified by its coordinate in the log. For each snapshot, MariaDB names a place in the log: the
 snapshot sees exactly the commits before this place. MySQL only says which GTIDs were executed before the snapshot was
 taken; the service remembers which GTID it received at each coordinate. Both databases can deliver a commit before they
-make it visible.
+make it visible. While an XA transaction is committed, what they say can be wrong; see `xa_commits`.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
+from typing import Final
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
+from changelog.connectors.sources.mysql.decode.events.events import XaId
+from changelog.connectors.sources.mysql.snapshot.xa_commits import XaCommits
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+_NEVER: Final = (1 << 63) - 1
+"""A coordinate after all places in the log."""
 
 
 class Deliveries:
@@ -26,11 +33,14 @@ class Deliveries:
     The thread that reads the stream adds transactions, and other threads take snapshots. A transaction is forgotten
     when all snapshots in use see it. `received` has the transactions that were delivered before the stream was opened.
     A snapshot of MariaDB sees all of these if the snapshot ends at the coordinate `covered` or later. While no such
-    coordinate is known, `covered` is None.
+    coordinate is known, `covered` is None. `xa_commits` limits what snapshots see; see there for `undecided_before`.
     """
 
-    def __init__(self, received: Gtids, covered: int | None) -> None:
+    def __init__(
+        self, received: Gtids, covered: int | None, undecided_before: Callable[[XaId], int] = lambda _: 0
+    ) -> None:
         self.received, self.covered = received, covered
+        self.xa_commits = XaCommits(undecided_before)
         self._lock = Lock()
         self._coordinates: list[int] = []
         self._gtids: list[str] = []
@@ -42,13 +52,13 @@ class Deliveries:
             self._coordinates.append(coordinate)
             self._gtids.append(gtid)
 
-    def snapshot(self, executed: Gtids) -> "GtidSnapshot":
-        """Returns a snapshot that sees at least the transactions of `executed`.
+    def snapshot(self, executed: Gtids, end: int = _NEVER) -> "GtidSnapshot":
+        """Returns a snapshot that sees at least the transactions of `executed` whose coordinate is less than `end`.
 
         This method must be called before the server takes the snapshot. Otherwise, a transaction that the snapshot
         misses could be forgotten already.
         """
-        snapshot = GtidSnapshot(executed, self)
+        snapshot = GtidSnapshot(executed, end, self)
         with self._lock:
             self._snapshots.add(snapshot)
             count = 0
@@ -69,8 +79,9 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceSnapshot:
-    """A snapshot of MariaDB: it sees exactly the transactions whose coordinate is less than `end`.
+    """A snapshot of MariaDB: it sees all transactions whose coordinate is less than `end`.
 
+    It may also see later ones: `end` can be before the place that the server reports, because of XA transactions.
     `sees_received` says whether the snapshot sees all transactions that were delivered before the stream was opened.
     """
 
@@ -88,10 +99,13 @@ class PlaceSnapshot:
 
 
 class GtidSnapshot:
-    """A snapshot of MySQL: it sees at least the transactions of `executed`; `Deliveries.snapshot` makes it."""
+    """A snapshot of MySQL. `Deliveries.snapshot` makes it.
 
-    def __init__(self, executed: Gtids, deliveries: Deliveries) -> None:
-        self.executed = executed
+    It sees at least the transactions of `executed` whose coordinate is less than `end`.
+    """
+
+    def __init__(self, executed: Gtids, end: int, deliveries: Deliveries) -> None:
+        self.executed, self._end = executed, end
         self._delivered = deliveries
 
     def misses(self, ids: Ints) -> Mask:
@@ -99,10 +113,12 @@ class GtidSnapshot:
         coordinates, places = np.unique(ids, return_inverse=True)
         gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
         mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]
-        return mask
+        return mask | (ids >= self._end)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
         """See `Visibility`. `horizon - 1` stands for all transactions that were delivered before the stream was opened,
         because only their GTIDs are known, and not their coordinates.
         """
-        return () if self._delivered.received.is_subset(self.executed) else (horizon - 1,)
+        delivered = self._delivered
+        reaches = self._end == _NEVER or (delivered.covered is not None and delivered.covered <= self._end)
+        return () if reaches and delivered.received.is_subset(self.executed) else (horizon - 1,)

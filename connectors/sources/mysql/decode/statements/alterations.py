@@ -21,9 +21,9 @@ def altered(reader: StatementReader) -> Sequence[Effect]:
 
     The `Renamed` effects come last, wherever RENAME stands in the statement.
 
-    A column's name is hardly ever mistaken for one of the words that are searched for, because each of these words is
-    reserved, or has an effect only before TABLE, PARTITION or TABLESPACE. The one exception is `DROP tablespace`: if it
-    drops a column of this name, it still counts as a `TablespaceReplaced`.
+    A column's name is not mistaken for one of the words that are searched for, because each of these words is reserved,
+    or has an effect only before TABLE, PARTITION or TABLESPACE. A column may be called `tablespace`, and DROP can stand
+    before it, but not DISCARD or IMPORT.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()
@@ -37,7 +37,7 @@ def _actions(reader: StatementReader, table: TableName) -> Iterator[Effect]:
         if keyword == "RENAME":
             if reader.keyword not in _PARTS_WITH_NAMES:
                 yield Renamed(table=table, new=_new_name(reader))
-        elif reader.accept("TABLESPACE"):
+        elif keyword in _FILE_VERBS and reader.accept("TABLESPACE"):
             yield TablespaceReplaced(table=table)
         elif reader.accept("TABLE"):  # CONVERT TABLE other TO PARTITION p
             yield PartitionExchanged(table=table, other=reader.table())
@@ -54,7 +54,7 @@ def _new_name(reader: StatementReader) -> TableName:
 def _partition_change(keyword: str, reader: StatementReader, table: TableName) -> Effect:
     if keyword in ("DROP", "TRUNCATE"):
         return PartitionTruncated(table=table)
-    if keyword in ("DISCARD", "IMPORT"):
+    if keyword in _FILE_VERBS:
         return TablespaceReplaced(table=table)
     if not reader.find(
         frozenset({"TABLE"})
@@ -64,4 +64,5 @@ def _partition_change(keyword: str, reader: StatementReader, table: TableName) -
 
 
 _VERBS: Final = frozenset({"CONVERT", "DISCARD", "DROP", "EXCHANGE", "IMPORT", "RENAME", "TRUNCATE"})
+_FILE_VERBS: Final = frozenset({"DISCARD", "IMPORT"})
 _PARTS_WITH_NAMES: Final = frozenset({"COLUMN", "INDEX", "KEY"})

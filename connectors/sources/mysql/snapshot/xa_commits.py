@@ -1,0 +1,108 @@
+"""Finds out which XA COMMITs a snapshot may miss although they are in the log already.
+
+MariaDB, and MySQL before 8.0.30, execute an XA COMMIT in two steps: first they write it into the log, and then they
+commit the rows. A snapshot that is taken between the two steps does not see the rows. But the place that MariaDB
+reports for this snapshot, or the set of executed GTIDs of MySQL, already includes the XA COMMIT.
+
+`XA RECOVER` lists an XA transaction until both steps are done. So before each snapshot, we find out where the log ends,
+and then list the prepared transactions. For each listed transaction, we know a place before which its XA COMMIT cannot
+be:
+
+- If an earlier list lacked the transaction, it was prepared after that list, and so its XA COMMIT comes after the end
+  of the log that was found before that list.
+- If the stream has the transaction as prepared, its XA COMMIT comes after the place that the stream has reached. So a
+  transaction may stay prepared for a long time.
+
+The snapshot sees every XA COMMIT before all of these places.
+"""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final
+
+from changelog.connectors.sources.mysql.decode.events.events import XaId
+from changelog.connectors.sources.mysql.decode.statements.effects import Transactional
+from changelog.connectors.sources.mysql.decode.statements.statements import effects
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.server_errors import XA_REFUSED, number_of
+from changelog.envelope.errors import ChangelogError, Kind
+
+_LIST: Final = {Flavour.MARIADB: "XA RECOVER FORMAT = 'SQL'", Flavour.MYSQL: "XA RECOVER CONVERT XID"}
+"""Without these options, the server sends the bytes of an id as if they were text in UTF-8."""
+
+
+_ONE_STEP: Final = (8, 0, 30)
+"""The first version of MySQL that commits the rows of an XA transaction together with the log."""
+
+
+class XaCommits:
+    """Knows where in the log the XA COMMITs of the prepared transactions can be. Several threads use it.
+
+    `undecided_before` is called with the id of a transaction. It returns a coordinate. The transaction was not
+    committed between its PREPARE and this coordinate. The coordinate is 0 if nothing is known.
+    """
+
+    def __init__(self, undecided_before: Callable[[XaId], int]) -> None:
+        self._undecided_before = undecided_before
+        self._lock = Lock()
+        self._end = 0
+        self._places: dict[XaId, int] = {}
+
+    def seen_before(self, end: int, prepared: Sequence[XaId]) -> int:
+        """Returns a coordinate: a snapshot that is taken after this call sees every XA COMMIT before it.
+
+        The log ended at `end` or later when the list `prepared` was read. The result is 0 if nothing is known.
+        """
+        with self._lock:
+            self._places = {
+                xa_id: max(self._places.get(xa_id, self._end), self._undecided_before(xa_id)) for xa_id in prepared
+            }
+            self._end = end
+            return min([end, *self._places.values()])
+
+
+def logs_first(version: ServerVersion) -> bool:
+    """Returns whether the server writes an XA COMMIT into the log before it commits the rows."""
+    return version.flavour is Flavour.MARIADB or version.numbers < _ONE_STEP
+
+
+def prepared_transactions(control: Connection) -> Sequence[XaId]:
+    """Lists the prepared XA transactions, with those whose XA COMMIT or XA ROLLBACK has not ended yet.
+
+    Raises ChangelogError (ACCESS) if MySQL does not show the list to the account, and there was an XA COMMIT since the
+    server started.
+    """
+    read = _from_sql if control.flavour is Flavour.MARIADB else _from_hex
+    try:
+        rows = control.query(_LIST[control.flavour])
+    except ChangelogError as error:
+        if number_of(error) != XA_REFUSED:
+            raise
+        if xa_commits(control) == 0:
+            return ()
+        raise ChangelogError(
+            Kind.ACCESS,
+            "the account may not list prepared XA transactions, and applications use them",
+            hint="GRANT XA_RECOVER_ADMIN ON *.* TO the account in [source] dsn",
+        ) from error
+    return [read(*row) for row in rows]
+
+
+def xa_commits(control: Connection) -> int:
+    """Returns how many XA COMMITs were begun since the server started."""
+    [(_, count)] = control.query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
+    return int(count)
+
+
+def _from_sql(_format_id: int, _gtrid_bytes: int, _bqual_bytes: int, text: str) -> XaId:
+    statement = f"XA COMMIT {text}".encode()
+    [commit] = effects(statement, "", ansi_quotes=False, no_backslash_escapes=False, lower_case_table_names=0)
+    assert isinstance(commit, Transactional)
+    assert commit.xa_id is not None
+    return commit.xa_id
+
+
+def _from_hex(format_id: int, gtrid_bytes: int, _bqual_bytes: int, text: str) -> XaId:
+    data = bytes.fromhex(text.removeprefix("0x"))
+    return XaId(format_id=format_id, gtrid=data[:gtrid_bytes], bqual=data[gtrid_bytes:])
