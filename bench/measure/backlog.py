@@ -1,5 +1,5 @@
-"""Writes the backlog of changes that the sides of a benchmark publish. Half of the changes are inserts, and half are
-updates. The table has REPLICA IDENTITY FULL.
+"""Writes the backlog of changes that each program in a benchmark publishes. Half of the changes are inserts, and half
+are updates. The table has REPLICA IDENTITY FULL.
 """
 
 import json

@@ -21,7 +21,7 @@ _COLUMNS: Final = ("entity", "op", "position", "service_name", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampShare:
-    """Counts the newest changes of one entity by one service, separately by who wrote their stamps.
+    """Says how many of the newest changes one service made to one entity, with a count for each kind of stamp.
 
     For changes without a stamp, the service is that of the configured default stamp.
     """
@@ -39,11 +39,10 @@ class StampShare:
 
 
 def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp] | None = None) -> list[StampShare]:
-    """Returns a share for each entity and service. Counts about `newest` of the newest changes: those that
-    `Log.recent` yields.
+    """Returns a share for each entity and service. Counts the changes among the rows that `Log.recent(newest)` yields.
 
-    `defaults` has the default stamps of entities whose configuration sets one. Rows that were read from their tables
-    are left out, because nobody wrote them when they were read; a change that moved a row counts once. The list is
+    `defaults` has the default stamps of entities whose configuration sets one. Rows that the service read from tables
+    are left out: they do not say who changed something. A change that moved a row counts once. The list is
     sorted by entity, and then by the number of changes, the largest first. Raises the errors of `Log.recent`.
     """
     recent = [rows.select(_COLUMNS) for rows in log.recent(newest)]

@@ -11,7 +11,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT: Final = 1
 FORMAT_WAITING: Final = 2
-"""The format while changes wait. Older versions of the program refuse it, because they would lose these changes."""
+"""The format of a progress with waiting changes (see `WaitingChanges`). Older versions of the program refuse it,
+because they would lose these changes.
+"""
 
 TOPICS: Final = "topics"
 """The member of a view's definition that has the ids of the topics, by name, if the changelog is on Kafka."""
@@ -26,11 +28,12 @@ changelog is an empty mapping."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingChanges:
-    """Describes the changes of a throttled service that wait, while the view already has later changes of other
-    services.
+    """Describes the waiting changes of a throttled service: they are not applied yet, although the view may already
+    have later changes of other services.
 
-    No change up to the checkpoint `after` waits. Of the service's changes from there to the checkpoint `window_end`,
-    those up to `position` have been applied, and later ones wait. `changes` says how many changes wait in all.
+    No change up to the checkpoint `after` waits. The service's later changes are applied window by window.
+    `window_end` is the checkpoint at which the present window ends; None if no window has begun. In the window, the
+    changes up to `position` have been applied. All later changes of the service wait. `changes` is their number.
     """
 
     service: str
@@ -45,8 +48,8 @@ class ViewProgress:
     """A view's definition, and how far the view has followed the changelog.
 
     All changes up to `checkpoint` have been applied, except those that wait. `truncated` has the position of each
-    entity's last truncate. Earlier changes of the entity are ignored, even if they are read after the truncate, because
-    partitions can be read in any order.
+    entity's last truncate. Changes of the entity before this position are ignored. They can be read after the truncate,
+    because partitions can be read in any order.
     """
 
     format: int = FORMAT
@@ -97,7 +100,7 @@ def with_topics(progress: ViewProgress, definition: Mapping[str, object]) -> Vie
     """Returns the progress with the topics in `definition`, if these are topics of the same entities and changelog.
 
     So a view can continue after a repartition, which adds a topic, and after the old topic is deleted. In two cases,
-    the progress is returned unchanged, so that the two definitions differ:
+    the progress is returned unchanged, so `refuse_other` refuses the view:
 
     - A topic has another id in `definition`, because it was deleted and created again.
     - For some entity, the progress and `definition` have no topic in common, because the old topic was deleted before a

@@ -1,8 +1,8 @@
 """Writes a view as Parquet files. Each run writes a new folder, and then a record that names this folder.
 
 The record, `<output>/manifest/<n>.json`, has the folder, the view's definition, and the position up to which the view
-goes. Readers use the newest complete record. On a file system of this machine, the link `<output>/current` also leads
-to the folder.
+goes. Readers use the newest complete record. If the output is a folder of this machine, the link `<output>/current`
+also leads to the newest folder.
 """
 
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ def write(store: FolderStore, rows: "DataFrame", view: View, *, at: datetime) ->
 
     1. The files are written into a new folder, which nobody reads yet.
     2. The record with the next number is created. From now on, readers use this folder.
-    3. The link `current` is made to lead to it. The previous view stays, because it may still have readers; older views
-       are deleted.
+    3. The link `current` is changed to lead to the new folder. The previous view stays, because it may still have
+       readers; older views are deleted.
 
     Raises ChangelogError (IN_USE) if another run added a record at the same time.
     """

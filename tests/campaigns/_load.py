@@ -2,8 +2,9 @@
 
 Every row has a `version`: each insert and update takes the next number of a sequence, which all tables share. Every row
 also has a `stamp`, the provenance identifier of the transaction that wrote it last. Every writer updates rows of all
-keys. But each key belongs to one writer, and only this writer inserts or deletes its row, or changes the key. So the
-versions of a key grow in the order in which its changes are committed.
+keys. But each key belongs to one writer, and only this writer inserts or deletes its row, or changes the key. The
+server lets updates of one row wait for each other. So the versions of a key grow in the order in which its changes are
+committed.
 """
 
 import logging
@@ -97,7 +98,7 @@ def prepare(dsn: str, rows: int) -> None:
 def last_write(dsn: str) -> int:
     """Writes a last change, and returns the position in the server's log just before this change.
 
-    A reader that has passed this position has read the last change, and therefore all changes.
+    All writers must have stopped. Then a reader that has passed this position has read every change.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = local")
@@ -193,7 +194,7 @@ class Writer:
                     while not stopping.is_set():
                         self._transaction(connection, counts)
                         stopping.wait(self._scale.pause_s)
-            except (psycopg.OperationalError, psycopg.Rollback):  # Rollback: if it could not reach the server
+            except (psycopg.OperationalError, psycopg.Rollback):  # Rollback: only if it failed
                 stopping.wait(0.1)
 
     def _transaction(self, connection: psycopg.Connection, counts: Counts) -> None:

@@ -1,6 +1,6 @@
-"""Kills a service with a state again and again, while threads write. A state is a store in which the service keeps the
-last state of every row. The server's log has only the keys of old rows, so the service takes the rest of an old row
-from its state.
+"""Kills a service that keeps a state, again and again, while threads write. A state is a store in which the service
+keeps the last state of every row. The server's log has only the keys of old rows, so the service takes the rest of an
+old row from its state.
 
 Triggers copy every change to *twin* tables, for which the log has complete old rows. The same service publishes the
 tables and their twins. At the end, each table must have the same changes as its twin, with the same originals. Now and
@@ -253,15 +253,15 @@ class Twins:
     _last: str = ""
 
     def add(self, row: Row) -> None:
-        """Takes the next row of the log, and compares a change with its twin's change when it has both."""
+        """Takes the next row of the log. Compares a change with that of the twin as soon as both have come."""
         if row.position <= self._last:
-            self.faults.append(f"the position {row.position} comes after {self._last}")
+            self.faults.append(f"the position {row.position} is not after {self._last}")
         self._last = row.position
         is_twin = row.entity.startswith("twin_")
         may_lack = not is_twin and row.op in ("update", "delete") and not self._whole.get((row.entity, row.key), False)
         if not is_twin:
             lacks = '"unavailable":' in json.dumps(row.content["provenance"], separators=(",", ":"))
-            may_lack |= row.op == "create" and lacks  # a move of a row that was already incomplete under its old key
+            may_lack |= row.op == "create" and lacks  # the row moved here, and was already incomplete under its old key
             self._whole[row.entity, row.key] = row.current is not None and not lacks
         if row.op == "read":
             return

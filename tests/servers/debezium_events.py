@@ -29,7 +29,7 @@ from tests.servers.registry import temporary_registry
 CACHE = Path(".cache")
 WAIT_S_MAX = 180.0
 LAST = "done"
-"""The table whose row is the last change."""
+"""The table into which the last change inserts a row."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
 """How many bytes of an Avro message hold the id of its schema, by the form of the events. In all other forms,

@@ -1,5 +1,5 @@
-"""Tests that Spark reads the same rows from a changelog in files as the reader without Spark, and reports errors in one
-line.
+"""Tests Spark's reader of a changelog in files. It must return the same rows as the reader that works without Spark,
+and report errors in one line.
 """
 
 import json
@@ -30,7 +30,7 @@ COMMITS = 6
 
 
 def commit(number: int) -> list[dict[str, Any]]:
-    """Returns three rows: one for each of two entities, and one that announces a version of columns."""
+    """Returns three rows: one for each of two entities, and one that announces the columns of an entity."""
     return [
         row(Position(1, number, 0), entity=SCHEMAS),
         row(Position(1, number, 2), current='{"a": 1e+20, "b":-0}', moved='{"movedTo":{"key":"x","partition":1}}'),

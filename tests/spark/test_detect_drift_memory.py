@@ -172,4 +172,4 @@ def test_nothing_is_compared_before_the_changelog_has_caught_up(shop: Shop) -> N
         shop.database.world.change("item", {key: row(key, "unpublished")})
     report = shop.detect("--wait", "0", code=5).report
     assert (report["verdict"], report["entities"]) == ("not caught up", {})
-    assert ", the fence " in report["why"]
+    assert ", but the fence is at " in report["why"]

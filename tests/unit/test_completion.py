@@ -69,7 +69,9 @@ def installed(shell: str) -> str:
 def test_bash_and_zsh_complete_words_on_a_terminal(
     capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
-    """The shell inserts the beginning that all completions share. If there are several, the shell lists them."""
+    """The shell inserts the beginning that all completions share. If there are several completions, the shell lists
+    them.
+    """
     (folder / "script").write_text(script(capsys, shell))
     output = _on_a_terminal(
         [installed(shell), *ALONE[shell]], folder, BEGIN[shell], f"changelog {' '.join(typed)}\t\t\t", expected

@@ -60,7 +60,7 @@ def _entity(name: str, counts: Mapping[str, Mapping[str, int]] | None) -> dict[s
 
 
 def _share(site: Site, share: StampShare) -> dict[str, Any]:
-    """Returns a share for the page: the newest changes of one entity and service, counted by who stamped them."""
+    """Returns one line of the table that says who stamped the newest changes: the counts for one entity and service."""
     stamped_by = max(StampKind, key=lambda kind: int(getattr(share, kind)))
     colour = site.palette.colour_of(share.service, stamped_by)
     return {**asdict(share), "changes": share.changes, "stamped_by": str(stamped_by), "colour": colour}

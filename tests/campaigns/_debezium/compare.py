@@ -92,8 +92,8 @@ class Verdict:
 class Comparison:
     """Compares the rows that our own source published with those that came from Debezium.
 
-    `described` has the type of each column by entity and column; faults are counted by type. With `is_later`, the time
-    that our source publishes for a change may be later than Debezium's. With `in_parts`, each table's events came
+    `described` maps each entity and column to the type of the column. Faults are counted by type. With `is_later`, the
+    time that our source publishes for a change may be later than Debezium's. With `in_parts`, each table's events came
     through a topic of their own, so only the rows of the same table are in order.
     """
 

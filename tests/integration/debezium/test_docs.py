@@ -26,7 +26,7 @@ ENGINE_PAGE = (HOW_TO / "debezium-engine.md").read_text("utf-8")
 
 
 def install(connector: str, data: Path) -> None:
-    """Links the connector's jars to the folder in which the service looks for them if $XDG_DATA_HOME is `data`."""
+    """Makes a link to the connector's jars. If $XDG_DATA_HOME is `data`, the service looks for them at this link."""
     folder = default_folder(CONNECTORS[connector], {"XDG_DATA_HOME": str(data)})
     folder.parent.mkdir(parents=True)
     folder.symlink_to(engine_jars(connector))

@@ -57,7 +57,7 @@ class MemoryFence:
 
     @property
     def shown(self) -> Shown:
-        """See `Fence.shown`: transaction ids are positions in the log."""
+        """See `Fence.shown`. In a `World`, the id of a transaction is its position in the log."""
         return Shown(end=self.snapshot.end, hidden=sorted(self.snapshot.unseen))
 
     def is_of(self, checkpoint: Checkpoint) -> bool:
@@ -67,5 +67,5 @@ class MemoryFence:
     def missing(self, checkpoint: Checkpoint) -> str | None:
         """See `Fence.missing`."""
         if checkpoint.through < commit_text(self.snapshot.end - 1):
-            return f"it reaches {int(checkpoint.through, 16)}, the fence {self.place}"
+            return f"it reaches {int(checkpoint.through, 16)}, but the fence is at {self.place}"
         return None

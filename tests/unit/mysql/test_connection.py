@@ -1,4 +1,4 @@
-"""Tests the error that opening a session raises if the server fails meanwhile."""
+"""Tests which error is raised if the server fails while a session is being opened."""
 
 import socket
 import struct

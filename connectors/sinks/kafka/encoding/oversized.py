@@ -1,9 +1,9 @@
 """Cuts messages that are too large for their topic into parts for the topic `<prefix>.dead`, and joins the parts again.
 
-The body of a message, its key followed by its value, is cut into parts. Each part is a message of its own: its key is
-the position of the original message, and its value is a slice of the body. A part has the headers of the original
-message, and also `deadTopic`, `deadPartition`, `deadKeyBytes` (how many bytes of the body are the original key) and
-`deadPart` (`2/3` for the second of three parts).
+The body of a message is its key followed by its value. The body is cut into parts. Each part is a message of its own:
+its key is the position of the original message, and its value is a slice of the body. A part has the headers of the
+original message, and also `deadTopic`, `deadPartition`, `deadKeyBytes` (how many bytes of the body are the original
+key) and `deadPart` (`2/3` for the second of three parts).
 """
 
 from collections.abc import Iterator, Sequence

@@ -125,9 +125,10 @@ def _dump_failed(text: str, action: str) -> ChangelogError:
 
 
 def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
-    """Returns our error for a failed attempt to connect. `encrypted` says that TLS would have been used.
+    """Returns our error for a failed attempt to connect. `encrypted` is False if TLS is off.
 
-    A server does not say whether the password is wrong or the account requires TLS, so the hint can name both.
+    If an account requires TLS, the server reports the same error as for a wrong password. So if TLS is off, the hint
+    for this error names both causes.
     """
     number, message = _parts(error)
     text = " ".join(message.split())

@@ -82,8 +82,8 @@ def compressed(content: Printer) -> Printer:
     - Bit 3 says that zlib's header is left out.
     - The upper 4 bits are the compression method.
 
-    Then follow this length, big-endian, and the compressed content (`compress_zlib` in MariaDB's `field_comp.cc`). An
-    empty value has no bytes at all.
+    After this byte come the length of the uncompressed content, big-endian, and the compressed content (`compress_zlib`
+    in MariaDB's `field_comp.cc`). An empty value has no bytes at all.
     """
 
     def printed(raw: bytes | memoryview) -> bytes:

@@ -144,7 +144,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. The first byte ends with as many 1 bits as bytes follow."""
+    """Reads a number of 1 to 9 bytes. At the end of the first byte, there is a 1 bit for each byte that follows."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1

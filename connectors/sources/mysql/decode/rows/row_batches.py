@@ -81,13 +81,15 @@ class RowBatch:
         return count
 
     def extend(self, statements: "RowEvents", first_place: int) -> None:
-        """Adds the rows of many events of a run. `first_place` is the place in the block of the run's first change."""
+        """Adds the rows of many events of a run. `first_place` is the place that the run's first change has in its
+        block.
+        """
         self._end_part()
         first_places = first_place + statements.first_rows
         self._parts.append(_Part([statements.bodies()], statements.counts, first_places, statements.starts))
 
     def _end_part(self) -> None:
-        """Makes a part of the events that were added one by one."""
+        """Turns the events that were added one by one into a `_Part`."""
         if self._bodies:
             arrays = (np.array(numbers, np.int64) for numbers in (self._counts, self._first_places, self._starts))
             self._parts.append(_Part(self._bodies, *arrays))
@@ -102,7 +104,7 @@ class RowBatch:
     def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
         """Returns the rows. The texts of their values are added to `pool`.
 
-        `octets` are the bytes with which `pool` begins. What `bodies` returned is in them, from `begin` on.
+        `pool` begins with `octets`. From `begin` on, `octets` have the bytes that `bodies` returned.
         """
         parts, rows = self._parts, list[Ints]()
         for part in parts:
@@ -127,7 +129,8 @@ class RowBatch:
 def is_whole(table: BoundTable, event: RowsEvent) -> bool:
     """Whether the rows of an event can be converted together.
 
-    The rows must contain all columns of the table, and must not be too large. No value may be stored as a difference.
+    The rows must contain all columns of the table, and must not be too large. MySQL may store only what changed in a
+    JSON value; such events are left out, too.
     """
     if table.layout is None:
         return False

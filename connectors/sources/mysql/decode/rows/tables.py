@@ -1,5 +1,5 @@
-"""Remembers the columns of each published table, as its latest table map in the log describes them, and how the values
-of these columns are published.
+"""Remembers, for each published table, its columns and how their values are published. The columns are those in the
+table's latest table map in the log.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -38,7 +38,7 @@ def read_shape(code: int, cursor: Cursor) -> LoggedType:
 def _string(cursor: Cursor) -> LoggedType:
     """Reads the metadata of a `STRING`: a byte with the true type, and a byte with the length.
 
-    Two more bits of the length (8 and 9) are stored, inverted, as bits 4 and 5 of the first byte.
+    Bits 8 and 9 of the length are in bits 4 and 5 of the first byte, inverted.
     """
     begin = cursor.at
     first, length = cursor.number(1), cursor.number(1)
