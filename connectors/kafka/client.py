@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,6 +197,11 @@ class Admin(AdminClient):
     def topics(self) -> dict[str, TopicMetadata]:
         """Returns all topics by name. Raises ChangelogError, with ACCESS if the broker refuses the credentials."""
         return self._topics("asking Kafka for its topics")
+
+    def refresh(self, timeout_s: float) -> None:
+        """Asks who leads each partition now. Does nothing if no broker answers within this time."""
+        with suppress(KafkaException):
+            self.list_topics(timeout=timeout_s)
 
     def await_answer(self, action: str) -> None:
         """Waits until a broker has answered this client once, so that a request for offsets is sent without a delay.

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -76,8 +75,9 @@ def _list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     action: str = _ASKING,
 ) -> dict[Part, int]:
-    """Repeats the request until all leaders answer: a new topic may have no leader yet, and a leader may fail. The last
-    request is sent within `TIMEOUT_S`.
+    """Repeats the request until all leaders answer: a new topic may have no leader yet, and a leader may fail.
+
+    Gives up after `TIMEOUT_S`, as soon as the request that is under way has ended.
     """
     if not specs:
         return {}
@@ -103,5 +103,4 @@ def _list_offsets(
             raise failure from cause
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 1.0)
-        with suppress(ChangelogError):
-            admin.topics()  # without this, librdkafka could ask former leaders for up to 5 minutes
+        admin.refresh(_ATTEMPT_S)  # without this, librdkafka could ask former leaders for up to 5 minutes

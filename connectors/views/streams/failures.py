@@ -113,21 +113,25 @@ class Failures:
         """Returns whether another process is in the group under the name of a thread that was fenced.
 
         Kafka also fences a thread that nobody has replaced: the group's coordinator can fail after it has given the
-        thread a new id, and before the thread has received this id. Then nobody uses the new id, so Kafka removes the
-        name from the group after `session_s`. A name that stays belongs to another process.
+        thread a new id, and before it has stored this id. The next coordinator knows only the thread's earlier id.
+        Nobody uses that id any more, so Kafka removes the name from the group after `session_s`. If the name stays
+        longer, it belongs to another process. While Kafka does not answer, this is not known.
 
         A process that must be the only one does not ask. The thread that replaces a fenced one has another name, so a
         process that took over just now would not fence that thread, and the two would share the partitions.
         """
-        name = f"{self._member}-{thread.rpartition('-')[2]}"
-        deadline_s = time.monotonic() + max(_SESSIONS * self._session_s, _PATIENCE_S)
-        while time.monotonic() < deadline_s and not self._ending.wait(_ASK_AGAIN_S):
+        name, patience_s = f"{self._member}-{thread.rpartition('-')[2]}", max(_SESSIONS * self._session_s, _PATIENCE_S)
+        answered, deadline_s = True, time.monotonic() + patience_s
+        while time.monotonic() < deadline_s and self.error is None and not self._ending.wait(_ASK_AGAIN_S):
             try:
                 if name not in self._find_members():
                     return False
+                answered = True
             except ChangelogError as error:
-                _log.warning("cannot find out whether another process took over", error=str(error))
-        return not self._ending.is_set()
+                if answered:
+                    _log.warning("cannot find out whether another process took over", error=str(error))
+                answered, deadline_s = False, time.monotonic() + patience_s
+        return self.error is None and not self._ending.is_set()
 
 
 def text_of(error: Any) -> str:

@@ -53,6 +53,9 @@ REQUEST_BYTES: Final = 32 << 20
 BATCH_BYTES: Final = 512 << 10
 """How many bytes a batch for a changelog may have. With Kafka's default, 16 KiB, the broker would get many batches."""
 
+_MEMBERS_MS = 5_000
+"""How long a request for the members of the group may take, in milliseconds."""
+
 _ENDING = frozenset({"PENDING_SHUTDOWN", "PENDING_ERROR", "ERROR", "NOT_RUNNING"})
 """The states from which Kafka Streams does not come back."""
 
@@ -301,7 +304,9 @@ class KafkaTables:
             admin = jpype.JClass("org.apache.kafka.clients.admin.Admin").create(self._properties)
             try:
                 groups = jpype.JClass("java.util.Collections").singletonList(group)
-                description = admin.describeConsumerGroups(groups).describedGroups().get(group).get()
+                options = jpype.JClass("org.apache.kafka.clients.admin.DescribeConsumerGroupsOptions")()
+                answers = admin.describeConsumerGroups(groups, options.timeoutMs(jpype.JInt(_MEMBERS_MS)))
+                description = answers.describedGroups().get(group).get()
                 names = [member.groupInstanceId() for member in description.members()]
                 return [str(name.get()) for name in names if name.isPresent()]
             finally:

@@ -70,16 +70,10 @@ def running(folder: Path, settings: KafkaSettings, store: str = "rocksdb") -> It
     """Runs two instances, which are standbys of each other."""
     instances = []
     for number in range(2):
-        port = free_port()
-        streams = f"""advertised = "127.0.0.1:{port}"
-instance_token = "{TOKEN}"
-session_seconds = {SESSION_S}
-standbys = 1
-store = "{store}"
-"""
         instance_folder = folder / str(number)
         instance_folder.mkdir()
-        instances.append(ServedViews(configure(instance_folder, settings, streams), port))
+        port = free_port()
+        instances.append(ServedViews(configure(instance_folder, settings, streams_options(port, store)), port))
     try:
         for instance in instances:
             instance.begin()
@@ -89,6 +83,16 @@ store = "{store}"
     finally:
         for instance in instances:
             instance.close()
+
+
+def streams_options(port: int, store: str = "rocksdb") -> str:
+    """Returns the settings of an instance that others reach at this port."""
+    return f"""advertised = "127.0.0.1:{port}"
+instance_token = "{TOKEN}"
+session_seconds = {SESSION_S}
+standbys = 1
+store = "{store}"
+"""
 
 
 def write(changelog: Changelog, number: int) -> None:
@@ -234,6 +238,21 @@ def test_only_instances_may_ask_for_messages(instances: Sequence[ServedViews]) -
         assert status("GET", TOKEN) == 405
         assert status("POST", TOKEN, b"{") == 503
         assert status("POST", TOKEN, b"x" * (2 << 20)) == 413
+
+
+def test_an_instance_whose_address_another_process_takes_over_says_so(
+    instances: Sequence[ServedViews], changelog: Changelog, tmp_path: Path
+) -> None:
+    first = instances[1]
+    port = urlsplit(first.api.address).port
+    assert port is not None
+    second = ServedViews(configure(tmp_path, changelog.settings, streams_options(port)), free_port())
+    with closing(second):
+        second.begin()
+        until(lambda: first.api.get("/ready").status == 503, "the first process is still ready")
+        error = f"another process took over the address 127.0.0.1:{port}"
+        until(lambda: error in first.api.get(TARGETS[0]).body.decode(), "the first process does not say who took over")
+        second.ready()
 
 
 def test_a_standby_has_the_rows_that_changed_last(changelog: Changelog, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests how often partitions' leaders are asked for offsets, and what an unknown offset means. No broker runs here."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,19 +19,22 @@ PART = ("order", 0)
 class Brokers:
     """Stands for an admin client. Each request for offsets gets the next answer; the last answer is repeated."""
 
-    def __init__(self, answers: Sequence[int | KafkaError], refresh: Callable[[], None] = lambda: None) -> None:
-        self._answers, self._refresh = list(answers), refresh
+    def __init__(self, answers: Sequence[int | KafkaError]) -> None:
+        self._answers = list(answers)
         self.calls: list[str] = []
+        self.timeouts_s: list[float] = []
 
     def await_answer(self, _action: str) -> None:
         pass
 
-    def topics(self) -> None:
-        self.calls.append("topics")
-        self._refresh()
+    def refresh(self, timeout_s: float) -> None:
+        self.calls.append("refresh")
 
-    def list_offsets(self, requests: dict[TopicPartition, Any], **_: object) -> dict[TopicPartition, Future[Any]]:
+    def list_offsets(
+        self, requests: dict[TopicPartition, Any], *, request_timeout: float, **_: object
+    ) -> dict[TopicPartition, Future[Any]]:
         self.calls.append("offsets")
+        self.timeouts_s.append(request_timeout)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         future: Future[Any] = Future()
         if isinstance(answer, KafkaError):
@@ -53,7 +57,7 @@ def ends(brokers: Brokers) -> dict[offsets.Part, int]:
 def test_an_unknown_offset_is_not_an_end() -> None:
     brokers = Brokers([OFFSET_INVALID, 7])
     assert ends(brokers) == {PART: 7}
-    assert brokers.calls == ["offsets", "topics", "offsets"]
+    assert brokers.calls == ["offsets", "refresh", "offsets"]
     with pytest.raises(
         ChangelogError, match="asking Kafka for offsets: the leader of partition order-0 does not"
     ) as caught:
@@ -66,12 +70,19 @@ def test_no_message_since_a_time_is_not_an_unknown_offset() -> None:
 
 
 def test_who_leads_a_partition_is_asked_again_after_an_error() -> None:
-    def refuse() -> None:
-        raise ChangelogError(Kind.CONNECTION, "no broker answers")
-
-    brokers = Brokers([KafkaError(KafkaError.FENCED_LEADER_EPOCH), 7], refuse)
+    brokers = Brokers([KafkaError(KafkaError.FENCED_LEADER_EPOCH), 7])
     assert ends(brokers) == {PART: 7}
-    assert brokers.calls == ["offsets", "topics", "offsets"]
+    assert brokers.calls == ["offsets", "refresh", "offsets"]
+
+
+def test_later_requests_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(step=4)  # each look at the clock is 4 s after the one before
+    monkeypatch.setattr(offsets, "TIMEOUT_S", 15.0)
+    monkeypatch.setattr(offsets, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None))
+    brokers = Brokers([OFFSET_INVALID])
+    with pytest.raises(ChangelogError):
+        ends(brokers)
+    assert brokers.timeouts_s == [5.0, 15.0]
 
 
 def test_a_refusal_is_not_repeated() -> None:

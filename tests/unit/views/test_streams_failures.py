@@ -1,8 +1,10 @@
 """Tests which errors of its threads end Kafka Streams. No Java runs here."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from changelog.connectors.views.streams import failures
 from changelog.connectors.views.streams.failures import Failures, text_of
@@ -27,8 +29,24 @@ def failures_of(find_members: Callable[[], list[str]] = nobody, advertised: str 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AGAIN_S", "_ASK_AGAIN_S", "_PATIENCE_S", "_SESSIONS"):
+    for name in ("AGAIN_S", "_ASK_AGAIN_S"):
         monkeypatch.setattr(failures, name, 0.001)
+
+
+class Clock:
+    """A clock that `find_members` advances by a second at each call."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: list[list[str] | None]) -> None:
+        self.now_s, self._answers = 0.0, answers
+        monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+    def find_members(self) -> list[str]:
+        """Returns the next answer, and repeats the last one. The answer None is an error."""
+        self.now_s += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is None:
+            raise ChangelogError(Kind.CONNECTION, "no coordinator")
+        return answer
 
 
 @pytest.mark.parametrize(
@@ -40,9 +58,9 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_error_that_would_come_again_ends_kafka_streams(
-    error: str, advertised: str | None, kind: Kind, text: str
+    error: str, advertised: str | None, kind: Kind, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = failures_of(taken_over, advertised)
+    failed = failures_of(Clock(monkeypatch, [taken_over()]).find_members, advertised)
     failed.refuse()
     assert not failed.again_after(f"org.apache.kafka.common.errors.{error}: text", THREAD)
     with pytest.raises(ChangelogError, match=text) as caught:
@@ -60,16 +78,32 @@ def test_a_thread_that_was_fenced_is_replaced_if_its_name_leaves_the_group() -> 
     failed.refuse()
 
 
-def test_kafka_is_asked_again_for_the_members_if_it_does_not_answer() -> None:
-    answers = [ChangelogError(Kind.CONNECTION, "no coordinator"), ChangelogError(Kind.CONNECTION, "no coordinator")]
+@pytest.mark.parametrize(("session_s", "patience_s"), [(12.0, 30), (20.0, 40)])
+def test_a_name_that_stays_in_the_group_belongs_to_another_process(
+    session_s: float, patience_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, [taken_over()])
+    failed = Failures("app-views", MEMBER, clock.find_members, advertised="a:1", session_s=session_s)
+    assert not failed.again_after(FENCED, THREAD)
+    assert clock.now_s == patience_s
 
+
+def test_while_kafka_does_not_answer_nobody_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with capture_logs() as events:
+        clock = Clock(monkeypatch, [taken_over(), *[None] * 100, taken_over(), nobody()])
+        assert failures_of(clock.find_members, "a:1").again_after(FENCED, THREAD)
+    assert [event["event"] for event in events][:-1] == ["cannot find out whether another process took over"]
+
+
+def test_a_fenced_thread_stops_waiting_once_another_thread_has_ended_kafka_streams() -> None:
     def find_members() -> list[str]:
-        if answers:
-            raise answers.pop()
-        return nobody()
+        assert not failed.again_after("InvalidSessionTimeout", THREAD)
+        return taken_over()
 
-    assert failures_of(find_members, "a:1").again_after(FENCED, THREAD)
-    assert answers == []
+    failed = failures_of(find_members, "a:1")
+    assert not failed.again_after(FENCED, THREAD)
+    with pytest.raises(ChangelogError, match="the broker does not allow a session"):
+        failed.refuse()
 
 
 def test_a_process_that_must_be_the_only_one_ends_if_it_was_fenced() -> None:

@@ -14,6 +14,9 @@ be:
   transaction may stay prepared for a long time.
 
 The snapshot sees every XA COMMIT before all of these places.
+
+One case is left: MySQL before 8.0.30 lists an XA COMMIT in ONE PHASE only after it has written it into the log. If the
+log is slow, a snapshot in between does not see the rows, and nobody knows.
 """
 
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ def altered(reader: StatementReader) -> Sequence[Effect]:
 
     A column's name is not mistaken for one of the words that are searched for, because each of these words is reserved,
     or has an effect only before TABLE, PARTITION or TABLESPACE. A column may be called `tablespace`, and DROP can stand
-    before it, but not DISCARD or IMPORT.
+    before it. If DISCARD or IMPORT stands before it, as in CHANGE import tablespace INT, the table is read again.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()
