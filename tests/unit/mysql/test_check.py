@@ -106,6 +106,14 @@ def test_the_hint_for_a_missing_right_is_the_statement_that_grants_it() -> None:
     assert failure.hint == "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'o''hara'@'10.0.0.%'"
 
 
+def test_an_old_mysql_with_xa_transactions_must_show_prepared_transactions() -> None:
+    old = replace(MYSQL, version=ServerVersion.parse("8.0.29"))
+    assert {finding.status for finding in server.findings(old)} == {"ok"}
+    assert {finding.status for finding in server.findings(replace(MYSQL, xa_commits=1))} == {"ok"}
+    [failure] = [finding for finding in server.findings(replace(old, xa_commits=1)) if finding.status == "fail"]
+    assert failure.hint == "GRANT XA_RECOVER_ADMIN ON *.* TO 'run'@'%'"
+
+
 def test_a_short_retention_is_a_warning() -> None:
     facts = replace(MYSQL, settings={**SETTINGS, "binlog_expire_logs_seconds": "3600"})
     [warning] = [finding for finding in server.findings(facts) if finding.status != "ok"]

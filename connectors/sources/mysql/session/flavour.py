@@ -15,6 +15,10 @@ class Flavour(StrEnum):
     MARIADB = "MariaDB"
 
 
+_ONE_STEP = (8, 0, 30)
+"""The first version of MySQL that commits the rows of an XA transaction together with the log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerVersion:
     """The version of a server. `numbers` are its three parts, and `text` is how the server prints it."""
@@ -39,6 +43,11 @@ class ServerVersion:
         major, minor, patch = map(int, match.groups())
         flavour = Flavour.MARIADB if "mariadb" in text.lower() else Flavour.MYSQL
         return cls(flavour=flavour, numbers=(major, minor, patch), text=text)
+
+    @property
+    def logs_xa_commits_first(self) -> bool:
+        """Whether the server writes an XA COMMIT into the log before it commits the rows."""
+        return self.flavour is Flavour.MARIADB or self.numbers < _ONE_STEP
 
     def __str__(self) -> str:
         return f"{self.flavour} {'.'.join(map(str, self.numbers))}"

@@ -35,7 +35,7 @@ from changelog.connectors.sources.mysql.snapshot.key_progress import ChunkRange,
 from changelog.connectors.sources.mysql.snapshot.key_rows import read_keys
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, GtidSnapshot, PlaceSnapshot
-from changelog.connectors.sources.mysql.snapshot.xa_commits import logs_first, prepared_transactions
+from changelog.connectors.sources.mysql.snapshot.xa_commits import prepared_transactions
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -183,7 +183,7 @@ def take_snapshot(reader: Connection, control: Connection, deliveries: Deliverie
         seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
         reader.execute(BEGIN)
         return _place_snapshot(reader, deliveries, seen_before)
-    if logs_first(control.version):
+    if control.version.logs_xa_commits_first:
         snapshot = _gtid_snapshot(control, deliveries)
     else:
         [(executed,)] = control.query("SELECT @@global.gtid_executed")

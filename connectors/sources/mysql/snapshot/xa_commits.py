@@ -27,16 +27,12 @@ from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.statements.effects import Transactional
 from changelog.connectors.sources.mysql.decode.statements.statements import effects
 from changelog.connectors.sources.mysql.session.connection import Connection
-from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import XA_REFUSED, number_of
 from changelog.envelope.errors import ChangelogError, Kind
 
 _LIST: Final = {Flavour.MARIADB: "XA RECOVER FORMAT = 'SQL'", Flavour.MYSQL: "XA RECOVER CONVERT XID"}
 """Without these options, the server sends the bytes of an id as if they were text in UTF-8."""
-
-
-_ONE_STEP: Final = (8, 0, 30)
-"""The first version of MySQL that commits the rows of an XA transaction together with the log."""
 
 
 class XaCommits:
@@ -63,11 +59,6 @@ class XaCommits:
             }
             self._end = end
             return min([end, *self._places.values()])
-
-
-def logs_first(version: ServerVersion) -> bool:
-    """Returns whether the server writes an XA COMMIT into the log before it commits the rows."""
-    return version.flavour is Flavour.MARIADB or version.numbers < _ONE_STEP
 
 
 def prepared_transactions(control: Connection) -> Sequence[XaId]:

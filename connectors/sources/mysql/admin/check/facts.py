@@ -22,7 +22,8 @@ class ServerFacts:
     `settings` maps each of the global variables in `_VARIABLES` that the server has to its value, in upper case.
     `is_replica` says whether the server replicates from another server; None if this is unknown, for example because
     the account may not query it. `privileges` are the account's global privileges, as the server names them. They are
-    None if the session has a current role, because the server does not list the privileges of roles.
+    None if the session has a current role, because the server does not list the privileges of roles. `xa_commits` is
+    the number of XA COMMITs since the server started.
     """
 
     version: ServerVersion
@@ -30,6 +31,7 @@ class ServerFacts:
     is_replica: bool | None
     account: str
     privileges: frozenset[str] | None
+    xa_commits: int = 0
 
     @property
     def flavour(self) -> Flavour:
@@ -46,12 +48,14 @@ def read(query: Query) -> ServerFacts:
     [(version, account)] = query("SELECT VERSION(), CURRENT_USER()", ())
     names = ", ".join(["%s"] * len(_VARIABLES))
     variables = query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
+    [(_, xa_commits)] = query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'", ())
     return ServerFacts(
         version=ServerVersion.parse(version),
         settings={name: value.upper() for name, value in variables},
         is_replica=_is_replica(query, ServerVersion.parse(version).flavour),
         account=account,
         privileges=_privileges(query, account),
+        xa_commits=int(xa_commits),
     )
 
 

@@ -17,7 +17,7 @@ RETENTION_S = 3 * 86_400
 """How long the server should keep its log: a service that was stopped over a weekend can then continue."""
 
 _IMAGES = {Flavour.MYSQL: ("FULL",), Flavour.MARIADB: ("FULL", "FULL_NODUP")}
-_PRIVILEGES = {
+_PRIVILEGES: Mapping[Flavour, tuple[str, ...]] = {
     Flavour.MYSQL: ("REPLICATION SLAVE", "REPLICATION CLIENT"),
     Flavour.MARIADB: ("REPLICATION SLAVE", "BINLOG MONITOR"),
 }
@@ -130,6 +130,8 @@ def _retention(facts: ServerFacts) -> Finding:
 
 def _rights(facts: ServerFacts) -> Finding:
     privileges = _PRIVILEGES[facts.flavour]
+    if facts.flavour is Flavour.MYSQL and facts.version.logs_xa_commits_first and facts.xa_commits > 0:
+        privileges = (*privileges, "XA_RECOVER_ADMIN")  # see snapshot/xa_commits.py
     if facts.privileges is None:
         return ok(
             "rights",
