@@ -243,7 +243,8 @@ def test_only_instances_may_ask_for_messages(instances: Sequence[ServedViews]) -
 def test_an_instance_whose_address_another_process_takes_over_says_so(
     instances: Sequence[ServedViews], changelog: Changelog, tmp_path: Path
 ) -> None:
-    first = instances[1]
+    first = instances[0]
+    until(lambda: first.api.get("/ready").status == 200, "the first process is not ready")
     port = urlsplit(first.api.address).port
     assert port is not None
     second = ServedViews(configure(tmp_path, changelog.settings, streams_options(port)), free_port())
