@@ -61,7 +61,7 @@ def test_programs_come_from_the_wheel() -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only if root runs the tests does the server run as another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the server runs as another user only if root runs the tests")
 def test_a_server_starts_although_its_wheel_is_in_a_private_folder(tmp_path: Path) -> None:
     package = find_bin().parent.parent
     for name in (package.name, f"{package.name}.libs"):

@@ -137,7 +137,7 @@ def test_the_start_of_a_server_keeps_the_temporary_tables_of_other_servers(flavo
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only if root runs the tests does the server run as another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the server runs as another user only if root runs the tests")
 def test_a_server_starts_although_its_programs_are_in_a_private_folder(tmp_path: Path) -> None:
     home = tmp_path / "mariadb"
     shutil.copytree(fetched("mariadb"), home, copy_function=os.link)

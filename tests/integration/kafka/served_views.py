@@ -128,9 +128,12 @@ class ServedViews:
         return self._process.wait(PROGRAM_S)
 
     def close(self) -> None:
-        """Ends the process if it runs."""
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
+        """Ends the process if it runs, and closes its output if `ready` did not read it."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self.kill()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
 
 
 def streams_section(folder: Path, rest: str = "") -> str:

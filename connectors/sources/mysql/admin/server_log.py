@@ -82,6 +82,12 @@ def server_identity(query: Query, version: ServerVersion) -> str:
     return "-".join(value for _, value in sorted(rows))
 
 
+def xa_commits(query: Query) -> int:
+    """Returns how many XA COMMITs were begun since the server started."""
+    [(_, count)] = query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'", ())
+    return int(count)
+
+
 def log_end(query: Query, version: ServerVersion) -> LogEnd:
     """Returns the end of the log. Raises ChangelogError (PRECONDITION) if the server writes no binary log."""
     file, offset, *rest = _status(query, version)

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.connectors.sources.fences import NoFenceError
-from changelog.connectors.sources.mysql.admin.server_log import log_end, snapshot_place
+from changelog.connectors.sources.mysql.admin.server_log import log_end, snapshot_place, xa_commits
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import LOCK_TIMEOUT, number_of
-from changelog.connectors.sources.mysql.snapshot.xa_commits import prepared_transactions, xa_commits
+from changelog.connectors.sources.mysql.snapshot.xa_commits import prepared_transactions
 from changelog.connectors.sources.mysql.values.selected import IDLE_S
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -76,13 +76,13 @@ def _unlocked_cut(reader: Connection, control: Connection, tables: Sequence[str]
     """
     if control.flavour is not Flavour.MARIADB:
         return None
-    commits = xa_commits(control)
+    commits = xa_commits(control.query)
     control.execute("START TRANSACTION READ ONLY")
     _open_tables(control, tables)
     prepared = prepared_transactions(control)
     _begin(reader, tables)
     control.execute("ROLLBACK")
-    if prepared or xa_commits(control) != commits:
+    if prepared or xa_commits(control.query) != commits:
         return None
     return _snapshot_cut(reader)
 

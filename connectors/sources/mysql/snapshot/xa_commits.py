@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final
 
+from changelog.connectors.sources.mysql.admin.server_log import xa_commits
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.statements.effects import Transactional
 from changelog.connectors.sources.mysql.decode.statements.statements import effects
@@ -73,7 +74,7 @@ def prepared_transactions(control: Connection) -> Sequence[XaId]:
     except ChangelogError as error:
         if number_of(error) != XA_REFUSED:
             raise
-        if xa_commits(control) == 0:
+        if xa_commits(control.query) == 0:
             return ()
         raise ChangelogError(
             Kind.ACCESS,
@@ -81,12 +82,6 @@ def prepared_transactions(control: Connection) -> Sequence[XaId]:
             hint="GRANT XA_RECOVER_ADMIN ON *.* TO the account in [source] dsn",
         ) from error
     return [read(*row) for row in rows]
-
-
-def xa_commits(control: Connection) -> int:
-    """Returns how many XA COMMITs were begun since the server started."""
-    [(_, count)] = control.query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
-    return int(count)
 
 
 def _from_sql(_format_id: int, _gtrid_bytes: int, _bqual_bytes: int, text: str) -> XaId:

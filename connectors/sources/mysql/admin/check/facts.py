@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from changelog.connectors.sources.mysql.admin.catalog import Query
+from changelog.connectors.sources.mysql.admin.server_log import xa_commits
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
 from changelog.connectors.sources.mysql.session.names import quoted_account
 from changelog.envelope.errors import ChangelogError, Kind
@@ -48,14 +49,13 @@ def read(query: Query) -> ServerFacts:
     [(version, account)] = query("SELECT VERSION(), CURRENT_USER()", ())
     names = ", ".join(["%s"] * len(_VARIABLES))
     variables = query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
-    [(_, xa_commits)] = query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'", ())
     return ServerFacts(
         version=ServerVersion.parse(version),
         settings={name: value.upper() for name, value in variables},
         is_replica=_is_replica(query, ServerVersion.parse(version).flavour),
         account=account,
         privileges=_privileges(query, account),
-        xa_commits=int(xa_commits),
+        xa_commits=xa_commits(query),
     )
 
 
