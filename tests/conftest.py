@@ -128,7 +128,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
     """Resets structlog. Commands configure it to write to the standard error of the test that runs them, and that
-    stream is closed after the test. While a service runs that several tests share, its configuration is kept.
+    stream is closed after the test. Resets nothing while a service runs that several tests share.
     """
     try:
         return (yield)

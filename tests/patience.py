@@ -6,7 +6,7 @@ from collections.abc import Callable
 PATIENCE_S = 120.0
 """How long a test waits before it fails. This is not a performance limit.
 
-The events come within seconds, or much later on a busy machine. If an event never comes, its test blocks its worker for
+The events come within seconds, or much later on a busy machine. A test whose event never comes blocks its worker for
 this long.
 """
 

@@ -1,5 +1,5 @@
-"""Runs a service for one table, and threads that write to this table. The campaigns that use it spoil the changelog of
-the table, send signals that ask the service to repair it, and then judge it.
+"""Runs a service for one table, and threads that write to this table. The campaigns that use this module spoil the
+table's changelog, send signals that ask the service to repair the changelog, and then judge it.
 
 Every row has a `version`, which grows with each write to its key. So the versions in the changelog show whether an old
 state of a key comes after a newer one.
@@ -95,8 +95,8 @@ class Pair:
     def spoil(self, rng: random.Random) -> list[str]:
         """Appends forged rows to the changelog while the service is stopped. Returns the keys of these rows.
 
-        Some rows are states of keys that the table never had. The others belong to rows of the table: they are states
-        that the table never had, or deletes.
+        Some rows are states of keys that the table never had. The others have keys of the table: they are deletes, or
+        states that the table never had.
         """
         alive = _fold(self.path)
         keys = rng.sample(sorted(alive), min(SPOILT, len(alive) // 4))

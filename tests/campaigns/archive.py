@@ -4,9 +4,9 @@ Rounds are grouped in blocks, each with its own database and topics. A round is 
 with all their processes, after a random time or at a fail point (a line of code with a name). Some runs also compact
 the archive. Runs with `--continuous` do not end until they are killed.
 
-At random moments, a reader reads the files that the newest manifest lists. In every partition, it must find the first
-rows, without a gap and without a repeated row. The manifest names a position up to which the archive is complete, and
-the reader must find every row up to there.
+At random moments, a reader reads the files that the newest manifest lists. The rows that it finds in a partition must
+be the first ones of this partition, and none of these may be missing or repeated. The manifest names a position up to
+which the archive is complete, and the reader must find every row up to there.
 
 At the end of a block, a last run is not disturbed. After this run, the archive must have each committed message once
 and in order.

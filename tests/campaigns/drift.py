@@ -239,8 +239,8 @@ class _Block:
         """Removes the planted drift: writes to all affected keys in the table, and the service publishes them again.
 
         First inserts and deletes the keys that were made up, and then updates the static rows. This order matters if a
-        later round makes up the same key again. It puts the made-up row next to the last change of a static row. If the
-        delete of the key came later in the changelog, the made-up row would have no effect.
+        later round makes up the same key again. That round puts the made-up row next to the last change of a static
+        row. If the delete of the key came later in the changelog, the made-up row would have no effect.
         """
         made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -251,7 +251,7 @@ class _Block:
 
     def _until_published(self) -> None:
         """Waits until all writes to the static rows are published. If the service published such a write later, this
-        would remove the drift that was planted for its row.
+        would remove the drift that was planted for the same row.
         """
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()

@@ -7,8 +7,8 @@ before they become visible.
 
 At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
 `marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such
-chunk may be wrong. In the other rounds, a round lasts until a chunk is wrong. This proves that the round had commits
-that an incorrect reader would place wrongly.
+chunk may be wrong. Each of the other rounds lasts until a chunk is wrong. This proves that the round had commits that
+an incorrect reader would place wrongly.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""Checks the blame of rows: which change set each of their values. A search through all versions of all rows says what
-is true.
+"""Checks the blame of rows: which change set each of their values. The expected answers come from a search through all
+versions of all rows.
 """
 
 import pyarrow as pa

@@ -1,7 +1,8 @@
-"""Tests ALTER TYPE of a composite type. PostgreSQL's stream of changes does not contain this statement.
+"""Tests ALTER TYPE of a composite type: a type whose values have named attributes. PostgreSQL's stream of changes does
+not contain this statement.
 
-The tests check which attribute names the published rows have. A row may have been written before or after the ALTER
-TYPE. If the service cannot know which names were valid then, it publishes the composite as text.
+The tests check which attribute names the published values have. A row may have been written before or after the ALTER
+TYPE. If the service cannot know which names were valid then, it publishes the value as text.
 """
 
 import json

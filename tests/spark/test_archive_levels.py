@@ -143,8 +143,8 @@ def test_a_run_that_stops_changes_nothing_for_readers(run: ArchiveRun, tmp_path:
 
 
 def test_if_two_runs_drop_days_at_the_same_time_the_later_one_fails(run: ArchiveRun, tmp_path: Path) -> None:
-    """The run that ends later fails, because the other run has replaced the files that it read. No row of the days that
-    are kept is lost.
+    """The run that ends later fails, because the other run has replaced files that the later one had read. No row of
+    the days that are kept is lost.
     """
     compact_levels(run, before=MIDNIGHT)
 

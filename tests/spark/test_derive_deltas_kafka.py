@@ -74,7 +74,7 @@ def submitted(job: str, arguments: Sequence[str], *, crash_at: str) -> subproces
 class Topics:
     """A growing changelog on a broker, and the job that reads it.
 
-    `partitions` has the new number of partitions of each repartitioned entity. Rows still go only to the first
+    For each repartitioned entity, `partitions` has the new number of partitions. Rows still go only to the first
     `PARTITIONS` partitions.
     """
 

@@ -1,5 +1,7 @@
-"""Tests that the job `detect_drift` compares nothing if the result would not be exact. Also tests that a commit that is
-in the log, but not yet visible, does not count as *drift*: as a difference between a table and its changelog.
+"""Tests that the job `detect_drift` compares nothing if the result would not be exact.
+
+*Drift* is a difference between a table and its changelog. A commit that is in the log, but not yet visible, must not
+count as drift.
 """
 
 import contextlib
@@ -172,8 +174,8 @@ def test_a_standby_is_refused_with_a_hint(site: Site, own: PostgresServer, detec
 
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
-    """The changelog has lost the earlier messages of key 1, and has only an update that is not visible yet. The job
-    compares the row before the update, which the update's message contains.
+    """The changelog has lost the earlier messages of key 1, and has only an update that is not visible yet. The message
+    of the update contains the row as it was before. The job compares this row with the table.
     """
     with site.running() as service:
         service.until(lambda: all_rows_read(site))

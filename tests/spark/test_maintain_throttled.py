@@ -1,4 +1,5 @@
-"""Tests views in which the changes of a throttled service wait. The changes of other services are applied at once.
+"""Tests views that throttle a service: they apply only so many of its changes per second, and the other ones wait. The
+changes of all other services are applied at once.
 
 Each row of a view shows a position. The row must always have the values that it really had at this position, even while
 changes wait. In the end, it must have its last values.
@@ -168,8 +169,8 @@ def _notes(dsn: str) -> dict[int, str]:
 def test_rows_show_states_that_they_really_had_and_end_at_their_last_state(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first run may crash before a batch is applied, and the second run after. Windows are small, so there are
-    several.
+    """The first run may crash before a batch is applied, and the second run after a batch is applied. Windows are
+    small, so there are several.
     """
     monkeypatch.setattr(file_ranges, "WINDOW_CHANGES", 8)
     chance, clock = random.Random(seed), Clock()

@@ -1,4 +1,6 @@
-"""Tests the totals of windows and of sessions. A session is a series of rows without a long pause between two of them.
+"""Tests the totals of windows and of sessions. A window is a span of time with a fixed length. A session is a series of
+rows without a long pause between two of them.
+
 After each random batch, the totals must equal those that plain Python computes from the rows of the view. Rows come
 late, move in time and between groups, and are deleted and truncated.
 """

@@ -32,9 +32,9 @@ class Since:
 
     The changelog has no change of a transaction that ends at `nothing` or before. It has all changes of a transaction
     that begins after `published` and ends after `streaming`. Of any other transaction, it has all changes, only the
-    last ones, or none. During each span in `hidden`, the table was not published as a whole. The changelog may lack any
-    change of a transaction that overlaps such a span. If a key was deleted in the span, the service publishes the
-    delete later.
+    last ones, or none. During each span in `hidden`, the publication lacked the table or some of its rows. The
+    changelog may lack any change of a transaction that overlaps such a span. If a key was deleted in the span, the
+    service publishes the delete later.
     """
 
     nothing: int
@@ -48,8 +48,8 @@ class Verdict:
     """The result: how many rows were judged, and how many faults of each kind were found. `faults` has examples.
 
     `unknown` counts values that no message of their row contained. `in_gaps` counts transactions that the changelog may
-    lack because of a gap. `as_text` counts rows that have a composite as text, because the service did not know the
-    attributes of its type.
+    lack because of a gap. `as_text` counts rows in which a value of a composite type is a text, because the service did
+    not know the type's attributes.
     """
 
     rows: int = 0
@@ -368,7 +368,7 @@ def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iter
 
 
 def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Key, tuple[int, Row]]]:
-    """Yields each row after its entity and key. Rows with the same position belong to the same TRUNCATE."""
+    """Yields each row after its entity and key. Truncates with the same position come from the same TRUNCATE."""
     emptied: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         before = len(emptied[row.entity] - {row.position})

@@ -379,7 +379,7 @@ class _Migrator:
 
 
 def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
-    """Adds a label to the enum of `customer`, and renames or replaces an attribute of the composite in `place`.
+    """Adds a label to the enum of `customer`, and renames or replaces an attribute of `place`'s composite type.
 
     `place` is locked meanwhile. Otherwise, the audit could record a row with other attribute names than those that were
     valid when the row was written.

@@ -66,9 +66,9 @@ def documented(row: State, types: Mapping[str, str]) -> State:
 
 
 def printed(composite: str) -> list[str]:
-    """Parses the text that the database prints for a composite, such as `(7,"a b",)`. Returns its values as texts.
+    """Parses what the database prints for a value of a composite type: `(7,"a b",)`. Returns its parts as texts.
 
-    The values are sorted, because `to_jsonb` does not keep the order of the attributes. Null becomes an empty string.
+    The parts are sorted, because `to_jsonb` does not keep the order of the attributes. Null becomes an empty string.
     """
     parts = _PRINTED.findall(composite[1:-1])
     return sorted(re.sub(r'""|\\\\', lambda pair: pair[0][0], quoted) or bare for quoted, bare in parts)

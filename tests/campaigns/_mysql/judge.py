@@ -1,9 +1,8 @@
 """Judges a changelog by its versions: triggers in the database number the changes of each key.
 
 In the changelog, the changes of each key must have consecutive versions. A row that was read from its table must have
-the version of the last change that was published before it: then exactly those changes that the row includes were
-published before it. At the end, the changelog must have the last version of each key, and the last states must equal
-the rows of the tables.
+the version of the key's last published change: then the row includes exactly the changes that were published before it.
+At the end, the changelog must have the last version of each key, and the last states must equal the rows of the tables.
 """
 
 import json

@@ -81,8 +81,8 @@ class ServedViews:
         return self._process.poll()
 
     def niceness(self) -> Iterator[tuple[str, int]]:
-        """Yields the first 15 characters of each thread's name, and how much lower its priority is than that of the
-        thread that answers requests. Works only on Linux.
+        """For each thread, yields the first 15 characters of its name, and how much lower its priority is than that of
+        the thread that answers requests. Works only on Linux.
         """
         assert self._process is not None
         tasks = Path(f"/proc/{self._process.pid}/task")
@@ -93,7 +93,7 @@ class ServedViews:
 
     @property
     def by_service(self) -> str:
-        """The name of the application of Kafka Streams that ignores the changes of some services. There must be exactly
+        """The name of the Kafka Streams application that ignores the changes of some services. There must be exactly
         one such application, and the command must have been started.
         """
         [folder] = (self.folder / BY_SERVICE).iterdir()

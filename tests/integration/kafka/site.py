@@ -40,10 +40,10 @@ from tests.servers.registry import Registry
 class Site:
     """A database at `dsn`, and a service that publishes its `tables`, each as the entity of the same name.
 
-    `tables` maps each table to the number of its topic's partitions.
-    The configuration is in `folder`, and ends with `rest`. If there is a registry, messages are in Avro. If `name` is
-    None, the service has the name of its database, followed by `suffix`. The name of its slot must be unique on the
-    whole server, so several services over one database need different suffixes.
+    `tables` maps each table to the number of its topic's partitions. The configuration is in `folder`, and ends with
+    `rest`. If there is a registry, messages are in Avro. If `name` is None, the service has the name of its database,
+    followed by `suffix`. The name of its slot must be unique on the whole server, so several services over one database
+    need different suffixes.
     """
 
     def __init__(

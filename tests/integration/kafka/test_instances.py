@@ -1,5 +1,6 @@
 """Tests a service that runs as two instances. While the first instance has no connection to the database, the second
-one publishes. When the first instance continues, it must not report the changes that it missed as lost.
+one publishes. When the first instance continues, it must not report lost changes: the second instance has published
+them.
 """
 
 from contextlib import closing

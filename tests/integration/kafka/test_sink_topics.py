@@ -47,8 +47,8 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 def test_a_new_topic_limits_the_size_of_messages_as_its_broker_does() -> None:
-    """If the sink guessed the limit, `on_too_large = "dead-letter"` could move messages to the dead-letter topic that
-    their own topic would accept.
+    """If the sink guessed the limit, messages that their own topic would accept could go to the dead-letter topic, with
+    `on_too_large = "dead-letter"`.
     """
     with temporary_broker(kafka_lib(), settings={"message.max.bytes": "3000000"}) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)

@@ -108,9 +108,7 @@ def write(changelog: Changelog, number: int) -> None:
 
 
 def stop_amid_changes(instance: ServedViews, changelog: Changelog) -> None:
-    """Freezes an instance while it processes changes of orders. By then, the instance has processed a change in each
-    partition.
-    """
+    """Freezes an instance while it processes changes of orders, as soon as it has processed one in each partition."""
     topic, group = f"{changelog.settings.prefix}.order", f"{changelog.settings.prefix}.{instance.by_service}"
     parts = [(topic, number) for number in range(PARTITIONS)]
     place = {key: partition(key.encode(), PARTITIONS) for key in KEYS}
@@ -148,7 +146,7 @@ def await_all(api: Api, parameters: str = "") -> None:
 
 
 def assert_old_rows_say_so(api: Api, changelog: Changelog) -> None:
-    """Checks that each row can be read, and that the answer says so if the row is not the newest."""
+    """Checks that each row can be read, and that an answer with an old row has an old position in X-Position."""
     for view in (*ENTITIES, WITHOUT_BATCH):
         for key in KEYS:
             target, newest = f"/{view}/{key}?stale=allowed", changelog.rows[view][key]["position"]

@@ -60,9 +60,9 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
 def test_a_snapshot_misses_an_xa_transaction_whose_commit_is_only_in_the_log(
     mysql_server: MysqlServer, mysql_database: str, end: str
 ) -> None:
-    """In this test, the commit of an XA transaction takes a while, and the server has written it into the log before.
+    """In this test, the commit of an XA transaction still takes a while after the server has written it into the log.
 
-    Meanwhile, snapshots are taken. Some of them end after the commit, as the server says, but do not see the rows.
+    Meanwhile, snapshots are taken. According to the server, some of them end after the commit, but they do not see it.
     """
     create(mysql_server, mysql_database)
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
@@ -91,7 +91,7 @@ def test_a_snapshot_misses_an_xa_transaction_whose_commit_is_only_in_the_log(
 def test_a_snapshot_of_old_mysql_misses_an_xa_transaction_whose_gtid_is_executed(
     mysql_server: MysqlServer, mysql_database: str, end: str
 ) -> None:
-    """As the test before this one. MySQL 8.0.15 adds the GTID to the executed ones before the rows are visible."""
+    """Like the test above. Here, MySQL 8.0.15 adds the GTID to the executed ones before the rows are visible."""
     create(mysql_server, mysql_database)
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
     with Connection(address) as reader, Connection(address) as control, ThreadPoolExecutor(1) as pool:
