@@ -5,6 +5,6 @@ that `_pieces.run` runs.
 
 `make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one campaign with many
 rounds, and adds the figures of this run to docs/measured/. The rounds are divided into pieces. If a run is interrupted
-or fails, the next run with the same number of rounds continues with the first unfinished piece. A campaign fails with
-an AssertionError, whose message names the round.
+or fails, the next run with the same number of rounds continues with the first unfinished piece, unless it has another
+seed. A campaign fails with an AssertionError, whose message names the rounds of the failed piece.
 """

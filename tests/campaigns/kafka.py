@@ -5,8 +5,8 @@ each with its own servers. At the end of a block, the faults stop, and the servi
 committed messages must equal the rows that a second reader of PostgreSQL's log expects: nothing may be lost, repeated
 or reordered. The last states in these messages must equal the tables.
 
-The campaign also counts messages in aborted transactions, and fails if there are none: faults that never abort a
-transaction would prove little.
+A whole block fails if no message is in an aborted transaction: faults that never abort a transaction would prove
+little.
 """
 
 import os

@@ -8,7 +8,7 @@ not be before `min_position`, if the reader asked for it.
 
 After a process was killed, a reader who allows stale rows must get every key within two seconds. After each round, the
 rows of every view on every process must be those that follow from the written changes. One view ignores the changes
-that a certain service made. They change no row of this view, but its position must move on.
+that a certain service made. They change no row of this view, but the view's position must move on.
 """
 
 import os
@@ -264,7 +264,7 @@ class _Soak:
         return {row["key"]: row["position"] for row in answers[-1].json["rows"]}
 
     def _await_stale(self, victim: ServedViews) -> None:
-        """Measures how long it takes until a reader who allows stale rows gets a row after `victim` was killed."""
+        """Checks how soon after the kill of `victim` a reader who allows stale rows gets an answer for ten keys."""
         survivor = next(view for view in self._views if view is not victim)
         for name in self._history.rows:
             for key in KEYS[:10]:

@@ -50,8 +50,8 @@ Row = dict[str, Any]
 
 @pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version streams transactions without rows
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
-    """A site in a fresh database, on the oldest and on the newest version. It has one table; all columns but the key
-    contain composites.
+    """A site in a fresh database, on the oldest and on the newest version. It has one table. All of its columns but the
+    key contain values of composite types.
     """
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         new_site = Site(dsn, tmp_path)
@@ -123,7 +123,7 @@ def deep(row: Row) -> Row:
 
 
 def check(composite: Any) -> None:
-    """Checks that the composite has the names that were valid when it was written, or is the text from the database."""
+    """Checks that the value has the names that were valid when it was written, or is the text from the database."""
     if isinstance(composite, str):
         assert composite.startswith("(")
     else:

@@ -48,7 +48,7 @@ def changes_of(records: Iterable[Record], until: Position) -> list[Record]:
 
 
 def coverage_of(records: Iterable[Record], until: Position) -> Counter[tuple[Any, ...]]:
-    """Counts changes by entity, day, service and kind of stamp."""
+    """Counts changes by entity, day, service and kind of stamp. A move counts once, and a read does not count."""
     changes = [record for record in changes_of(records, until) if record.moved_from is None]
     counts: Counter[tuple[Any, ...]] = Counter()
     for record in changes:

@@ -96,8 +96,8 @@ def place(lsn: int, restores: Sequence[int]) -> int:
 
 
 def with_lost(transactions: Sequence[Transaction], restores: Sequence[Restored]) -> list[Transaction]:
-    """Returns the transactions that the database has now, and those that a restore has undone, in the order in which
-    they were committed. All of them get unique positions.
+    """Returns the transactions that the database has now, those that a restore has undone, and the restores, in the
+    order in which they happened. All of them get unique positions.
     """
     ends = [restored.at for restored in restores]
     result = [_at_unique_positions(transaction, ends) for transaction in transactions]

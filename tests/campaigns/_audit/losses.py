@@ -127,8 +127,9 @@ class Losses(Site):
         emptied: Collection[str] = (),
         restored: Restored | None = None,
     ) -> None:
-        """Waits until the service stops, and runs the command that the last line of its log names. Sometimes makes this
-        command crash, and runs it again.
+        """Waits until the service stops. The last line of its log names a command that shows the gap, and this command
+        names another one, which continues after the gap. Runs both. Sometimes makes the second one crash, and runs it
+        again.
 
         `before` is the last checkpoint of the changelog. The caller gives it if the checkpoint can no longer be read.
         """

@@ -1,4 +1,4 @@
-"""Starts the Java processes of these tests with options that suit processes of a short life."""
+"""Starts the Java processes of these tests with options for processes that end soon."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tests `ChangelogProducer`, with which an application publishes events to Kafka itself.
+"""Tests `ChangelogProducer`, with which an application publishes its own events to Kafka.
 
 A batch of events is published completely or not at all. An event that is published twice has the same id both times.
 """
