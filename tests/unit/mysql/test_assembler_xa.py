@@ -1,5 +1,5 @@
-"""Tests statements inside XA transactions, and the memory that these take: the rows of an XA transaction wait in memory
-until the transaction is committed.
+"""Tests statements inside XA transactions, and how much memory XA transactions take: the rows of each wait in memory
+until it is committed.
 """
 
 from dataclasses import replace
