@@ -1,4 +1,4 @@
-"""Tests the judge of audited campaigns (`tests.campaigns._audit`).
+"""Tests `tests.campaigns._audit`: the judge of the fault campaigns whose changelogs are audited.
 
 The judge must accept correct changelogs, and find each kind of error.
 """

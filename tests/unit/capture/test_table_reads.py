@@ -28,7 +28,7 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Returns the table reads of an opened source. The table of orders was read completely, the table of guests was
+    """Returns the table reads of an opened source. The table of orders was read completely; the table of guests was
     not.
 
     A fail point is a place at which a test can make the code fail. The names of the fail points that are reached are

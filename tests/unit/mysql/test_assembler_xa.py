@@ -1,5 +1,5 @@
-"""Tests statements inside XA transactions, and how much memory XA transactions take: the rows of each wait in memory
-until it is committed.
+"""Tests statements inside XA transactions, and the memory that XA transactions take: their rows wait in memory until
+the commit.
 """
 
 from dataclasses import replace
