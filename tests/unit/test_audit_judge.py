@@ -1,4 +1,4 @@
-"""Tests `tests.campaigns._audit`: the judge of the fault campaigns whose changelogs are audited.
+"""Tests `tests.campaigns._audit`, which judges the changelogs of some fault campaigns.
 
 The judge must accept correct changelogs, and find each kind of error.
 """

@@ -170,8 +170,7 @@ def test_reading_runs_gives_the_same_results_as_reading_single_events(
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first half of the log is read beforehand, because the first transaction that describes a table is read alone.
-    """
+    """The first half of the log is read earlier, because the first transaction that describes a table is read alone."""
     delivered: list[int] = []
 
     def deliver(run: TransactionRun, *others: Any) -> None:

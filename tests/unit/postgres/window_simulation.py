@@ -229,8 +229,7 @@ def _within(place: int, pages: Range) -> bool:
 
 
 class StaleError(AssertionError):
-    """The service published a state of a key after a newer one, or its changelog does not equal the table at the end.
-    """
+    """The service published an older state after a newer one, or the changelog differs from the table at the end."""
 
 
 class _Service:
