@@ -127,8 +127,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Resets structlog. Commands configure it to write to the standard error of the test that runs them, and that
-    stream is closed after the test. Resets nothing while a service runs that several tests share.
+    """Resets structlog. A command configures it to write to the standard error of the test that runs the command, and
+    this stream is closed after the test. The configuration stays while tests share a running service.
     """
     try:
         return (yield)

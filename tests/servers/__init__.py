@@ -47,7 +47,7 @@ HASTY_JAVA = " ".join(
 )
 """Options of a short-lived Java virtual machine, as the value of one Spark setting.
 
-The code cache is larger than the default of 48 MB: Spark's queries would fill that, and Java would then spend time on
+The code cache is larger than the default of 48 MB: Spark's queries would fill 48 MB, and Java would then spend time on
 finding code to remove. `-Xlog:disable` suppresses the warning that Java prints if the archive of classes does not fit.
 """
 

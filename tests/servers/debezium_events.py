@@ -32,8 +32,8 @@ LAST = "done"
 """The table into which the last change inserts a row."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
-"""How many bytes of an Avro message hold the id of its schema, by the form of the events. In all other forms,
-the id takes four bytes. 0 means that the id is in the headers.
+"""How many bytes of an Avro message hold the id of its schema, by the form of the events. In all other forms, the id
+takes four bytes. 0 means that the id is in the headers.
 """
 
 CONTEXT = "__debezium.context."

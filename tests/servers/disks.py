@@ -13,7 +13,7 @@ _MIB = bytes(1 << 20)
 
 @contextlib.contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[bool]:
-    """Creates `folder`, and mounts a file system of `mib` MiB there. Yields False if this process may not mount."""
+    """Creates `folder`, and mounts a file system of `mib` MiB there. Yields whether this process may mount."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)]
     may_mount = os.geteuid() == 0 and shutil.which("mount") is not None

@@ -1,7 +1,7 @@
 """`python tests/servers/fetch.py NAME FOLDER` downloads, verifies and unpacks a server.
 
-Most servers are a single archive in Maven Central; the environment variable `MAVEN_CENTRAL` names a mirror. (Servers
-that consist of many jars have a pom.xml; `make` has Maven download those.)
+Most servers are a single archive in Maven Central; the environment variable `MAVEN_CENTRAL` names a mirror. (A server
+that consists of many jars has a pom.xml; `make` fetches it with Maven.)
 
 Some servers are packages of a Debian release, which need not be the release of this system. They are unpacked together
 with all libraries that they need, including the C library, and run with these libraries. Nothing is installed. The
@@ -74,8 +74,8 @@ PACKAGES = {
     "mysql-9": ("sid", "mysql-server-core=9.7.*"),
     "redis": ("trixie", "redis-server=5:8.0.*"),
 }
-"""Maps a server's name to a Debian release, and to a package with the beginning of its version. The rest of the version
-is that of the package in the release. apt verifies the package by Debian's signature of the release.
+"""Maps a server's name to a Debian release, and to a package with the beginning of its version. The Debian release
+determines the rest of the version. apt verifies the package by Debian's signature of the release.
 """
 
 MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria", "share/mysql_")

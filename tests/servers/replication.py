@@ -7,7 +7,7 @@ from tests.servers.mysql import version_of
 
 _NEW_WORDS = (8, 4)
 """From this version on, MySQL does not accept the statements with the words MASTER and SLAVE. MySQL 8.0.15 accepts only
-those statements.
+statements with these words.
 """
 
 

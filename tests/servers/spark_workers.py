@@ -1,5 +1,5 @@
-"""Starts Spark's Python workers for tests, as `pyspark.daemon` does. It saves time on two things that a worker does for
-each task.
+"""Starts Spark's Python workers for tests, as `pyspark.daemon` does. This module saves time on two things that a worker
+does for each task.
 
 - A worker clears the caches of `importlib` for each task. After that, Python 3.11 would read the list of files in each
   zip archive on the path again. Spark's jar is on the path, and reading its list of 5,000 names takes 0.1 s. No archive

@@ -1,4 +1,4 @@
-"""Tests the judge of audited campaigns (`tests.campaigns._audit`).
+"""Tests `tests.campaigns._audit`, which judges the changelogs of some fault campaigns.
 
 The judge must accept correct changelogs, and find each kind of error.
 """
@@ -106,8 +106,8 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A correct changelog. The table of `late_default` was added later. Its row was read from the table, and includes the
-row's earlier changes.
+"""A correct changelog. The table of `late_default` was added later. The row of `late_default` was read from the table,
+and includes the row's earlier changes.
 """
 
 

@@ -17,8 +17,8 @@ from tests.patience import PATIENCE_S
 class Listener:
     """Listens at `address`. Expects datagrams of at most 100 bytes.
 
-    Takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams;
-    later ones would be lost.
+    Takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams; later ones would be
+    lost.
     """
 
     def __init__(self, address: str) -> None:

@@ -85,7 +85,7 @@ def workload(seed: int, transactions: int) -> list[list[Record]]:
 
 
 def replay(commits: Iterable[Iterable[Record]], entity: str, position: Position) -> dict[str, State]:
-    """Applies the changes up to a position one after another. Returns the states by key, without unknown values."""
+    """Applies the changes one after another, up to a position. Returns the states by key, without unknown values."""
     states: dict[str, State] = {}
     for change in (change for changes in commits for change in changes):
         source, key = change.envelope.provenance.source, change.place.key

@@ -18,7 +18,7 @@ SIGNATURES = {
     "ChangelogReader.position": "()",
     "ChangelogReader.table": "(entity, *, as_of=None, provenance=True)",
 }
-"""Released programs call these. An argument may be added with a default; nothing may be renamed or removed."""
+"""Users' programs call these functions. An argument with a default may be added; nothing may be renamed or removed."""
 
 
 def bare(function: object) -> str:

@@ -53,7 +53,7 @@ def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
 @st.composite
 def broken_logs(draw: st.DrawFn) -> tuple[list[Record], dict[str, int]]:
     """Draws a changelog that has lost some changes. Returns its records, and for each column the number of the change
-    that set its last value.
+    that set the column's last value.
 
     A change never writes a value that the column had before. Each update has the old row.
     """

@@ -1,4 +1,5 @@
-"""Draws random changes of rows. A `World` has the messages of these changes, and the versions of each row.
+"""Draws random changes of rows. A `World` has the messages of these changes, and the versions (the successive states)
+of each row.
 
 The *blame* of a row names the change that set each of the row's values. Tests compute it both from the versions and
 from the messages, and compare the two results.
@@ -44,7 +45,7 @@ class World:
         self.versions.setdefault(key, []).append(Version(state, self.change))
 
     def publish(self, op: Op, key: str, **fields: Any) -> None:
-        """Adds a message about the change with the number `change`."""
+        """Adds a message about the present change, whose number is `self.change`."""
         message = record(
             op,
             fields.get("current"),
@@ -159,7 +160,7 @@ def _hidden(draw: st.DrawFn, before: dict[str, Any], after: dict[str, Any]) -> t
 @st.composite
 def _originals(draw: st.DrawFn, before: dict[str, Any], hidden: Any) -> tuple[str | Missing, tuple[str, ...]]:
     """Draws which columns of the old row are in the database's log. Returns the old row with these columns, and the
-    names of the others.
+    names of the others. If the log has no old row, returns MISSING and no names.
     """
     lacking = (*hidden, *(name for name in before if name not in hidden and draw(st.booleans())))
     lacking = tuple(name for name in before if name in lacking)

@@ -28,10 +28,11 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Returns the table reads of an opened source. The table of orders was read completely, but that of guests was not.
+    """Returns the table reads of an opened source. The table of orders was read completely; the table of guests was
+    not.
 
-    A fail point is a place in the code at which a test can make it fail. The names of those that are reached are added
-    to `passed`.
+    A fail point is a place at which a test can make the code fail. The names of the fail points that are reached are
+    added to `passed`.
     """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())

@@ -1,4 +1,4 @@
-"""Tests the addresses of rows in the console. The console must find the key of a row in the address of its page,
+"""Tests the addresses of rows in the console. The console must find the key of a row in the address of the row's page,
 whatever characters the key has.
 """
 

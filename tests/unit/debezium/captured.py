@@ -49,8 +49,8 @@ def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[st
 
 
 def published(name: str) -> dict[str, dict[str, str | None]]:
-    """Returns what the service publishes for the table `types` if it reads the database itself. For the id of each row,
-    this is the JSON of each column.
+    """Returns what the service publishes for the table `types` if it reads the database itself: for each row's id, the
+    JSON of each column.
     """
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows

@@ -82,8 +82,8 @@ def test_old_rows_of_postgresql_are_completed_in_spite_of_crashes(seed: int, num
 def published(
     tmp_path: Path, messages: Sequence[SourceRecord], name: str, **settings: Any
 ) -> list[tuple[str, Any, Any]]:
-    """Publishes these events by a service with a state. Returns the op, the current row and the original row of each
-    published message.
+    """Publishes these events with a service that keeps a state. Returns the op, the current row and the original row of
+    each published message.
     """
     topics = Topics({f"{name}/0": messages}, Random(1), at_once=True)
     store = MemoryStore()

@@ -1,4 +1,5 @@
-"""Tests transactions if Debezium writes to a topic where each of them begins and ends.
+"""Tests how transactions are published if one of Debezium's topics has an event for each beginning and end of a
+transaction.
 
 The service must then publish each transaction as a whole, in the order of the database.
 """

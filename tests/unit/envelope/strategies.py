@@ -25,7 +25,7 @@ HOSTILE_CONTEXTS = (
     '{"a":1,"a":{"a":2},"A":[]}',
     '{"half":"\\ud800","pair":"\\ud83d\\ude00","nul":"\\u0000","slash":"\\/","é":"日本 😀 \u2028"}',
     f'{{"deep":{"[" * 31}{"]" * 31}}}',
-    # Our own readers search a provenance for these texts. They must not find them in a context.
+    # Our own readers search a provenance for these texts, and must not find them in a context.
     '{"x":1,"source":{"connector":"x","op":"create","position":"00000001/0000000000000001/00000000"}}',
     '{"unavailable":["id","status"],"jsonNull":["id"],"committedAt":"2026-11-21T03:10:02.886044Z"}',
     '{"context":{"context":{}},"identifier":"\\"","id":"e-1","mask":"m"}',

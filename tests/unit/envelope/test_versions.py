@@ -319,7 +319,7 @@ def test_an_acceptance_holds_for_one_entity_only() -> None:
 
 
 def test_two_changes_of_one_transaction_are_announced_if_the_second_is_accepted() -> None:
-    """An operator accepted the first change after an earlier stop, and the second one later.
+    """At an earlier stop, an operator accepted the first change. Later, the operator accepted the second one.
 
     Only the last acceptance is stored.
     """

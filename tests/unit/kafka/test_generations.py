@@ -1,4 +1,7 @@
-"""Tests the names of an entity's topics, and what a checkpoint says about them."""
+"""Tests the names of an entity's topics, and what a checkpoint says about these topics.
+
+Repartitioning an entity begins a new topic, the next *generation* of the entity.
+"""
 
 from dataclasses import replace
 

@@ -40,7 +40,7 @@ class MemorySource:
       source for PostgreSQL does. The place of the message is the place of the chunk's rows.
     - Otherwise, the source first delivers everything that was in the log when the chunk was read. Then it publishes the
       chunk's rows, between two transactions.
-    - `whole` is as in `LogBlocks`.
+    - For `whole`, see `LogBlocks`.
     """
 
     def __init__(

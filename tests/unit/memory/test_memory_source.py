@@ -212,8 +212,8 @@ def _json(edit: RowEdit) -> str | None:
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
     """Describes each row that a table read or a sweep published, and that contradicts the log.
 
-    At the row's position, the row's key has the state that the last earlier edit of the key gave it. The row must have
-    this state. If that edit was not logged, only the table had the state, so the row is not checked.
+    A row must have the state that the last edit of its key before the row's position made. If that edit was not logged,
+    the log does not show this state, so the row is not checked.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
     for logged in world.transactions():

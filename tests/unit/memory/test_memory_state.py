@@ -18,9 +18,10 @@ from tests.unit.state.memory_store import MemoryStore
 
 
 def original_errors(rows: list[dict[str, Any]]) -> tuple[list[str], int]:
-    """Describes each original that is not the last state of its key.
+    """Describes each original that is not the last state of its key. If the key had no state, the original of a delete
+    must be only the key.
 
-    Also returns how many updates and deletes were of a key that had such a state.
+    Also returns for how many updates and deletes the key had a state.
     """
     last: dict[tuple[str, str], Any] = {}
     errors, good = [], 0

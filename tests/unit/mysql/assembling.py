@@ -1,7 +1,7 @@
 """Makes assemblers for tests with simulated binary logs. An assembler makes rows of the changelog from events of the
 log.
 
-Tests let one assembler follow another. Each block of events gives a new `Stored`, what a service would store after this
+Tests let one assembler follow another. Each block of events gives a new `Stored`: what a service would store after this
 block. The next assembler continues from there.
 """
 

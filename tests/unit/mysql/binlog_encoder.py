@@ -210,7 +210,7 @@ def tagged_gtid(event: MysqlGtid) -> bytes:
 def packed(value: int) -> bytes:
     """Encodes a number as MySQL's serialization library does.
 
-    The lowest bits of the first byte say how many bytes follow: as many 1 bits, and then a 0.
+    The lowest bits of the first byte say how many bytes follow: one 1 bit for each of these bytes, and then a 0 bit.
     """
     for count in range(8):
         if value < 1 << 7 * (count + 1):

@@ -229,8 +229,8 @@ class World:
 
 
 def is_stamped(text: str) -> bool:
-    """Whether the change with this text gets a stamp. The stamp is in a comment in the statement of the change, and its
-    service name is `text`.
+    """Whether the change with this text gets a stamp. The stamp is in a comment in the statement of the change, and the
+    stamp's service name is `text`.
     """
     return text.endswith(("0", "4", "8"))
 

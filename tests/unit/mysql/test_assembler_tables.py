@@ -1,7 +1,7 @@
 """Tests what happens if another table takes the name of a published table.
 
-The service must read the new table, even if it was created by CREATE TABLE IF NOT EXISTS: this statement is in the log
-even when it created nothing.
+The service must read the new table, even if CREATE TABLE IF NOT EXISTS created it. The log also has this statement if
+the table existed before, so the service must remember whether the old table is gone.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Tests statements inside XA transactions, and the memory that these take: the rows of an XA transaction wait in memory
-until the transaction is committed.
+"""Tests statements inside XA transactions, and the memory that XA transactions take: their rows wait in memory until
+the commit.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests how compressed transactions are read. A reader must return the events in them, and refuse malformed ones."""
+"""Tests how compressed transactions are read. A reader must return their events, and refuse malformed transactions."""
 
 from collections.abc import Sequence
 from dataclasses import replace

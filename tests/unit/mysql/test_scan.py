@@ -1,6 +1,6 @@
 """Tests `MysqlScan`. It reads copies of tables from files, so that they can be compared with the changelog.
 
-Each row of a copy must be in exactly one part of the copy. By its locator, it must be possible to read the row again.
+Each row of a copy must be in exactly one part of the copy. It must be possible to read a row again by its locator.
 """
 
 import pickle

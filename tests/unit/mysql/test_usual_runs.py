@@ -1,4 +1,4 @@
-"""Tests *runs*: several transactions of the usual form that the assembler reads together.
+"""Tests *runs*: several small transactions of the usual form, which the assembler reads together.
 
 The result must be the same as if the assembler read each event alone.
 """
@@ -170,9 +170,7 @@ def test_reading_runs_gives_the_same_results_as_reading_single_events(
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first half of the log is read before, because transactions that describe a table for the first time are read
-    alone.
-    """
+    """The first half of the log is read earlier, because the first transaction that describes a table is read alone."""
     delivered: list[int] = []
 
     def deliver(run: TransactionRun, *others: Any) -> None:

@@ -1,4 +1,6 @@
-"""Tests the fast search for transactions of the usual form. It must find what a simple search finds."""
+"""Tests the fast search for transactions of the usual form: a GTID, statements with their rows, and the end. It must
+find what a simple search finds.
+"""
 
 import re
 from random import Random

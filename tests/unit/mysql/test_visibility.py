@@ -122,8 +122,8 @@ class Place:
 
 @pytest.mark.parametrize("covered", [None, coordinate(1, 500)])
 def test_mariadb_waits_until_a_snapshot_sees_what_another_server_delivered(covered: int | None) -> None:
-    """`covered` is where the transactions end that the other server delivered, or None if this is not known. All
-    snapshots of this test end before that place.
+    """`covered` is the place where the other server's transactions end, or None if it is not known. All snapshots of
+    this test end before that place.
     """
     transactions = Deliveries(GtidPosition.parse("0-1-8"), covered)
 
@@ -151,7 +151,8 @@ def test_mariadb_may_miss_what_was_logged_after_a_prepared_transaction_was_absen
 
 
 class OldMysql:
-    """A session of a MySQL that logs an XA COMMIT before the rows. The log ends at an offset in its first file.
+    """A session of a MySQL that logs an XA COMMIT before it commits the rows. The log ends at an offset in its first
+    file.
 
     `prepared` has the hexadecimal ids of prepared XA transactions; None if the account may not list them.
     """

@@ -1,4 +1,4 @@
-"""Tests at which XA COMMITs `XaCommits` says that a snapshot sees, with a model of a server and its log."""
+"""Tests which XA COMMITs a snapshot sees according to `XaCommits`, with a model of a server and its log."""
 
 import random
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ def xa_id(name: int) -> XaId:
 
 @dataclass(slots=True)
 class Server:
-    """A server that logs an XA COMMIT before the rows, and a stream of its log.
+    """A server that logs an XA COMMIT before it commits the rows, and a stream of its log.
 
     `log` has each XA PREPARE and XA COMMIT, with the name of the transaction; the coordinate is the place in the list.
     `running` has the names of transactions whose XA COMMIT is in the log, but not yet visible.
@@ -56,7 +56,7 @@ class Server:
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_snapshot_sees_the_xa_commits_before_the_place(seed: int, holds: bool) -> None:
-    """Several threads find out the place and take snapshots; each of their steps may come between those of others."""
+    """Several threads find out the place and take snapshots; the steps of different threads come in any order."""
     rng, server = random.Random(seed), Server()
     commits = XaCommits(server.undecided_before if holds else lambda _: 0)
     ends, listed, places, lags = dict[int, int](), dict[int, tuple[int, list[XaId]]](), dict[int, int](), list[int]()
@@ -90,7 +90,7 @@ def test_a_transaction_that_stays_prepared_holds_nothing_up_if_the_stream_has_it
 
 
 class Listing:
-    """A session that returns these rows."""
+    """A session whose queries return this row."""
 
     def __init__(self, flavour: Flavour, row: tuple[object, ...]) -> None:
         self.flavour, self._row = flavour, row

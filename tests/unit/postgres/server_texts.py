@@ -44,8 +44,8 @@ def _escaped(text: str, quote: str) -> str:
 
 
 def _record(values: Sequence[str | None]) -> str:
-    """Prints a composite value as the server does (in its function record_out). But the server puts a value into quotes
-    only if it must, and here all values are in quotes.
+    """Prints the value of a composite type like the server's function record_out, but with all attributes in quotes.
+    The server puts only those into quotes that need them.
     """
     return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
 

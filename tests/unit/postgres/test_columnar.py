@@ -88,7 +88,7 @@ def _feed(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast() -> Iterator[None]:
-    """Lets the fast path handle few rows, too: the cases of these tests are so small that it would not handle them."""
+    """Lets the fast path handle few rows, too. Otherwise, the plain path would handle these small cases."""
     with mock.patch.object(columnar, "FEW_ROWS", 0):
         yield
 
@@ -232,9 +232,7 @@ def _outcome(case: Case, sent: Sequence[bytes]) -> object:
 
 
 def _structure(message: Decoded) -> set[int]:
-    """Returns the offsets of those bytes in a message with a row that belong neither to the OID of the table nor to a
-    value.
-    """
+    """Returns the offsets of all bytes of a row's message except those of the table's OID and of the values."""
     payload = encode(message)
     values = [
         value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)

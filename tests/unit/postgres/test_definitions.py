@@ -19,9 +19,9 @@ ROUNDS = 1000
 
 @dataclass(slots=True)
 class Alteration:
-    """One ALTER TYPE. It gives the attribute of the type a name that contains the id of its transaction.
+    """One ALTER TYPE. It renames the type's attribute; the new name contains the id of the transaction.
 
-    It holds a lock until its change is visible to other sessions. So there is only one at a time.
+    An alteration holds a lock until other sessions see the new name. So there is only one alteration at a time.
     """
 
     xid: int

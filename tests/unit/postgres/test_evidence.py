@@ -1,7 +1,7 @@
 """Tests how two readings of the catalogue are compared.
 
-The comparison finds out which tables were changed in between. For each change, it finds two positions in the log: the
-change was made between them.
+The comparison finds out which tables were changed in between. For each change, it finds two positions in the log
+between which the change was made.
 """
 
 import json

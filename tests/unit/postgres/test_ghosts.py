@@ -165,8 +165,8 @@ def test_batches_of_an_entity_that_is_left_to_a_later_pass_are_ignored() -> None
 
 
 def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
-    """As long as the entities are small, each pass reads twice as many as the pass before. The large one gets another
-    pass.
+    """As long as the entities are small, each pass reads twice as many as the pass before. The large one is read in a
+    pass with others, and then in a pass of its own.
     """
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]

@@ -1,8 +1,8 @@
-"""Tests how the service finds the *epoch* of a commit: the number of the history of the log to which it belongs. Also
+"""Tests how the service finds the *epoch* of a commit: the number of the history to which the commit belongs. Also
 tests whether the changelog can continue on a server.
 
-A standby that is promoted begins a new history. In its log, a new timeline then branches off the old timeline. The
-position where this happens is the *fork*.
+A standby that is promoted begins a new history of the log. In its log, a new timeline then branches off the old
+timeline. The position where this happens is the *fork*.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Tests how repairs are planned. A repair makes the changelog of an entity fit its table again.
 
 A signal, which is a message to the service, asks for a repair. The service then reads the whole table, or looks up the
-keys that the signal names. Finally, a *sweep* deletes the keys that the table does not have from the changelog.
+keys that the signal names. Finally, a *sweep* deletes from the changelog all keys that the table lacks.
 """
 
 from typing import Any

@@ -19,8 +19,8 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows remember which keys changed. If there are more of them than a limit, windows forget those that are no
-    longer needed. Lowers this limit, so that they do it often.
+    """Windows remember which keys changed. If the number of these keys exceeds a limit, windows forget the keys that
+    are no longer needed. Lowers this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
@@ -43,7 +43,7 @@ class _KeepsEverything(Windows):
 class _ByLogPosition(Windows):
     """Uses the rule of DBLog: leaves out a row only if a change of its key is delivered after the chunk was read.
 
-    This is not enough: a change may be delivered before, although the snapshot does not see it.
+    This is not enough: a change may be delivered before the chunk is read, although the snapshot does not see it.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -56,7 +56,7 @@ class _ByLogPosition(Windows):
 
 
 class _ByXmaxAlone(Windows):
-    """Takes every transaction for visible that began before the snapshot, even if it was still running then."""
+    """Regards as visible every transaction that began before the snapshot, even if it was still running then."""
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         assert isinstance(snapshot, Snapshot)

@@ -25,8 +25,8 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows remember which keys changed. If there are more of them than a limit, windows forget those that are no
-    longer needed. Lowers this limit, so that they do it often.
+    """Windows remember which keys changed. If the number of these keys exceeds a limit, windows forget the keys that
+    are no longer needed. Lowers this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 

@@ -1,4 +1,5 @@
-"""Tests how keys are looked up in a table, and sweeps: they delete the keys that the table lacks from the changelog.
+"""Tests how keys are looked up in a table. Also tests sweeps: they delete from the changelog all keys that the table
+lacks.
 
 The tests use the simulated database of `window_simulation`. Everything that the service publishes is compared with the
 true state of the table at this place in the stream:
@@ -260,8 +261,8 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows remember which keys changed. If there are more of them than a limit, windows forget those that are no
-    longer needed. Lowers this limit, so that they do it often.
+    """Windows remember which keys changed. If the number of these keys exceeds a limit, windows forget the keys that
+    are no longer needed. Lowers this limit, so that windows often forget keys.
     """
     monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
@@ -320,7 +321,7 @@ class _ByVisibilityAlone(Windows):
 
 
 class _ForgetsTheSwept(Windows):
-    """Remembers a key that changed only as long as a snapshot may not see the change."""
+    """Forgets a changed key once every snapshot sees the change, even if a sweep still needs the key."""
 
     def _remember(self, swept: object) -> None:
         pass

@@ -162,7 +162,7 @@ class Database:
         writer.locked.add(key)
 
     def _live(self, key: int) -> _Tuple | None:
-        """The newest version of a key, as a transaction sees it that is about to write this key."""
+        """The newest version of a key, as seen by a transaction that is about to write this key."""
         return next(
             (
                 row
@@ -229,7 +229,7 @@ def _within(place: int, pages: Range) -> bool:
 
 
 class StaleError(AssertionError):
-    """The service published a state of a key after it had already published a newer one."""
+    """The service published an older state after a newer one, or the changelog differs from the table at the end."""
 
 
 class _Service:
@@ -346,7 +346,7 @@ def progress_of(windows: Windows) -> list[object]:
 
 def check_counted(windows: Windows, before: Windows, changes: int, progress: Sequence[object]) -> None:
     """Checks that `windows.changes` has grown if the last step changed the progress. A source reads the progress only
-    then.
+    if this number has grown.
     """
     assert windows is not before or changes != windows.changes or progress_of(windows) == progress
 

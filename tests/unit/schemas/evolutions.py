@@ -45,7 +45,9 @@ class Names:
         self._numbers = count()
 
     def new(self, draw: DrawFn, kind: str) -> dict[str, Any]:
-        """Returns `name` and `namespace`. A type in another namespace may have the same name."""
+        """Returns `name` and `namespace`, or a `name` that contains the namespace. A type in another namespace may have
+        the same name.
+        """
         name = f"{kind[0].upper()}{draw(st.sampled_from(['', next(self._numbers)]))}"
         namespace = draw(st.sampled_from(_NAMESPACES))
         full = f"{namespace}.{name}"
@@ -58,7 +60,7 @@ class Names:
 
 @st.composite
 def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
-    """Draws a schema, and the same schema after one or more changes."""
+    """Draws a schema, and the same schema after at most `changes_max` changes."""
     names = Names()
     old = valid(_record(draw, names, 2))
     new = old
@@ -69,7 +71,7 @@ def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
 
 @st.composite
 def histories(draw: DrawFn) -> list[Schema]:
-    """Draws a schema and three later versions. Each version has one more change than the one before it."""
+    """Draws a schema and three later versions. Each version has at most one more change than the version before it."""
     names = Names()
     versions = [valid(_record(draw, names, 1))]
     for _ in range(3):

@@ -1,6 +1,6 @@
 """Tests views of an archive that has no file log, such as an archive of Kafka topics.
 
-No checkpoint says up to which position such an archive is complete, or which columns a key has.
+Such an archive has no checkpoint, which would say up to which position it is complete, and which columns a key has.
 """
 
 import time
@@ -23,7 +23,9 @@ COMPLETE = "00000001/0000000000000005/00000002"
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An archive without versions of columns. It says up to which position it is complete, but only for `order`."""
+    """An archive without versions of columns. Its manifest says up to which position it is complete, but only for
+    `order`.
+    """
     path = tmp_path / "archive"
     path.mkdir()
     rows = batch.from_records([*records()[1:], record(Op.CREATE, '{"id":5}', commit=5, key="5")]).to_pylist()

@@ -57,8 +57,8 @@ def test_requests_do_not_wait_for_collections_or_for_threads_that_apply_changes(
     If rows are in Java's heap, Java uses the collector G1. According to its documentation, G1 stops all threads only
     for short times.
 
-    On Linux, a thread of lower priority starts Kafka Streams, so the threads of Kafka Streams have this priority as
-    well. The thread that reads rows keeps its own priority.
+    On Linux, a thread with a lower priority starts Kafka Streams, and the threads of Kafka Streams inherit this
+    priority. The thread that reads rows keeps its own priority.
     """
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), rows]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
