@@ -80,7 +80,7 @@ class Frames:
         return self._record_begin(last) if is_row[last] else len(self._kinds)
 
     def _record_begin(self, row: int) -> int:
-        """Returns the number of the first frame of the log record that `row` belongs to.
+        """Returns where to cut: before the log record that `row` belongs to, and before a delete that precedes it.
 
         A cut inside or right after this record would be wrong, because later frames can change how its rows are
         decoded. A delete right before the record may belong to an insert in the record, even if the description of a
