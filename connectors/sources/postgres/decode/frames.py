@@ -23,8 +23,8 @@ class Frames:
     """Consecutive frames. The first `cut` of them can be decoded now; the others wait for more frames.
 
     The payload of frame i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. `rows` holds the
-    numbers of the frames before the cut that contain a row, and `controls` the numbers of the other frames before the
-    cut. `is_open` says that the first frame is inside a transaction.
+    numbers of the frames with a row, and `controls` those of all other frames; both only have frames before the cut.
+    `is_open` says that the first frame is inside a transaction.
 
     The cut is after the last commit, or after the last frame if only messages outside of transactions follow the last
     commit. If `rows_max` rows or `bytes_max` bytes follow the last commit, the cut is near the end, inside a
