@@ -1,4 +1,4 @@
-"""Changes the checkpoint of an open source: after rows, progress of table reads, new versions of columns, and signals.
+"""Keeps the checkpoint of an open source up to date with rows, table reads, new versions of columns, and signals.
 
 A checkpoint is valid only after all rows before it are durable. A source therefore returns a changed checkpoint
 together with the rows that have to be durable first. When a source opens, its checkpoint says which tables to read:

@@ -252,8 +252,8 @@ class AssemblyRun:
         return None
 
     def between(self, nonce: bytes, change: Change, end: int, *, settle: Callable[[], None] = lambda: None) -> Change:
-        """Publishes the rows of one table read at `change`, a place between two transactions of the log. `nonce` is the
-        text that names this table read.
+        """Publishes the rows of one table read. `nonce` is the text that names this table read, and `change` the place
+        of the rows, between two transactions of the log.
 
         Decoders call this for logs into which the service writes no messages. The transaction of `change` is not in the
         log: its commit lies between the commits of two transactions of the log, and the later one begins at `end` or

@@ -230,9 +230,9 @@ def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
     `kind` is O if the replica identity of the table is the whole row. In this case, a tuple without nulls is whole.
 
     A row of a partitioned table is logged with the replica identity of the partition that holds it, and with null in
-    all columns outside this identity. The tuple does not name its partition. So a tuple with nulls is whole only if no
-    partition that logs less than the whole row can hold the row: for each such partition, the tuple has a value in a
-    column that the partition does not log.
+    all columns outside this identity. The tuple does not name its partition. So a tuple with nulls is whole only if the
+    row cannot be in a partition that logs less than the whole row. It cannot be in such a partition if the tuple has a
+    value in a column that the partition does not log.
     """
     if kind != "O" or None not in old:
         return kind == "O"

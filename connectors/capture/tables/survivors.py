@@ -56,7 +56,7 @@ _DEPTH_MAX = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GhostPortion:
-    """Some ghosts, by entity, and the entities that end with this portion: no later portion has ghosts of them.
+    """Some ghosts, by entity, and the entities of which no later portion has ghosts.
 
     Such an entity is in `whole` if all its ghosts were yielded. It is in `cut` if it has further ghosts, which only
     another call of `older_than` can find.

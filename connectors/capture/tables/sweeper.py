@@ -112,9 +112,10 @@ class Sweeper:
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            # When several entities are read together, one portion has all their ghosts and ends all of them. So if an
-            # entity has yielded ghosts and is still pending, it was read alone, and its rows caused the error. It is
-            # not read again: that would find the same ghosts, because their deletes may not be committed yet.
+            # When several entities are read together, one portion has all their ghosts, and none of them is pending
+            # afterwards. So if an entity has yielded ghosts and is still pending, it was read alone, and its rows
+            # caused the error. It is not read again: that would find the same ghosts, because their deletes may not be
+            # committed yet.
             unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
             for name in unreadable:
                 self._fail(name, error)

@@ -33,7 +33,7 @@ class Settings:
     changelog. `declared` has the tables whose keys the configuration names, with the columns that it names; a table
     without any event so far is known only from `declared`. Without `whole`, transactions are published as they arrive.
     `snapshots` is a hash of the properties that decide which rows Debezium's snapshots read. It is empty if the source
-    makes no sweep: a search for rows that disappeared between two snapshots (see the module `snapshots`).
+    makes no sweep. A sweep searches for rows that disappeared between two snapshots (see the module `snapshots`).
     """
 
     name: str

@@ -23,9 +23,9 @@ class TableColumn:
 class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
-    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of any of them.
-    `described` is the table as its last sampled event describes it; None for a table that only the configuration names.
-    `connector` and `database` are the names in its events.
+    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of any of these
+    topics. `described` is the table as its last sampled event describes it; None for a table that only the
+    configuration names. `connector` and `database` are the names in its events.
     """
 
     schema: str

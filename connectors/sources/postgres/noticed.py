@@ -64,7 +64,7 @@ class Noticed:
 
         `checkpoint` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
         (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first reading is
-        compared with the present catalogue.
+        compared with the catalogue as it is now.
         """
         now = evidence.read(connection, requirements.publication, requirements.entities)
         earlier = None if checkpoint is None else Evidence.parse(checkpoint.source.get("publication", {}))

@@ -68,8 +68,8 @@ class Refusal:
 class Watch:
     """A thread that reads the catalogue again and again while a source is open.
 
-    The first reading is compared with `before`. `covered` is the log position up to which changes have already been
-    looked for when the thread starts. A server that does not answer for `answer_s` seconds counts as hung.
+    The first reading is compared with `before`. When the thread starts, changes up to the log position `covered` have
+    already been looked for. A server that does not answer for `answer_s` seconds counts as hung.
 
     `covers` and `passed` raise the error of a `Refusal`, or the error with which a reading failed.
     """

@@ -36,8 +36,8 @@ class OldRows:
     def update(self, event: Changed) -> Update:
         """Returns the row of an update.
 
-        An update never changes the key of a message. So an old row with another key is not complete: it has only the
-        columns of an index. Such an old row is ignored.
+        An update never changes the key of a message. So if an old row has another key, it has only the columns of an
+        index, and the index lacks columns of the key. Such an old row is ignored.
         """
         assert event.after is not None
         before, after = event.before, event.after

@@ -216,7 +216,7 @@ class Translator:
     def _moves(
         self, message: SourceRecord, op: str, rows: TableRows
     ) -> tuple[Literal["", "to", "from"], tuple[Value, ...]]:
-        """Returns whether the row's key changed, and the other key, if the message's headers say so."""
+        """Returns the members `moves` and `other_key` of `Changed`, as the message's headers give them."""
         if op == "u":
             return "", ()
         for name, content in message.headers:

@@ -38,9 +38,9 @@ class LogPlace:
     def base(self, first: int, last: int) -> int | None:
         """Returns what must be added to an event's `end_log_pos` to get the coordinate at which the event ends.
 
-        The result is valid for the next events. `first` and `last` are the `end_log_pos` of the first and of the last
-        of them. Returns None if no single number fits all of these events, because they are not in order in one file,
-        or because the offset in the file passes a multiple of 4 GiB among them.
+        The result is valid for the next events. `first` is the `end_log_pos` of the first of these events, and `last`
+        that of the last one. Returns None if no single number fits all of these events: if they are not in order in one
+        file, or if the offset in the file passes a multiple of 4 GiB among them.
         """
         low = self._offset % _FOUR_GIB
         base = self._offset - low

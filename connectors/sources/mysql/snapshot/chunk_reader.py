@@ -193,7 +193,7 @@ def take_snapshot(reader: Connection, control: Connection, deliveries: Deliverie
 
 
 def _gtid_snapshot(control: Connection, deliveries: Deliveries) -> GtidSnapshot:
-    """Returns what a later snapshot of MySQL sees at least, if the server logs an XA COMMIT before the rows."""
+    """Returns what a later snapshot sees at least, for versions of MySQL with `logs_xa_commits_first`."""
     end = log_end(control.query, control.version)
     seen_before = deliveries.xa_commits.seen_before(end.coordinate, prepared_transactions(control))
     if deliveries.covered is None and deliveries.received.is_subset(end.gtids):
@@ -202,7 +202,7 @@ def _gtid_snapshot(control: Connection, deliveries: Deliveries) -> GtidSnapshot:
 
 
 def _place_snapshot(reader: Connection, deliveries: Deliveries, seen_before: int) -> PlaceSnapshot:
-    """Returns what the snapshot of MariaDB sees, if it sees the XA COMMITs before the coordinate `seen_before`.
+    """Returns what the snapshot of MariaDB sees. It sees the XA COMMITs before the coordinate `seen_before`.
 
     In two cases, places alone do not say whether the snapshot misses a delivered transaction, so the GTIDs decide:
 

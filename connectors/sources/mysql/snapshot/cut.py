@@ -2,7 +2,7 @@
 
 MariaDB says up to which place of the log a snapshot sees the transactions. This is wrong only while XA transactions
 commit, because their commit is in the log before snapshots see it. MySQL does not say the place at all. So with MySQL,
-and with MariaDB while XA transactions commit, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment: the
+and with MariaDB while an XA transaction is prepared, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment: the
 snapshot is taken while nobody can commit. The lock waits for running statements, and other sessions wait for the lock.
 So each attempt is short, and there is a longer pause before the next attempt.
 
@@ -69,10 +69,10 @@ def take_cut(reader: Connection, control: Connection, tables: Sequence[str], *, 
 
 
 def _unlocked_cut(reader: Connection, control: Connection, tables: Sequence[str]) -> Cut | None:
-    """Takes a cut of MariaDB; returns None for MySQL, and if an XA transaction may have been committed meanwhile.
+    """Takes a cut of MariaDB; returns None for MySQL, and if an XA COMMIT may have run meanwhile.
 
-    The server counts an XA COMMIT when this statement begins, and lists the prepared transaction until the statement
-    has ended. So if neither the list nor the count shows an XA COMMIT, none was running.
+    The server counts an XA COMMIT when the statement begins, and lists the prepared transaction until the statement has
+    ended. So if the list is empty and the count has not changed, no XA COMMIT was running.
     """
     if control.flavour is not Flavour.MARIADB:
         return None

@@ -52,8 +52,8 @@ class ChunkRange:
 class KeyProgress:
     """The progress of reading one entity's table; it is a `TableTask` of the windows.
 
-    `signature` identifies the table's columns and their types. `chunks` is about how many chunks the table has.
-    `ranges_left` holds the ranges that are not published yet, in order. `queue` says which of them are handed out.
+    `signature` identifies the table's columns and their types. `chunks` is roughly the number of its chunks.
+    `ranges_left` holds the ranges that are not published yet, in order. `queue` holds those that are handed out.
     `generation` counts how often the reading has started again. `again` and `stale` are explained in `table_progress`.
     """
 

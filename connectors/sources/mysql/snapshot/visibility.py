@@ -32,8 +32,8 @@ class Deliveries:
 
     The thread that reads the stream adds transactions, and other threads take snapshots. A transaction is forgotten
     when all snapshots in use see it. `received` has the transactions that were delivered before the stream was opened.
-    A snapshot of MariaDB sees all of these if the snapshot ends at the coordinate `covered` or later. While no such
-    coordinate is known, `covered` is None. `xa_commits` limits what snapshots see; see there for `undecided_before`.
+    All of these come before the coordinate `covered`; it is None while no such coordinate is known. `xa_commits` finds
+    out which XA COMMITs a snapshot surely sees; see there for `undecided_before`.
     """
 
     def __init__(

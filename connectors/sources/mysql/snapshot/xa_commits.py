@@ -10,8 +10,8 @@ be:
 
 - If an earlier list lacked the transaction, it was prepared after that list, and so its XA COMMIT comes after the end
   of the log that was found before that list.
-- If the stream has the transaction as prepared, its XA COMMIT comes after the place that the stream has reached. So a
-  transaction may stay prepared for a long time.
+- If the stream has the transaction as prepared, its XA COMMIT comes after the place that the stream has reached. This
+  place moves on even if a transaction stays prepared for a long time.
 
 The snapshot sees every XA COMMIT before all of these places.
 
@@ -39,8 +39,8 @@ _LIST: Final = {Flavour.MARIADB: "XA RECOVER FORMAT = 'SQL'", Flavour.MYSQL: "XA
 class XaCommits:
     """Knows where in the log the XA COMMITs of the prepared transactions can be. Several threads use it.
 
-    `undecided_before` is called with the id of a transaction. It returns a coordinate. The transaction was not
-    committed between its PREPARE and this coordinate. The coordinate is 0 if nothing is known.
+    `undecided_before` takes the id of a transaction, and returns a coordinate: from its PREPARE up to there, the
+    transaction was not committed. The coordinate is 0 if nothing is known.
     """
 
     def __init__(self, undecided_before: Callable[[XaId], int]) -> None:

@@ -306,9 +306,9 @@ def _is_new(
     """Returns whether the log has all rows of a new partition as rows of its partitioned table.
 
     A table can be filled before it is attached as a partition; the log then has its rows as rows of that table, not of
-    the partitioned one. So the result is True only if the partition is empty, or was created as a partition (CREATE
-    TABLE … PARTITION OF); if its parent is new as well, the parent must also have been created as a partition. If our
-    role may not read the partition, returns True if the same transaction created and attached it.
+    the partitioned one. So the result is True if the partition is empty, or was created as a partition (CREATE TABLE …
+    PARTITION OF). If its parent is new as well, all partitions above it must have been created as partitions, too. The
+    result is also True if our role may not read the partition, and the same transaction created and attached it.
     """
     probe = _probe(connection, leaf)
     if probe is None:

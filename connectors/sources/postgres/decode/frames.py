@@ -23,8 +23,8 @@ class Frames:
     """Consecutive frames. The first `cut` of them can be decoded now; the others wait for more frames.
 
     The payload of frame i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. `rows` holds the
-    numbers of the frames before the cut that contain a row, and `controls` the numbers of the other frames before the
-    cut. `is_open` says that the first frame is inside a transaction.
+    numbers of the frames with a row, and `controls` those of all other frames; both only have frames before the cut.
+    `is_open` says that the first frame is inside a transaction.
 
     The cut is after the last commit, or after the last frame if only messages outside of transactions follow the last
     commit. If `rows_max` rows or `bytes_max` bytes follow the last commit, the cut is near the end, inside a
@@ -80,7 +80,7 @@ class Frames:
         return self._record_begin(last) if is_row[last] else len(self._kinds)
 
     def _record_begin(self, row: int) -> int:
-        """Returns the number of the first frame of the log record that `row` belongs to.
+        """Returns where to cut: before the log record that `row` belongs to, and before a delete that precedes it.
 
         A cut inside or right after this record would be wrong, because later frames can change how its rows are
         decoded. A delete right before the record may belong to an insert in the record, even if the description of a

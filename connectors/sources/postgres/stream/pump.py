@@ -65,8 +65,8 @@ class Stream:
         self.wal_end = 0
         """The end of the server's log, as last reported by the server; 0 while unknown. Only `take` changes it.
 
-        `take` has returned all frames before this position. Unless these frames stop in the middle of a transaction,
-        nothing before this position is still to come.
+        `take` has returned all frames before this position. If these frames do not stop inside a transaction, the
+        server sends nothing more from before this position.
         """
         self.reply_requested = False
         """Whether the server has requested a reply since the last `confirm`. A server that is shutting down waits until

@@ -224,8 +224,9 @@ class Publication:
                 yield f"table {table.text} belongs to role {table.owner}"
 
     def _steps(self, state: _State) -> Iterator[tuple[str, sql.Composed]]:
-        """Yields each problem of the publication as half a sentence, which follows the name of the publication in
-        messages, and the SQL that corrects the problem.
+        """Yields each problem of the publication, with the SQL that corrects it.
+
+        A problem is half a sentence. In messages, it follows the name of the publication.
         """
         name, present = sql.Identifier(self.name), state.present
         via_root = self.properties.get(_VIA_ROOT, "false").lower() == "true"
@@ -277,7 +278,7 @@ class Publication:
         )
 
     def _patterns(self) -> Mapping[str, re.Pattern[str]]:
-        """Returns a pattern for each name or pattern of tables that Debezium reads. Debezium ignores case."""
+        """Returns compiled patterns of the tables that Debezium reads, by their texts. Debezium ignores case."""
         texts = [*re.split(r"(?<!\\),", self.properties.get(TABLES, "")), *self._signals()]
         try:
             return {

@@ -21,9 +21,9 @@ def altered(reader: StatementReader) -> Sequence[Effect]:
 
     The `Renamed` effects come last, wherever RENAME stands in the statement.
 
-    A column's name is not mistaken for one of the words that are searched for, because each of these words is reserved,
-    or has an effect only before TABLE, PARTITION or TABLESPACE. A column may be called `tablespace`, and DROP can stand
-    before it. If DISCARD or IMPORT stands before it, as in CHANGE import tablespace INT, the table is read again.
+    A column may have the name of a word that is searched for, such as `import`. This does no harm: each of these words
+    is reserved, or has an effect only before TABLE, PARTITION or TABLESPACE. Of these three, only TABLESPACE can be the
+    name of a column. So CHANGE import tablespace INT looks like IMPORT TABLESPACE, and the table is read without need.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

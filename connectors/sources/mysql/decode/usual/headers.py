@@ -27,8 +27,8 @@ assert WINDOW_BYTES < PADDING_BYTES
 
 _RESTART = bytes.fromhex("0080fdfbab")
 """The bytes that are written into the gaps between events. If an event has the right checksum, the CRC32 of the event
-followed by these bytes is 0, which is also the CRC32 of no bytes. So one CRC32 of the whole block checks all events: it
-is `WHOLE_CHECKSUM` if all checksums are right, and a wrong one changes it.
+followed by these bytes is 0, which is also the CRC32 of no bytes. So the CRC32 begins anew after each gap. If all
+checksums are right, the CRC32 of a whole block is that of its last event, `WHOLE_CHECKSUM`. A wrong one changes it.
 """
 assert len(_RESTART) == GAP_BYTES
 assert crc32(_RESTART, WHOLE_CHECKSUM) == 0

@@ -66,7 +66,7 @@ class BlockForms:
 
     `queries` are the places of the events that may be a BEGIN, and `is_begin` says which of them are. `maps` are the
     places of the table maps, and `heads` has a code for each table map. The code identifies the table map and the head
-    of the event after it: the bytes before the event's rows. The code is -1 if the events must be read alone.
+    of the event after it: the bytes before the event's rows. The code is -1 if that event must be read alone.
     `commented` has the numbers of the table maps whose statement may have a stamp in its text.
     """
 

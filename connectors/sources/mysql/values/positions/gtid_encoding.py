@@ -1,5 +1,5 @@
-"""Converts sets of MySQL's GTIDs to and from bytes, as they are in the command COM_BINLOG_DUMP_GTID and in the event
-PREVIOUS_GTIDS.
+"""Converts sets of MySQL's GTIDs to and from the bytes that the command COM_BINLOG_DUMP_GTID and the event
+PREVIOUS_GTIDS contain.
 
 All numbers are little-endian. The set starts with the number of its sources (see `gtid_set`), in 8 bytes. Each source
 follows: its UUID (16 bytes), the number of its intervals (8 bytes), and the intervals. An interval is two numbers of 8
