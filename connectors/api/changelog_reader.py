@@ -76,9 +76,9 @@ class ChangelogReader:
         Changes at `since` and at `until` are included. `service` and `identifier`, if given, select the changes whose
         stamp names this service and this identifier. From a file log or an archive, the changes come in the order of
         their positions. From Kafka, the changes of one partition come in this order, but changes of different
-        partitions do not, unless `key` is given. Holds a few thousand changes in memory. Errors are raised when the
-        caller takes the first change, not by the call itself. A file log and an archive read fewer files if `entity`,
-        `key` or `identifier` is given, or if `since` is a position.
+        partitions do not, unless `key` is given. Holds a few thousand changes in memory. A malformed moment or key
+        raises an error at once; all other errors are raised when the caller takes the first change. A file log and an
+        archive read fewer files if `entity`, `key` or `identifier` is given, or if `since` is a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),

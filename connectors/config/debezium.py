@@ -62,8 +62,8 @@ class TopicsConfig(Section):
     read. By default, the group has the name of the changelog. The options in `client` are passed unchanged to
     librdkafka, and those in `registry_client` to the client of the schema registry.
 
-    Debezium can report the beginning and the end of each transaction in a topic. `transactions` names this topic. If it
-    is set, the service publishes each transaction whole, and the messages of one transaction may have at most
+    Debezium can publish the beginning and the end of each transaction to a topic. `transactions` names this topic. If
+    it is set, the service publishes each transaction whole, and the messages of one transaction may have at most
     `held_mib` MiB.
     """
 

@@ -60,7 +60,7 @@ class OtherAddress:
 class DescribedChange:
     """A change of a row, as a page shows it.
 
-    `stamped_by` says who wrote the stamp: the `application`, the database for the `session`, or nobody (`none`).
+    `stamped_by` says who wrote the stamp: `application`, `session` (the database's trigger) or `none` (nobody).
     `colour` is the CSS class of the service's colour. `attributes` has at most `ATTRIBUTES_MAX` attributes, and `more`
     says how many others changed. If `is_original_known` is False, the changelog does not have the row before the
     change, so `attributes` are those of the row after it. `is_read` says that the row was read from its table; then

@@ -87,7 +87,7 @@ def search(site: Site, request: Request) -> Page | Redirect:
 
 
 def entity(site: Site, request: Request) -> Page | Redirect:
-    """Shows the rows of an entity that changed last, or those whose keys begin with `prefix`.
+    """Shows those rows of an entity that changed last, or whose keys begin with `prefix`.
 
     If the query has a `key` for each column of the key, redirects the browser to the page of the row with this key.
     """
