@@ -128,7 +128,7 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
     """Continues the changelog past a gap: stores, in one commit, the gap and the position from which the service then
     reads the log. If the process ends before that commit, the next start finds the gap again; after the commit, every
-    start continues. Raises ChangelogError.
+    start continues from that position. Raises ChangelogError.
     """
     log, source = open_log(config), database(config)
     entities = read_entities(config, source)

@@ -32,8 +32,8 @@ class Patience:
     """How long a connection waits for its server.
 
     `silence_s` is how many seconds may pass without a byte from the server (None: no limit). After that time, the
-    connection calls `excused`, which returns whether the server has a good reason to be silent. If it has one, the time
-    starts again. Once `stopping` returns true, the limit is `stopping_s`.
+    connection calls `excused`, which returns whether the server has a good reason to be silent. If so, the time starts
+    again. Once `stopping` returns true, the limit is `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S

@@ -222,9 +222,9 @@ def moment(time: datetime) -> str:
 
 
 def duration(span: timedelta) -> str:
-    """Returns a time span as text, in the largest unit that fits at least twice: `0.21 s`, `90 s`, `3.5 h`, `12 days`.
+    """Returns a span as text, such as `0.21 s`, `90 s`, `3.5 h` or `12 days`.
 
-    A span may be negative, because clocks may step back.
+    The unit is the largest that fits at least twice, else seconds. A span may be negative: clocks may step back.
     """
     seconds = span.total_seconds()
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):

@@ -76,9 +76,9 @@ class ChangelogReader:
         Changes at `since` and at `until` are included. `service` and `identifier`, if given, select the changes whose
         stamp names this service and this identifier. From a file log or an archive, the changes come in the order of
         their positions. From Kafka, the changes of one partition come in this order, but changes of different
-        partitions do not, unless `key` is given. Holds a few thousand changes in memory. Errors are raised when the
-        caller takes the first change, not by the call itself. A file log and an archive read fewer files if `entity`,
-        `key` or `identifier` is given, or if `since` is a position.
+        partitions do not, unless `key` is given. Holds a few thousand changes in memory. A malformed moment or key
+        raises an error at once; all other errors are raised when the caller takes the first change. A file log and an
+        archive read fewer files if `entity`, `key` or `identifier` is given, or if `since` is a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),
@@ -106,11 +106,10 @@ class ChangelogReader:
         With `as_of`, the rows and columns are those that the entity had at that moment; without it, those that it has
         now. The table has the entity's columns (docs/reference/types.md has their types). With `provenance`, it also
         has the columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
-        `_context`, which describe each row's last change. Two more columns list the names of columns that are null for
-        a special reason. `_unavailable` lists columns whose value the database's log did not send. `_out_of_range`
-        lists columns whose value does not fit their type. The rows have no order. The Spark job `rebuild_view` makes
-        the same rows. The rows include all changes up to the position that the table's metadata `changelog.position`
-        gives.
+        `_context`, which describe each row's last change, and two columns that say why other columns of the row are
+        null: `_unavailable` names those whose value the database's log did not send, and `_out_of_range` those whose
+        value does not fit their type. The rows have no order. The Spark job `rebuild_view` makes the same rows. The
+        rows include all changes up to the position that the table's metadata `changelog.position` gives.
 
         Holds the table in memory, and one change for each key that the entity ever had. In addition to the errors of
         every method, raises ChangelogError: USAGE for a moment before the first change, and for a position past the
@@ -124,11 +123,11 @@ class ChangelogReader:
         """Returns the changes of one key as an Arrow table with a row for each change, in their order.
 
         The columns are `position`, `committed_at`, `op`, `key`, `service_name`, `api_version`, `identifier`, `context`,
-        `transaction`, `current`, `original` and `patch`. `current` and `original` are the row after and before the
-        change; both, `context` and `patch` are JSON text. `patch` is the JSON Patch (RFC 6902) from the original to the
-        current row of an update, null for any other change. If the row moved to this key from another one, the table
-        also has its changes before the move, and their `key` is the other key. A truncate that deleted the row has a
-        null `key`. Changes at `since` and at `until` are included.
+        `transaction`, `current`, `original` and `patch`. `current` is the row after the change, and `original` the row
+        before it. These two, `context` and `patch` are JSON text. `patch` is the JSON Patch (RFC 6902) from the
+        original to the current row of an update, null for any other change. If the row moved to this key from another
+        one, the table also has the row's changes before the move, and their `key` is the other key. A truncate that
+        deleted the row has a null `key`. Changes at `since` and at `until` are included.
         """
         records = key_history(
             self._log, entity, _text(key), since=moment_of("since", since), until=moment_of("until", until)

@@ -53,8 +53,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def show_console(file: Path) -> None:
-    """Opens the console of the demo's configuration file on a free port, and prints its address. Before that, says how
-    to serve the state of each row, if the changelog is in files.
+    """Opens the console of the demo's configuration file on a free port, and prints its address. If the changelog is in
+    files, says before that how to serve the state of each row.
 
     On a terminal, the console runs until Ctrl-C. Elsewhere, nobody could end the console, so it is closed at once.
     """

@@ -96,8 +96,8 @@ def ask(
 ) -> int:
     """Sends a signal, waits for its outcome unless `--no-wait` is given, prints the outcome and returns the exit code.
 
-    If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for a repair
-    of an entity that is paused. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError
+    If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for the
+    repair of a paused entity. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError
     (USAGE) if the changelog does not have the entity.
     """
     log = open_log(settings)

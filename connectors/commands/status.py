@@ -125,7 +125,7 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
 
 
 def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
-    """Yields a line for each entity with stale columns: their names, and the command that publishes present values."""
+    """Yields a line for each entity with stale columns: their names, and the command that publishes the table again."""
     for name, progress in sorted(windows.items()):
         if progress["stale"]:
             columns = safe(", ".join(progress["stale"]))

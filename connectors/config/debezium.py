@@ -62,8 +62,8 @@ class TopicsConfig(Section):
     read. By default, the group has the name of the changelog. The options in `client` are passed unchanged to
     librdkafka, and those in `registry_client` to the client of the schema registry.
 
-    Debezium can report the beginning and the end of each transaction in a topic. `transactions` names this topic. If it
-    is set, the service publishes each transaction whole, and the messages of one transaction may have at most
+    Debezium can publish the beginning and the end of each transaction to a topic. `transactions` names this topic. If
+    it is set, the service publishes each transaction whole, and the messages of one transaction may have at most
     `held_mib` MiB.
     """
 
@@ -89,7 +89,7 @@ class DebeziumConfig(Section):
 
     Events come from `topics`, or from a Debezium that the service runs. In the second case, `properties` are those of
     the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `placeholder` or
-    `binary_handling` is not set, the service takes the value of Debezium's setting, if `properties` has that.
+    `binary_handling` is not set, and `properties` has Debezium's setting, the service takes the value from there.
     """
 
     kind: Literal["debezium"]
@@ -107,9 +107,7 @@ class DebeziumConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _repeated(cls, data: Any) -> Any:
-        """Takes settings that the service shares with Debezium from Debezium's properties, unless the section sets
-        them.
-        """
+        """Sets the keys in `_REPEATED` to the values of Debezium's properties, unless the section sets these keys."""
         properties = _flat(data.get("properties")) if isinstance(data, dict) else None
         if not isinstance(properties, dict):
             return data

@@ -150,8 +150,9 @@ class WindowConfig(Section):
 class SessionConfig(Section):
     """`[views.X.totals.session]`: totals are kept for each session.
 
-    A session has rows of one group. From each row to the next, the time in `column` grows by at most `gap_seconds`. A
-    session is removed `keep_days` after its end; the time of the newest row counts as the present time.
+    A session has rows of one group (see `TotalsConfig`). From each row to the next, the time in `column` grows by at
+    most `gap_seconds`. A session is removed `keep_days` after its end; the time of the newest row counts as the present
+    time.
     """
 
     column: Text

@@ -26,7 +26,7 @@ def row_address(entity: str, key: str) -> str:
 
 
 def key_of(path: str) -> str | None:
-    """Returns the canonical text of the key that an address has after the entity (`path`); None if it has no key."""
+    """Returns the canonical text of the key in `path`, the part of an address after the entity; None if it has none."""
     try:
         return key_text([_text(part) for part in path.split("/")])
     except ValueError:

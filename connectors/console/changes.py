@@ -20,7 +20,7 @@ ATTRIBUTES_MAX = 60
 """The maximum number of attributes that a page shows for a change. The page says how many more there are."""
 
 CONTEXT_MAX = 12
-"""The maximum number of members that a page shows of a stamp's context."""
+"""A page shows at most this many members of a stamp's context."""
 
 _CONTAINERS = ("{", "[")
 
@@ -49,7 +49,7 @@ class ContextMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherAddress:
-    """Where a row moved to or came from: the key and the partition, and the address of the page of that key."""
+    """Where a row moved to or came from: the other key, its partition, and the address of the page of that key."""
 
     key: str
     partition: int
@@ -60,7 +60,7 @@ class OtherAddress:
 class DescribedChange:
     """A change of a row, as a page shows it.
 
-    `stamped_by` says who wrote the stamp: the `application`, the database for the `session`, or nobody (`none`).
+    `stamped_by` says who wrote the stamp: `application`, `session` (the database's trigger) or `none` (nobody).
     `colour` is the CSS class of the service's colour. `attributes` has at most `ATTRIBUTES_MAX` attributes, and `more`
     says how many others changed. If `is_original_known` is False, the changelog does not have the row before the
     change, so `attributes` are those of the row after it. `is_read` says that the row was read from its table; then
@@ -132,7 +132,7 @@ def change(record: Record, palette: Palette, page_colours: Mapping[str, str] | N
 
 
 def anchor(position: str) -> str:
-    """Returns the part of an address after `#` that leads to a change on its page."""
+    """Returns the text after `#` in an address that leads to a change on its page."""
     return f"at-{position.replace('/', '-')}"
 
 

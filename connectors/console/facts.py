@@ -20,14 +20,14 @@ _log = structlog.get_logger("console")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Generic[T]):
-    """The last value that was read, or the problem that prevented it. Both are None until the first read has ended."""
+    """The last value that was read, or why it could not be read. Both are None until the first read has ended."""
 
     value: T | None = None
     problem: str | None = None
 
 
 class Fact(Generic[T]):
-    """A value that `read` returns. If the last read is older than `fresh_s` seconds, `get` starts another in a thread.
+    """A value that `read` returns. If the last read is older than `fresh_s` seconds, `get` reads again in a thread.
 
     A value that takes long to read is read less often, so that reading never takes much of the processor.
     """

@@ -24,7 +24,7 @@ from changelog.envelope.model import Record
 FRESH_S = 2.0
 COUNTS_FRESH_S = 30.0
 """For how many seconds a page shows numbers of messages before they are counted again. Other facts are read again
-sooner, because counting reads a column of the whole changelog.
+sooner. Counting takes longer, because it reads a column of the whole changelog.
 """
 
 SHARES_FRESH_S = 10.0
@@ -66,7 +66,7 @@ class Site:
         return checkpoint
 
     def entities(self) -> Mapping[str, Sequence[str]]:
-        """Returns the names of the entities, each with the columns of its key; raises as `checkpoint` does."""
+        """Returns the names of the entities, each with the columns of its key. Raises the errors of `checkpoint`."""
         settings = self.checkpoint().settings
         return {entity: settings[entity].get("key", ()) for entity in sorted(settings)}
 

@@ -12,8 +12,8 @@ from changelog.connectors.terminal import safe
 from changelog.envelope.model import Missing
 
 TEXT_CHARS = 240
-"""How many characters of a value a page shows at most. If the value is compared with another one, the part around their
-first difference is shown, otherwise its beginning.
+"""How many characters of a value a page shows at most. If two values are compared, the part around their first
+difference is shown, otherwise the beginning of the value.
 """
 
 CONTEXT_CHARS = 40

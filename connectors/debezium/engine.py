@@ -81,7 +81,7 @@ class DebeziumEngine:
             self._idle.set()
 
     def close(self) -> None:
-        """Ends the run after the present call of the handler, and waits for this end. Any thread may call this.
+        """Ends the run after the present call of the handler, and waits until it has ended. Any thread may call this.
 
         A call in the thread of `run`, from the handler or a signal handler, does not wait.
         """

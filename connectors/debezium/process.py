@@ -68,9 +68,8 @@ Received = RecordBatch | HistoryRecord | End
 class EngineProcess:
     """A running Debezium process. One thread reads and acknowledges; any thread may call `wake`.
 
-    `offsets` has the JSON of the offset of each partition of the source, as `RecordBatch.last_offsets` returns it.
-    `history` has the records of the schema history, in their order. `log` is called with Debezium's log lines while
-    frames are read.
+    `offsets` maps the source's partitions to their offsets, in the form of `RecordBatch.last_offsets`. `history` has
+    the records of the schema history, in their order. `log` is called with Debezium's log lines while frames are read.
 
     Raises ChangelogError: PRECONDITION if Java or a jar is missing, USAGE if a reserved property is set or
     `connector.class` is missing.

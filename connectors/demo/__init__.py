@@ -60,8 +60,8 @@ class Ending:
     """The state at the end of the story: the database still runs, but the service has stopped.
 
     `folder` has the demo's files; `config` is the service's configuration file there. `log` reads the changelog, and
-    `watch` numbers the steps. `states` has the rows of each entity, as the changelog has them: JSON text, by key.
-    `order` is the key of the order that the story is about.
+    `watch` numbers the steps. `states` has the rows of each entity in the changelog: JSON text, by key. `order` is the
+    key of the order that the story is about.
     """
 
     console: Console

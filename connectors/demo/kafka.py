@@ -35,7 +35,7 @@ SHOWN = 8
 """How many messages the demo shows."""
 
 BESIDE_VALUES = 42
-"""How many characters the columns before a message's value take (offset, key, op and service)."""
+"""How many characters the columns before a message's value (offset, key, op and service) take."""
 
 
 class KafkaStage:

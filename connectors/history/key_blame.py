@@ -26,7 +26,7 @@ def key_blame(log: Log, entity: str, key: str, *, at: Moment | None = None) -> B
     the attributes that the move did not change keep the writers that they had at the other key.
 
     Raises ChangelogError: USAGE if the changelog has no change of the key, or none up to `at`, and the errors of
-    `Log.read`.
+    `Log.read_key`.
     """
     return key_state(log, entity, key, at=at).blame
 

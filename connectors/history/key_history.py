@@ -21,7 +21,7 @@ def key_history(
     - The changes of a row before it moved to the key from another key. They have that other key. At most
       `changelog.connectors.history.key_records.KEYS_MAX` other keys are read.
 
-    Raises ChangelogError: USAGE if the changelog has no change of the key, and the errors of `Log.read`.
+    Raises ChangelogError: USAGE if the changelog has no change of the key, and the errors of `Log.read_key`.
     """
     keys = KeyRecords(log, entity)
     records = keys.of(key)

@@ -42,7 +42,7 @@ def not_yet(log: Log, entity: str, key: str, at: Moment, first: Record) -> Chang
 
 
 def moment_text(at: Moment) -> str:
-    """Returns a moment as the command line takes it."""
+    """Returns a moment in a form that the command line accepts."""
     return time_text(at) if isinstance(at, datetime) else str(at)
 
 

@@ -1,4 +1,4 @@
-"""Counts who stamped the newest changes: their application, the session of the database, or nobody."""
+"""Counts who stamped the newest changes: their application, the database's trigger (from the session), or nobody."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,9 +41,9 @@ class StampShare:
 def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp] | None = None) -> list[StampShare]:
     """Returns a share for each entity and service. Counts the changes among the rows that `Log.recent(newest)` yields.
 
-    `defaults` has the default stamps of entities whose configuration sets one. Rows that the service read from tables
-    are left out: they do not say who changed something. A change that moved a row counts once. The list is
-    sorted by entity, and then by the number of changes, the largest first. Raises the errors of `Log.recent`.
+    `defaults` has the configured default stamp of each entity. Rows that the service read from tables are left out:
+    they do not say who changed something. A change that moved a row counts once. The list is sorted by entity, and then
+    by the number of changes, the largest first. Raises the errors of `Log.recent`.
     """
     recent = [rows.select(_COLUMNS) for rows in log.recent(newest)]
     written = [rows.filter(pc.not_equal(rows.column("op"), Op.READ.value)) for rows in recent]

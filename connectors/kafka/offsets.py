@@ -63,7 +63,7 @@ def committed(consumer: Consumer, parts: Collection[Part]) -> dict[Part, int]:
     An admin client could ask for these offsets, too. But it ends the process with a segmentation fault if another
     broker has become the coordinator of the group (confluentinc/librdkafka#5040).
     """
-    consumer.poll(0)  # takes errors of connections, which would collect otherwise
+    consumer.poll(0)  # takes connection errors, which would otherwise pile up
     with translated(_ASKING):
         answers = consumer.committed([TopicPartition(*part) for part in parts], timeout=TIMEOUT_S)
     return {(part.topic, part.partition): part.offset for part in answers if part.offset >= 0}
@@ -75,7 +75,8 @@ def _list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     action: str = _ASKING,
 ) -> dict[Part, int]:
-    """Repeats the request until all leaders answer: a new topic may have no leader yet, and a leader may fail.
+    """Returns the offset of each partition. Repeats the request until all leaders answer: a new topic may have no
+    leader yet, and a leader may fail.
 
     Gives up after `TIMEOUT_S`, as soon as the request that is under way has ended.
     """
@@ -97,7 +98,7 @@ def _list_offsets(
             unknown = [f"{topic}-{number}" for (topic, number), offset in offsets.items() if offset == OFFSET_INVALID]
             if not unknown:
                 return offsets
-            # If the leader of a partition does not answer, librdkafka reports this offset, and no error.
+            # If the leader of a partition does not answer, librdkafka reports OFFSET_INVALID, and no error.
             failure = ChangelogError(Kind.CONNECTION, f"{action}: the leader of partition {unknown[0]} does not answer")
         if failure.kind is not Kind.CONNECTION or time.monotonic() >= began_s + TIMEOUT_S:
             raise failure from cause

@@ -12,7 +12,7 @@ _ROWS_MAX = 20
 
 
 def stamps(shares: Sequence[StampShare]) -> Grid:
-    """Returns a table with a row for each of the 20 pairs of an entity and a service that have the most changes."""
+    """Returns a table with a row for each pair of an entity and a service: the 20 pairs with the most changes."""
     changes = sum(share.changes for share in shares)
     title = Text(f" \nstamps of the newest {changes:,} changes", style="not italic")
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", title=title, title_justify="left")

@@ -110,8 +110,8 @@ class Log(Protocol):
         """Yields the rows of all these entities that are stored now, in any order. The store is read once.
 
         With an archive, this is much faster than `read`, which sorts the archive's rows. `after` and `identifier` have
-        the same meaning as in `read`. With a `key`, this method also searches files that cannot have the key according
-        to the manifest, because a repair must find rows that are there by mistake.
+        the same meaning as in `read`. With a `key`, this method also searches files whose range of keys in the manifest
+        excludes the key: a repair must find rows that are there by mistake.
         """
 
     def follow(

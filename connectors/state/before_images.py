@@ -36,7 +36,7 @@ class Watcher:
 
 
 class BeforeImages:
-    """Knows the current row of every key, as the changelog has it, and fills in the values that rows lack.
+    """Knows the current row of every key in the changelog, and fills in the values that rows lack.
 
     The order of calls is:
     1. `recover`, after the sink is recovered.

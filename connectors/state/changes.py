@@ -45,7 +45,7 @@ class StateStore(Protocol):
         """Returns the values of these keys, None for a key that is not there."""
 
     def write(self, changes: Changes, *, bulk: bool = False) -> None:
-        """Writes the changes in one step. With `bulk`, a crash before the next write without `bulk` may lose them."""
+        """Writes the changes in one step. If `bulk`, a crash may lose them until the next write that is not `bulk`."""
 
     def facts(self) -> dict[str, bytes]:
         """Returns all facts."""

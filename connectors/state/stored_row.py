@@ -21,7 +21,7 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 class StoredRow:
     """A row as the changelog last published it.
 
-    `version` is the number of the version of columns that the row has (`changelog.envelope.versions`). `position` is
+    `version` is the number of the version of the row's columns (`changelog.envelope.versions`). `position` is
     the text of the row's position. `state` is the JSON of `current`. `json_null` names the columns of type json whose
     value is a JSON null, and not SQL's NULL. `complete` says that no column's value was unavailable.
 

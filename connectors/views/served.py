@@ -25,7 +25,7 @@ the version of the questions. No view has this name.
 class StateRow:
     """A row of an entity as it is now.
 
-    `current` is a JSON object, as the changelog has it. `unavailable` has the sorted names of the columns that
+    `current` is a JSON object with the values in the changelog. `unavailable` has the sorted names of the columns that
     `current` lacks. `position` and `committed_at` are those of the row's last change.
     """
 

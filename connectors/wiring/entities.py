@@ -37,8 +37,7 @@ def table_text(table: TableName) -> str:
 
 
 def entity_name(table: TableName, home: str = "public") -> str:
-    """Returns the default name of a table's entity, for which the configuration sets no name; empty if none can be
-    made.
+    """Returns the name of a table's entity if the configuration sets none; empty if no name can be made.
 
     For a table in the schema `home`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
     The name depends only on the table itself, so a table that is created later does not rename an entity.

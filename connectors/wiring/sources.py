@@ -119,7 +119,7 @@ def client_needed() -> Iterator[None]:
 def read_entities(config: Config, of: Database) -> Sequence[Entity]:
     """Returns the entities that the configuration makes of the tables that the database has now.
 
-    Raises ChangelogError: the errors of reading the tables, and USAGE as `resolve` does.
+    Raises ChangelogError: the errors of reading the tables, and those of `resolve`.
     """
     return resolve(config, of.tables())
 

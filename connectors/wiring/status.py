@@ -133,7 +133,9 @@ def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -
 
 
 def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
-    """Returns whether the changelog cannot continue: its slot, or a part of the log that the slot needs, is gone."""
+    """Returns whether the changelog cannot continue: its hold (`Hold`) is gone, or the server has removed a part of its
+    log that the service has not read.
+    """
     return checkpoint is not None and (hold is None or hold.is_lost)
 
 

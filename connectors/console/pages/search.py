@@ -32,7 +32,7 @@ HITS_MAX = 50
 """The maximum number of keys that a search shows. If it finds more, it shows those that changed last."""
 
 EXACT_ENTITIES_MAX = 50
-"""In how many entities a search that names no entity looks for the exact key."""
+"""A search that names no entity looks for the exact key in at most this many entities."""
 
 _COLUMNS = ("entity", "key", "op", "position", "committed_at", "api_version", "service_name", "identifier", "context")
 
@@ -87,7 +87,7 @@ def search(site: Site, request: Request) -> Page | Redirect:
 
 
 def entity(site: Site, request: Request) -> Page | Redirect:
-    """Shows the rows of an entity that changed last, or those whose keys begin with `prefix`.
+    """Shows those rows of an entity that changed last, or whose keys begin with `prefix`.
 
     If the query has a `key` for each column of the key, redirects the browser to the page of the row with this key.
     """

@@ -212,7 +212,8 @@ class Judge:
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
         """Yields an alteration for each column whose type changed although no statement altered the column.
 
-        An example is a column of a composite type that was altered. The values of such a column differ now.
+        This happens if a statement alters a composite type (a type with fields) that the column has. The values of such
+        a column differ now.
         """
         altered_names = {alteration.name for alteration in self.alterations}
         for change in changes:

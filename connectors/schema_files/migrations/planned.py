@@ -78,7 +78,7 @@ def stop(rule: str, line: int, text: str, hint: str) -> Trouble:
 
 
 def reasons(name: str, error: ChangelogError, line: int) -> Iterator[Trouble]:
-    """Yields one trouble for each reason that `error` gives why the entity `name` no longer fits its table.
+    """Yields one trouble for each reason in `error`, which says why the entity `name` no longer fits its table.
 
     All these troubles have the line `line`.
     """

@@ -43,8 +43,8 @@ It is needed because Parquet's own checksums only cover pages of rows."""
 MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
-To read these two entities, a reader opens only the files in the list. A file that has such rows is itself in
-the list of its footer. So in a copy of the log that ends at this file, the newest list is complete, too."""
+To read these two entities, a reader opens only the files in the list. The list in the footer of such a file contains
+the file itself. So in a copy of the log that ends at this file, the newest list is complete, too."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove this file; the service then reads the changes after the newest log file once more"

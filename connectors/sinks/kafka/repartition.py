@@ -31,7 +31,7 @@ from changelog.envelope.entity import END_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = ("repartition:created", "repartition:marked")
-"""The places between two steps at which tests make the process crash. `sink` has the places inside the commit."""
+"""The places between two steps at which tests make the process crash. Those inside the commit are in `sink.py`."""
 
 
 def refuse(settings: KafkaSettings, checkpoint: Checkpoint, entity: str) -> None:
@@ -68,8 +68,8 @@ def repartition(
 ) -> Generation:
     """Begins a new topic for the entity, with this number of partitions, and returns the new topic.
 
-    `sink.recover` returned `checkpoint`, which has the entity. If the entity already has this number of partitions,
-    nothing is changed, and its present topic is returned. Raises ChangelogError: the errors of `refuse`,
+    `checkpoint` is what `sink.recover` returned, and must have the entity. If the entity already has this number of
+    partitions, nothing is changed, and its present topic is returned. Raises ChangelogError: the errors of `refuse`,
     PRECONDITION if the new topic cannot be used, and errors of Kafka.
     """
     *earlier, present = generations_of(checkpoint, settings.prefix, entity)

@@ -35,7 +35,7 @@ _ENDS = pa.array([Op.DELETE.value, Op.TRUNCATE.value])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The index of the log's files after the archive, up to the sequence `last`. Immutable, as `KeyRuns` is.
+    """The index of the log's files after the archive, up to the sequence `last`. Immutable, like `KeyRuns`.
 
     `runs` has the changes of each entity since its last truncate. `truncates` has the place of that truncate. Only
     changes that `services` includes are in the index.

@@ -36,8 +36,8 @@ class Freshness:
 
     `commit` is a place in the database's log, such as an LSN. Unlike a position, such a place does not name an epoch of
     the database. So it is compared with the `commit` of the position reached, whatever the epoch of that position.
-    With `allows_stale`, a standby may answer if the instance that has the rows does not. The standby's copy can be
-    older, and the other fields apply to it, too.
+    With `allows_stale`, a standby (another instance that keeps a copy of the rows) may answer if the instance that
+    serves them does not. The copy can be older, and the other fields apply to it, too.
     """
 
     position: Position | None = None

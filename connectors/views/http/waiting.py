@@ -27,7 +27,7 @@ THREADS_S: Final = 5.0
 """How long threads read after readings in the event loop were slow, in seconds."""
 
 _READINGS = 64
-"""The average is a moving one, in which a new reading has the weight 1 / _READINGS."""
+"""The average time of readings is a moving one, in which a new reading has the weight 1 / _READINGS."""
 
 POLL_S: Final = 0.02
 """How many seconds a waiting request pauses before it reads the changelog again."""

@@ -19,7 +19,7 @@ _ASK_AGAIN_S = 1.0
 """How long a thread that was fenced waits before it asks for the members of the group, in seconds."""
 
 _SESSIONS, _PATIENCE_S = 2.0, 30.0
-"""After this many times `session_s`, and after at least this many seconds, a name that is still in the group belongs to
+"""A name that stays in the group for `_SESSIONS` times `session_s`, and for at least `_PATIENCE_S` seconds, belongs to
 another process.
 """
 

@@ -35,8 +35,8 @@ several times as often while changes are applied, and rows cannot be read during
 """
 
 NICENESS: Final = 5
-"""How much lower the priority of threads that apply changes is than that of other threads. So requests for rows do not
-wait for a core. Beside one other busy thread, a thread that applies changes still gets a quarter of a core.
+"""The niceness of threads that apply changes: their priority is lower than that of other threads. So requests for rows
+do not wait for a core. Beside one other busy thread, a thread that applies changes still gets a quarter of a core.
 """
 
 _PAUSE_MS = 5

@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 1.5
 """How long another instance may take to answer, in seconds."""
 
 PAUSE_S: Final = 1.0
-"""How long no question goes to an instance that did not answer, in seconds. After that, one request asks it again.
+"""An instance that did not answer gets no question for so many seconds. After that, one request asks it again.
 Without this pause, requests that wait for the instance could occupy all threads that read.
 """
 

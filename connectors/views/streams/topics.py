@@ -125,7 +125,7 @@ def served_topics(admin: Admin, log: KafkaLog, prefix: str, declared: Collection
 def ensure_changelog(
     client: Client, name: str, served: ServedTopic, *, create: bool, replication_factor: int | None
 ) -> tuple[str, float]:
-    """Creates the changelog of a store if there is none: the topic from which Kafka Streams restores the store. The
+    """Creates the changelog of a store (the topic from which Kafka Streams restores the store) if there is none. The
     store's rows come from the topic `served`. Returns the changelog's id, and how many seconds it keeps a tombstone at
     least.
 

@@ -42,7 +42,7 @@ def generation_of(topic_name: str) -> int:
 
 
 def delta_topic(changelog_topic: str) -> str:
-    """Returns the topic of the deltas of one topic of an entity's changelog.
+    """Returns the topic with the deltas of `changelog_topic`, which is one topic of an entity.
 
     No other entity can have a topic of this name, because names of entities have no dot.
     """
