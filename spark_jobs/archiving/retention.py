@@ -33,7 +33,7 @@ def first_kept(at: datetime, keep_days: int) -> str:
 
 
 def to_drop(manifest: Manifest, first: str) -> set[str]:
-    """Returns the first day of each file and each level, if this day is before `first`. Files of the entities in
+    """Returns those first days of files and levels that are before the day `first`. Files of the entities in
     `OF_CHANGELOG` do not count.
     """
     return {file.first_day for file in _droppable(manifest) if file.first_day < first}
