@@ -1,4 +1,4 @@
-"""Decides which days of a changelog are closed, and so can be archived, and which days are old enough to be dropped.
+"""Decides which days of a changelog are closed and can be archived, and which days are old enough to be dropped.
 
 The day of a row is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour
 after the day's end. If changes of a day arrive even later, they go into another file of this day.
