@@ -1,7 +1,7 @@
 """Measures how long a served view takes to find one row or a page of rows. Such a view has the current rows of an
 entity, and answers requests over HTTP.
 
-The changelog has a million changes of 100,000 orders. By default, all changes are in the log, in commits of 10,000
+The changelog has a million changes of 100,001 orders. By default, all changes are in the log, in commits of 10,000
 changes. With `--archived`, the changes of 99 of 100 days are in an archive, and only the last day is in the log. One
 process reads random keys in four ways. *scan* searches the changelog with `FileLog.read_key`. *first* asks the engine
 of served views for a key that the engine has not read yet. *again* asks for the same key once more. *http* asks over

@@ -26,7 +26,8 @@ class Op(StrEnum):
 class Missing(Enum):
     """The type of `MISSING`. MISSING stands for a whole state that a message does not have. It is not the same as null.
 
-    If the log did not send a single value, the state lacks its column, and `Source.unavailable` names the column.
+    A single value that the log did not send is something else: the state lacks its column, and `Source.unavailable`
+    names the column.
     """
 
     MISSING = "missing"

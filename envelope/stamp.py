@@ -18,9 +18,10 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages with stamps that the database's trigger makes from the session. The trigger writes such a
-message if the setting in which applications pass their stamp to it is empty or too long. (But if its last message in
-this transaction had the application's stamp, it uses `PREFIX`, so that the new stamp replaces that one.)
+"""The prefix of messages with session stamps. An application passes its stamp to the database's trigger in a setting.
+If this setting is empty or too long, the trigger makes a stamp from the session, and writes it with this prefix. (But
+if the trigger's last message in the transaction had the application's stamp, the trigger uses `PREFIX`, so that the
+session stamp replaces the application's.)
 
 A stamp with this prefix never replaces a stamp with the prefix `PREFIX`. This matters if an application itself writes a
 message with the prefix `PREFIX`: the trigger does not see that message, so it may write a session stamp after it.

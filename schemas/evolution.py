@@ -83,7 +83,9 @@ def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Maps added columns to the dropped columns that they replace, which were between the same remaining columns."""
+    """Maps added columns to the dropped columns that they replace. An added column replaces a dropped column that was
+    between the same remaining columns.
+    """
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}

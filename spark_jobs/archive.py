@@ -100,8 +100,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Returns what a run would read, compact and drop, and where it would write. If the archive can be read only with a
-    Spark session, what it would compact and drop is left out.
+    """Returns what a run would read, compact and drop, and where it would write. If only a Spark session can read the
+    archive, what the run would compact and drop is left out.
     """
     store = _store(arguments, config)
     if store is None:

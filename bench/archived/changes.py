@@ -180,7 +180,7 @@ def _hexes(numbers: Numbers, width: int, digits: Bytes = _HEX) -> Bytes:
 
 
 def _by_fours(numbers: Numbers, width: int, fours: Bytes) -> Bytes:
-    """Prints numbers, four digits at a time. `fours` is the matrix for the kind of digits, such as `_HEX`."""
+    """Converts numbers to digits, four at a time. `fours` is the matrix for the kind of digits, such as `_HEX`."""
     groups = []
     for _ in range(-(-width // 4)):
         numbers, group = np.divmod(numbers, len(fours))

@@ -53,7 +53,7 @@ COMMITS_PER_S = 5
 WARM_S = 15
 READY_S_MAX = 300
 RESERVE = 10
-"""This many times as many changes are ready as a run should publish, because a run takes longer on a busy machine."""
+"""On a busy machine, a run takes longer and publishes more changes. So the changes of ten normal runs are prepared."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

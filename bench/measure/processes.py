@@ -15,7 +15,7 @@ def cpu_seconds(pid: int) -> float:
     """Returns the user and system seconds of a running process and of all processes that its main thread started,
     together.
 
-    Processes that have ended are included. The call is cheap, because it only reads the files of these processes.
+    Processes that have ended are included. The call is cheap, because it reads no files of other processes.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

@@ -39,7 +39,7 @@ listen = "127.0.0.1:{port}"
 class Workspace:
     """What a publisher uses in one round: a unique name, a database with the table, a broker, and a folder of its own.
 
-    `table` is what our configuration calls the table `orders`: it is the name with its schema.
+    `table` is the name of the table `orders` in our configuration. For PostgreSQL, it includes the schema.
     """
 
     name: str

@@ -128,8 +128,8 @@ class BlameFold:
         return self._corrected(record, writer)
 
     def _corrected(self, record: Record, writer: Writer) -> _Before:
-        """Returns the row before an update or a move: the row from the earlier changes, with the values in which the
-        record's `original` differs from it.
+        """Returns the row before an update or a move, as the earlier changes left it. If the record's `original` has
+        other values, these replace the values from the earlier changes.
         """
         original = record.envelope.original
         if isinstance(original, Missing | None):

@@ -26,8 +26,8 @@ Encode = Callable[[bytes], bytes]
 """Encodes a JSON token in Avro. Raises ValueError if the token does not fit the type."""
 
 Render = Callable[[Any], bytes]
-"""Turns a datum into a JSON token. fastavro read the datum, with a schema without logical types. Raises ValueError if
-the datum is out of range.
+"""Turns a datum into a JSON token. The datum comes from fastavro, which read it by a schema without logical types.
+Raises ValueError if the datum is out of range.
 """
 
 NULL: Final = b"\x00"

@@ -33,8 +33,8 @@ class FlatObjects:
     """JSON objects that were cut into pieces. All offsets are in the bytes `data`.
 
     `fits` is a mask of the given objects that fit the form. `bounds` says where each given object begins, and where the
-    last one ends. The other arrays are about only the objects that fit: `begins` says where each piece begins; `values`
-    and `ends` say where the value of a piece begins and ends.
+    last one ends. The other arrays cover only the objects that fit: `begins` says where each piece begins; `values` and
+    `ends` say where the value of a piece begins and ends.
     """
 
     fits: Mask

@@ -179,8 +179,8 @@ def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]
 def listed(old_files: Sequence[ArchiveFile], written_files: Iterable[WrittenFile]) -> list[ArchiveFile]:
     """Returns the manifest's entries for new files that replace old ones.
 
-    In an entry, the range of offsets of a partition covers the ranges of all old files that share a day with the new
-    file.
+    For each partition, an entry has a range of offsets. It covers the ranges of all old files that share a day with the
+    new file.
     """
     return [file.listed(_offsets(old_files, file.listed({}))) for file in written_files]
 

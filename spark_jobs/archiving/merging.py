@@ -12,8 +12,7 @@ from datetime import date
 from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest
 
 GROWTH = 4
-"""An older file or level is merged with the newer ones if it has at most this many times as many rows as these have
-together."""
+"""An older file or level is merged with all newer ones, unless it has more than this many times their rows."""
 
 
 def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:

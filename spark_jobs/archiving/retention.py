@@ -1,4 +1,4 @@
-"""Decides which days of a changelog are closed, and so can be archived, and which days are old enough to be dropped.
+"""Decides which days of a changelog are closed and can be archived, and which days are old enough to be dropped.
 
 The day of a row is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour
 after the day's end. If changes of a day arrive even later, they go into another file of this day.
@@ -33,7 +33,7 @@ def first_kept(at: datetime, keep_days: int) -> str:
 
 
 def to_drop(manifest: Manifest, first: str) -> set[str]:
-    """Returns the first day of each file and each level, if this day is before `first`. Files of the entities in
+    """Returns those first days of files and levels that are before the day `first`. Files of the entities in
     `OF_CHANGELOG` do not count.
     """
     return {file.first_day for file in _droppable(manifest) if file.first_day < first}

@@ -81,8 +81,8 @@ class ArchiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file that is in its folder, but not yet in a manifest. `first` and `last` are positions of its rows, and `keys`
-    are its least and its greatest key.
+    """A file that is in its folder, but not yet in a manifest. `first` and `last` are the positions of its first and
+    its last change, and `keys` are its least and its greatest key.
     """
 
     path: str

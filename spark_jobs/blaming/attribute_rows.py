@@ -41,8 +41,8 @@ ATTRIBUTES: Final = pa.schema(
 )
 """One row for each attribute of each row that exists.
 
-`path` is a JSON pointer (RFC 6901) into the row's state. `value` is the attribute's value, and `before` is its value
-before the change that set it, both as JSON text. `value` is null if the database's log did not send it. `before` is
+`path` is a JSON pointer (RFC 6901) into the row's state. `value` is the attribute's value, and `before` is the value
+that the attribute had before, both as JSON text. `value` is null if the database's log did not send it. `before` is
 null if the attribute did not exist before (then `existed_before` is false), or if its value before is unknown (then
 `existed_before` is null). `stamp` is a `StampKind`, or `UNKNOWN`. If it is `UNKNOWN`, the columns from `service_name`
 to `context` are null. The other columns are those of the change that set the value

@@ -1,8 +1,8 @@
 """Derives deltas from changes, with functions for Arrow batches and for Spark's DataFrames.
 
 A delta is a JSON Patch that says how a change altered its row. `derive` makes a delta from each change. `messages`
-makes messages from deltas, for Spark's Kafka sink. The message of a delta has the key and the partition that the
-message of the change has. The delta of a delete is followed by a tombstone.
+makes messages from deltas, for Spark's Kafka sink. The message of a delta has the same key and partition as the message
+of the change. The delta of a delete is followed by a tombstone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -106,10 +106,10 @@ class DeltaTopics:
     def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
         """Returns whether any topics in `committed` were deleted, and all deleted ones had ended before.
 
-        The topic of an entity ends when the entity is repartitioned. Then it may be deleted. But if the job had not
-        read all its messages before, they are lost. This shows in the topic of deltas: the job sends marks to it only
-        after it has read the whole topic of changes. So this method raises ChangelogError (GAP) if an ended topic was
-        deleted and its topic of deltas lacks the marks, unless `lost` is set.
+        The topic of an entity ends when the entity is repartitioned. Then it may be deleted. But if the job has not
+        read all messages of the topic before, the rest is lost. The topic of deltas shows this: the job sends marks to
+        it only after it has read the whole topic of changes. So this method raises ChangelogError (GAP) if an ended
+        topic was deleted and its topic of deltas lacks the marks, unless `lost` is set.
         """
         existing = self.client.admin().topics()
         deleted = committed.keys() - existing.keys()

@@ -82,8 +82,8 @@ def chosen(rows: DataFrame, share: float | None, bounds: Bounds | None) -> DataF
 def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the source's rows.
 
-    `grown` are entities whose tables got new columns at the end. Rows that the changelog got before lack these columns,
-    but the table has nulls there. So for these entities, nulls at the end of a row are not compared.
+    `grown` are entities to whose tables columns were added, after all others. Older rows of the changelog lack these
+    columns, but the table has nulls there. So for these entities, nulls at the end of a row are not compared.
     """
     return rows.select(
         _hash(),

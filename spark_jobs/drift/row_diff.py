@@ -73,7 +73,7 @@ class ColumnHistory:
 
     @property
     def grew(self) -> bool:
-        """Whether columns were added to the table. Rows that the changelog got before lack these columns."""
+        """Whether columns were added to the table. Older rows of the changelog lack these columns."""
         return any(step.added for step in self.steps)
 
 

@@ -62,7 +62,7 @@ _ARRAY_SUFFIXES: Final = {
     "parts": "__batch_parts",
     "values": "__batch_on",
 }
-"""The name of each table of an array is the result of `documents.table_of` and this suffix."""
+"""The name of an array's table is the result of `documents.table_of`, followed by this suffix."""
 
 _BEGUN_COLUMN: Final = Column(name=BEGUN, type=Primitive.BOOLEAN, nullable=True)
 

@@ -24,7 +24,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kafka:
-    """The topics in a Kafka cluster that have names beginning with `prefix` and a dot.
+    """The topics of a Kafka cluster whose names begin with `prefix` and a dot.
 
     `name` is the name of the service. `bootstrap_servers`, `codec`, `registry` and `registry_client` are the settings
     in `[sink]` with the same names; `options` is the setting `client`.

@@ -207,8 +207,8 @@ def _gaps(provenance: Expression) -> Expression:
 
 
 def _merged(name: str) -> Expression:
-    """Returns the merged value of a column: that of the new state, or that of the old state, if there is no new state,
-    or if the new state lacks the value and its `_begun` is false.
+    """Returns the merged value of a column. This is the old state's value if there is no new state, or if the new state
+    lacks the value and its `_begun` is false; otherwise, it is the new state's value.
     """
     old_value, new_value = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()

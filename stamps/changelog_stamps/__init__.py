@@ -1,4 +1,5 @@
-"""Stamps the changes of a transaction: adds to them who makes them (a service, its version, and the request or job).
+"""Stamps the changes of a transaction. A stamp says who makes the changes: a service, its version, and the request or
+job.
 
 A stamp applies to all changes that a block `with stamp(…):` makes through an adapter. There is an adapter for each
 driver and framework: the modules `changelog_stamps.psycopg`, `psycopg2`, `asyncpg`, `sqlalchemy`, `django`, and `web`

@@ -20,7 +20,7 @@ def comment(stamp: Stamp) -> str:
     """Returns a stamp as a comment with a space after it; an empty string if the stamp names no service.
 
     Values are percent-encoded, so that they cannot end the comment. The stamp's context is left out. If the comment is
-    still too long, the last value is left out, too, until the comment is short enough.
+    still too long, the identifier is left out, too, then the version, and then the service.
     """
     if not stamp.service:
         return ""

@@ -23,7 +23,7 @@ JSON = dict[str, Any]
 @dataclass(slots=True)
 class _Count:
     states: Counter[str] = field(default_factory=Counter)
-    first: int | None = None  # the index of the run in which the oldest drift that still exists began
+    first: int | None = None  # of all drift that still exists, the oldest began in the run with this index
 
     def add(self, state: str, first: int | None) -> None:
         self.states[state] += 1

@@ -62,7 +62,7 @@ def _is_summed(type_: ColumnType) -> bool:
 
 
 def declared(totals: TotalsConfig, columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Returns the names and PostgreSQL types of the columns of the table of totals."""
+    """Returns the columns of the table of totals: their names and their PostgreSQL types."""
     view_types = dict(ViewColumns(columns).declared())
     time_column = time_column_of(totals)
     by = [(name, view_types[name]) for name in totals.by]

@@ -198,8 +198,8 @@ class Throttle:
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
         """Applies changes. If one of them lacks values, also applies all other changes of its key that are after the
-        checkpoint `after`, and not after `checkpoint`. With `bound`, which has a checkpoint and a position, they must
-        not be after these, either.
+        checkpoint `after`, and not after `checkpoint`. With `bound`, they must not be after its checkpoint, nor after
+        its position.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:

@@ -16,8 +16,8 @@ def options() -> dict[str, Any]:
 
 
 def chosen() -> Stamp:
-    """Returns the current stamp. If it names no service, its service is taken from the setting, and so is its version
-    if that is missing. So changes outside of requests are stamped, too.
+    """Returns the current stamp. If it names no service, the service is taken from the setting, and so is the version,
+    unless the stamp has one. So changes outside of requests are stamped, too.
     """
     stamp = current()
     if stamp.service:
