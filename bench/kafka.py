@@ -84,7 +84,7 @@ def main() -> None:
 def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, help=f"changes in the backlog: {ROWS}, with --quick {QUICK_ROWS}")
-    parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
+    parser.add_argument("--rounds", type=int, help=f"how often each side runs (default: {ROUNDS}; 1 with --quick)")
     parser.add_argument("--seconds", type=float, default=PACED_S, help="seconds for which latency is measured")
     parser.add_argument("--quick", action="store_true", help="run only one round, with fewer changes")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")

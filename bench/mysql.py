@@ -7,15 +7,16 @@ read the same backlog of changes, and do not publish it to Kafka:
 - `raw` is the server's own client, `mysqlbinlog --read-from-remote-server --raw`, or `mariadb-binlog`. It writes the
   log's files, which are links to /dev/null. The side is left out if the program is not on the PATH.
 - `ours` is our source with a sink that stores nothing, and `files` is our source with the file log.
-- `snapshot` is our source with a sink that stores nothing, and reads the table instead of the log.
+- `snapshot` reads the table instead of the log; it is our source, also with a sink that stores nothing.
 
 These sides publish a backlog to Kafka, and are measured in the same way as in `bench/kafka.py`:
 
 - `json` is our service, which publishes each change exactly once.
 - `debezium` is Debezium's connector for the server, which publishes each change at least once.
 
-The table has 12 columns. Half of the changes are inserts, and half are updates. There are two backlogs: in one, each
-change is a transaction of its own; in the other, each statement changes 500 rows.
+The table has 12 columns. Half of the changes are inserts, and half are updates. By default, there are two backlogs: in
+one, each change is a transaction of its own; in the other, each transaction has 1,000 changes, made by one INSERT and
+one UPDATE of 500 rows each.
 """
 
 import argparse
@@ -52,8 +53,8 @@ TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
 READERS = ("socket", "raw", "ours", "files", "snapshot")
 PUBLISHERS = (PEER, "json")
-"""Debezium's preparation inserts a row. It comes first, so that our preparation already publishes this row; otherwise
-our service would publish it together with the backlog.
+"""Debezium is prepared first, because this inserts a row. Our service publishes this row during its own preparation. In
+the other order, it would publish the row together with the backlog.
 """
 CLIENTS: Mapping[Flavour, Sequence[str]] = {
     "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],
@@ -107,7 +108,7 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--side", choices=[*READERS, *PUBLISHERS], action="append", help="run only this side; may be repeated"
     )
-    parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
+    parser.add_argument("--rounds", type=int, help=f"how often each side runs (default: {ROUNDS}; 1 with --quick)")
     parser.add_argument("--quick", action="store_true", help="run only one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, in the format of -Xmx (%(default)s)")

@@ -6,7 +6,8 @@ from changelog.envelope.model import Record
 
 
 def patch_message(record: Record) -> bytes:
-    """Returns a record as `changelog.connectors.history.as_json.message` does, but with its delta as the `value`.
+    """Returns a change as a JSON object with the same members as that of
+    `changelog.connectors.history.as_json.message`, but its `value` is the delta of the change.
 
     `changelog.envelope.delta` defines deltas: `{"provenance": …, "patch": […]}`. Raises ChangelogError (MALFORMED)
     if a state is not JSON.

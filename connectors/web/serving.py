@@ -158,7 +158,7 @@ class _Connection(HttpToolsProtocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
-    _unfinished_bytes = 0  # received since the parser last finished a head or a part of a content
+    _unfinished_bytes = 0  # received since the parser last completed a head, or passed on a part of a body
     _head_bytes = 0
     _refusal: str | None = None
 

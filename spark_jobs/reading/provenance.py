@@ -9,7 +9,7 @@ _CONTEXT: Final = ',"context":'
 
 
 def source_text() -> Column:
-    """Returns the text of the provenance in which a job can search. It does not contain the stamp's context.
+    """Returns the part of the provenance's text in which a job can search. It does not contain the stamp's context.
 
     An application can write anything into a context, even the text for which a job searches. So if a change has a
     context, the result is only the part of the provenance after the context; otherwise, it is the whole provenance. The

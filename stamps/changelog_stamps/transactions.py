@@ -22,7 +22,9 @@ T = TypeVar("T")
 
 
 def refused(error: BaseException) -> None:
-    """Logs that the database refused a stamp. Raises any other error again, because the application must see it."""
+    """If `error` says that the database refused a stamp, logs a warning. Raises any other error again, because the
+    application must see it.
+    """
     if not is_refusal(error):
         raise error
     warn(f"the database refuses stamps (SQLSTATE {sqlstate(error)}): changes are made without them")

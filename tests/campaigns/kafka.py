@@ -2,11 +2,11 @@
 
 A zombie is a service that was paused for so long that another instance took its place. Rounds are grouped in blocks,
 each with its own servers. At the end of a block, the faults stop, and the service must catch up by itself. Then the
-committed messages must equal the rows that a second reader of PostgreSQL's log expects: nothing may be lost, repeated
-or reordered. The last states in these messages must equal the tables.
+committed messages must equal the rows that the oracle computes, which reads PostgreSQL's log a second time: nothing may
+be lost, repeated or reordered. The last states in these messages must equal the tables.
 
-A whole block fails if no message is in an aborted transaction: faults that never abort a transaction would prove
-little.
+A block that has all its rounds also fails if no message is in an aborted transaction: faults that never abort a
+transaction would prove little.
 """
 
 import os
@@ -291,8 +291,8 @@ class _Block:
         link.resume()
 
     def _take_over(self) -> None:
-        """Pauses the service until PostgreSQL frees its slot. Then lets another instance take over, and wakes the first
-        one, which must end with an error.
+        """Pauses the service, and waits until PostgreSQL has freed its slot. Then starts another instance, which takes
+        over, and wakes the paused one, which must end with an error.
         """
         self._advance()
         zombie = self._zombie = self._service

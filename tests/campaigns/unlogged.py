@@ -34,7 +34,9 @@ SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 KEYS = 400
 EDITS = 4
 CATCH_UP_S = 180.0
-"""This is more than a minute. An idle service may need a minute until it stores that it has checked the catalogue."""
+"""This is more than a minute. It may take an idle service a minute to store a checkpoint which shows that it has read
+the catalogue.
+"""
 CONFIG = """
 name = "{name}"
 [source]
@@ -217,7 +219,7 @@ class _Round:
     def _catch_up(self) -> None:
         """Waits until the service has published all changes, noticed all edits, and ended all repairs.
 
-        Before, inserts a row into each table, because new changes make the service check the catalogue.
+        First inserts a row into each table, because new changes make the service check the catalogue.
         """
         self._sql("INSERT INTO item VALUES (10000, 1); INSERT INTO event VALUES (10000, 1)")
         [(end,)] = self._sql("SELECT pg_current_wal_insert_lsn()::text")

@@ -36,8 +36,8 @@ ChangelogRead = tuple[Sequence[str], str | None]
 
 @pytest.fixture
 def changelog_reads(monkeypatch: pytest.MonkeyPatch) -> list[ChangelogRead]:
-    """Records each read of the changelog by the service: the entities that were read, and the key if only one was
-    read.
+    """Records each time the service reads the changelog: which entities it reads, and which key, if it reads the rows
+    of a single key.
     """
     read = StoredChangelog.rows
     reads: list[ChangelogRead] = []
@@ -84,8 +84,8 @@ def go_over_gap(site: file_site.Site | kafka_site.Site, log: Log, is_repaired: C
 
 
 def check(changelog_reads: list[ChangelogRead]) -> None:
-    """Checks that the service read each entity once, and many entities together. A few more reads are allowed, because
-    the service must find the deleted rows.
+    """Checks that the service searched each entity once, and many entities in one read. It may read the entities with
+    deletes again, to fetch the states of the deleted rows; `table_reads` leaves these reads out.
     """
     table_reads = [entities for entities, _ in changelog_reads if not set(entities) <= set(NAMES_WITH_DELETES)]
     assert sorted(name for entities in table_reads for name in entities) == NAMES

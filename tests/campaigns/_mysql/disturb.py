@@ -108,7 +108,7 @@ class Disturber:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
 
     def _truncate(self, cursor: Cursor, table: Table) -> None:
-        """Truncates the table. Before, commits or rolls back all prepared XA transactions, because they could have
+        """Truncates the table. First commits all prepared XA transactions, or rolls them back, because they could have
         locked the table.
         """
         gates = self._servers.gates

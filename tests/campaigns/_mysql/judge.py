@@ -1,4 +1,4 @@
-"""Judges a changelog by its versions: triggers in the database number the changes of each key.
+"""Judges a changelog by its versions: in the database, triggers give each change of a key the next number, its version.
 
 In the changelog, the changes of each key must have consecutive versions. A row that was read from its table must have
 the version of the key's last published change: then the row includes exactly the changes that were published before it.
@@ -144,7 +144,9 @@ class Reader:
             self._alive.add(name)
 
     def _check_transaction(self, txn: int, position: str, text: str) -> None:
-        """Notes a fault if another row of the same transaction had another commit in its position."""
+        """Notes a fault if the commit in this position is not the one in the positions of the transaction's earlier
+        rows.
+        """
         commit = self.transactions.setdefault(txn, position[:25])
         if commit != position[:25]:
             self._verdict.note("wrong", f"{text}; other rows of its transaction are at {commit}")

@@ -1,5 +1,5 @@
-"""Tests readers that read up to a checkpoint. They must return all rows of the checkpoint, even if Kafka has not yet
-marked the end of the commit in every partition.
+"""Tests readers that read up to a checkpoint. They must return all rows up to the checkpoint, even if Kafka has not yet
+marked the end of a transaction in every partition.
 
 Kafka acknowledges a commit, and then marks its end in one partition after another. The first test shows this with two
 brokers. The second broker replicates the topic of the rows, but not the topic `positions`, which has the checkpoints.

@@ -262,7 +262,7 @@ def test_lost_offsets_are_a_gap(reader: Reader, capsys: pytest.CaptureFixture[st
     reader.produce(*map(creation, range(3, 6)))
     lose(reader, topic, 5)
     refusal = (
-        f"partition 0 of topic {topic} begins at offset 5, and the changelog has it up to 3: 2 offsets are lost; "
+        f"partition 0 of topic {topic} begins at offset 5, but the changelog continues at offset 3; offsets lost: 2; "
         "`changelog run --over-gap` shows what is known of the gap and how to continue"
     )
     assert reader.refused() == refusal

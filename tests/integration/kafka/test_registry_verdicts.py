@@ -7,9 +7,9 @@ Java's `SchemaCompatibility`. Apicurio differs from our code in four ways:
   schemas out.
 - Apicurio answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
 - Apicurio makes no new version of a schema that it already has. So a history contains each schema once.
-- A client can ask whether a schema is compatible before it registers the schema. Then the URL decides whether Apicurio
-  compares the schema with all versions or only with the last one. The mode decides this only when a schema is
-  registered.
+- Before a client registers a schema, it can ask whether the schema is compatible. For this question, the URL decides
+  whether Apicurio compares the schema with all versions or only with the last one. For the registration, the mode
+  decides.
 """
 
 import json
@@ -53,7 +53,7 @@ def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, vers
 
 def check_agreement(verdict: bool | None, our_problems: list[Problem]) -> None:
     """Checks that the registry's verdict agrees with the problems that we find. The registry applies only Avro's own
-    rules. So problems that only our additional, stricter rules find do not count.
+    rules. So this function ignores each problem that only our own, stricter rules forbid.
     """
     not_strict = [problem for problem in our_problems if not problem.strict]
     if verdict is None:

@@ -1,4 +1,6 @@
-"""Tests how the service notices that topics do not continue its changelog, and from which offsets it reads topics."""
+"""Tests how the service notices that it cannot continue its changelog from its topics, and at which offset it begins to
+read each partition.
+"""
 
 import zlib
 from base64 import b64encode
@@ -43,13 +45,13 @@ def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2)
         (topics(begin=5), []),
         (
             topics(begin=6),
-            ["partition 0 of topic a begins at offset 6, and the changelog has it up to 5: 1 offsets are lost"],
+            ["partition 0 of topic a begins at offset 6, but the changelog continues at offset 5; offsets lost: 1"],
         ),
         (
             topics(end=6),
             [
                 (
-                    "partition 1 of topic a ends at offset 6, and the changelog has it up to 7: "
+                    "partition 1 of topic a ends at offset 6, but the changelog continues at 7: "
                     "the topic has lost its newest messages"
                 )
             ],

@@ -41,9 +41,9 @@ class _KeepsEverything(Windows):
 
 
 class _ByLogPosition(Windows):
-    """Uses the rule of DBLog: leaves out a row only if a change of its key is delivered after the chunk was read.
-
-    This is not enough: a change may be delivered before the chunk is read, although the snapshot does not see it.
+    """Uses the rule of DBLog: leaves out a row only if a change of its key is delivered after the chunk's snapshot was
+    taken. This is not enough: a commit is in the log before it is visible. So a change may be delivered before the
+    snapshot is taken, and the snapshot may still not see it.
     """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
@@ -77,7 +77,7 @@ class _DoesNotWait(Windows):
 
 class _ForgetsTooMuch(Windows):
     """Forgets a key as soon as the latest snapshot sees its change. But an older chunk, whose snapshot does not see the
-    change, may not be published yet.
+    change, may still be waiting to be published.
     """
 
     def _forget(self) -> None:

@@ -14,8 +14,8 @@ def delete_topics(client: Client, names: Sequence[str]) -> None:
     """Deletes these topics and their messages, and waits, at most `TIMEOUT_S`, until the broker lists none of them.
 
     The broker still lists a deleted topic for a moment. A service that starts in that moment would use the deleted
-    topic. If a topic is listed for longer than `TIMEOUT_S`, somebody else has created it again, and no error is raised.
-    Raises ChangelogError if a topic cannot be deleted.
+    topic. If a topic is still listed after `TIMEOUT_S`, no error is raised: most likely, somebody else has created it
+    again. Raises ChangelogError if a topic cannot be deleted.
     """
     admin = client.admin()
     with translated("deleting topics"):

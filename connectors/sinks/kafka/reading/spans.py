@@ -1,7 +1,7 @@
 """Reads a span of offsets from each of several partitions.
 
 A partition is complete when the reader has reached the end of the partition's span. The last offset of a span may have
-no message, because the ends of transactions use offsets, and compaction removes messages.
+no message: the marker at the end of a transaction takes up an offset, and compaction removes messages.
 """
 
 import time
@@ -38,11 +38,11 @@ def by_generation(parts: Iterable[Part]) -> list[list[Part]]:
 
 
 def ordered_ends(admin: Admin, parts: Iterable[Part]) -> dict[Part, int]:
-    """Returns the end of each partition that readers of committed messages see.
+    """Returns, for each partition, the offset at which readers of committed messages stop.
 
     Asks for the ends of the newest generation first. When it then asks about an older generation, that generation
-    already has all rows that were stored earlier. So if a row is before the end of its partition, all older rows of its
-    key are before the ends of their partitions, too.
+    already has all rows that were stored before the ends of the newer one were read. So if a row is before the end of
+    its partition, all older rows of its key are before the ends of their partitions, too.
     """
     return {part: end for group in reversed(by_generation(parts)) for part, end in ends(admin, group).items()}
 

@@ -57,7 +57,9 @@ class Frames:
         return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
 
     def hold(self, relids: Collection[int]) -> bool:
-        """Returns whether a row of one of these relations is before the cut, not counting truncates."""
+        """Returns whether an insert, update or delete of one of these relations is before the cut. Truncates, which are
+        also in `rows`, are ignored.
+        """
         words: npt.NDArray[np.uint32] = np.ndarray((len(self.data) - 3,), ">u4", buffer=self.data, strides=(1,))
         return bool(np.isin(words[self.starts[self.rows] + 1], list(relids)).any())
 
@@ -83,9 +85,10 @@ class Frames:
         """Returns where to cut: before the log record that `row` belongs to, and before a delete that precedes it.
 
         A cut inside or right after this record would be wrong, because later frames can change how its rows are
-        decoded. A delete right before the record may belong to an insert in the record, even if the description of a
-        new partition stands between the two. And a stamp (a message that says who made a change) may apply to rows that
-        were delivered before the stamp.
+        decoded. A row that moves to another partition is a delete and then an insert. So a delete right before the
+        record may be the first half of a move whose insert is in the record. The description of a new partition may
+        stand between the two. The server may also deliver a stamp (a message that says who made a change) after the
+        rows to which the stamp applies.
         """
         lsn = self.lsn(row)
         while row and (self.lsn(row - 1) == lsn or self._kinds[row - 1] in b"RY"):

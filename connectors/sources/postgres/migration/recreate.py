@@ -172,7 +172,8 @@ WHERE {_OURS} AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.objid = c.oid A
 """
 
 # Defaults are created separately, because the functions that they call may be missing. The substitute of a table leaves
-# out the modifiers of the types that extensions define, because domains over text may have replaced these types.
+# out the modifiers of extensions' types, such as the `(3)` of `vector(3)`: a domain over text may have replaced the
+# type, and a domain takes no modifier.
 _TABLES = f"""
 SELECT 'table ' || c.oid::regclass, s.head || s.columns || s.tail, s.head || s.plain || s.tail
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

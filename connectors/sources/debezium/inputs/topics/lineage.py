@@ -84,12 +84,12 @@ def losses(progress: Mapping[Part, int], topics: InputTopics) -> Iterator[str]:
             continue
         if begin > offset:
             yield (
-                f"partition {number} of topic {topic} begins at offset {begin}, and the changelog has it up to "
-                f"{offset}: {begin - offset} offsets are lost"
+                f"partition {number} of topic {topic} begins at offset {begin}, but the changelog continues at "
+                f"offset {offset}; offsets lost: {begin - offset}"
             )
         elif offset > end:
             yield (
-                f"partition {number} of topic {topic} ends at offset {end}, and the changelog has it up to {offset}: "
+                f"partition {number} of topic {topic} ends at offset {end}, but the changelog continues at {offset}: "
                 "the topic has lost its newest messages"
             )
 

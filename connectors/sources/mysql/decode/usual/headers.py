@@ -26,9 +26,10 @@ WINDOW_BYTES = 96
 assert WINDOW_BYTES < PADDING_BYTES
 
 _RESTART = bytes.fromhex("0080fdfbab")
-"""The bytes that are written into the gaps between events. If an event has the right checksum, the CRC32 of the event
-followed by these bytes is 0, which is also the CRC32 of no bytes. So the CRC32 begins anew after each gap. If all
-checksums are right, the CRC32 of a whole block is that of its last event, `WHOLE_CHECKSUM`. A wrong one changes it.
+"""The bytes that are written into the gaps between events. The CRC32 of each event with a right checksum is
+`WHOLE_CHECKSUM`. If a CRC32 has this value before a gap, these bytes bring it to 0, the value with which a CRC32
+begins. So if all checksums are right, the CRC32 of a whole block is `WHOLE_CHECKSUM`, as for a single event. A wrong
+checksum changes it.
 """
 assert len(_RESTART) == GAP_BYTES
 assert crc32(_RESTART, WHOLE_CHECKSUM) == 0
@@ -105,7 +106,9 @@ def _is_whole(octets: Octets, begins: Ints, ends: Ints) -> Mask:
 
 
 def _is_before(ends: Ints) -> Mask:
-    """Returns a mask of the events whose offset is lower than that of the last earlier event with an offset."""
+    """Returns a mask of the events whose `end_log_pos` is lower than that of the nearest earlier event that has one. An
+    `end_log_pos` of 0 counts as none; such an event is not in the mask.
+    """
     last = np.maximum.accumulate(np.where(ends > 0, np.arange(len(ends)), 0))
     before = ends[np.concatenate([last[:1], last[:-1]])]
     mask: Mask = (ends > 0) & (ends < before)
