@@ -92,7 +92,7 @@ def _read_to_end(source: ChangeSource, place: str) -> None:
 
 
 def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
-    """Yields lines that tell a person what is known about a gap, and what would happen if the changelog continued."""
+    """Yields lines that tell a person what is known about a gap, and what continuing past the gap would do."""
     log = open_log(config)
     checkpoint = _checkpoint(log)
     yield f"gap          {gap.error.message}"
@@ -175,7 +175,7 @@ def _checkpoint(log: Log) -> Checkpoint | None:
 
 
 def _committed_at(log: Log) -> datetime | None:
-    """Returns when the last row was committed; None if no row can be read."""
+    """Returns the commit time of the last row; None if no row can be read."""
     last: datetime | None = None
     with suppress(ChangelogError):
         for rows in log.follow(last=1, wait=lambda: False):

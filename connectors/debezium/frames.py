@@ -46,8 +46,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 PROTOCOL = 1
 
 BODY_BYTES_MAX = 1 << 30
-"""How many bytes the body of a frame has at most. Debezium's own limits and its heap are far smaller, so a longer frame
-is damaged."""
+"""The body of a frame has at most this many bytes. Debezium's own limits and its heap are far smaller, so a longer
+frame is damaged.
+"""
 
 _HEADER = struct.Struct("<IB3x")
 _DEFINITION = struct.Struct("<IB3x")
@@ -104,7 +105,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRecord:
-    """A record of the schema history: a change of a table's schema. Rows that need it come later."""
+    """A record of the schema history: a change of a table's schema. It comes before the rows that need it."""
 
     content: bytes
 
@@ -162,7 +163,8 @@ class RecordBatch:
     def last_offsets(self, count: int | None = None) -> dict[bytes, bytes]:
         """Returns the last offset of each partition within the first `count` records, by default within all.
 
-        Keys and values are JSON. A process that is started with these offsets continues after those records.
+        The keys of the result (partitions) and the values (offsets) are JSON. A process that is started with these
+        offsets continues after those records.
         """
         numbers = self.partitions[:count].tolist()
         last_index = dict(zip(numbers, range(len(numbers)), strict=True))

@@ -16,7 +16,9 @@ LOGGING = "slf4j-jdk14-*.jar"
 OTHER_LOGGING = ("log4j-slf4j*.jar", "logback-classic-*.jar", "slf4j-simple-*.jar", "slf4j-reload4j-*.jar")
 
 RESERVED = ("offset.storage", "schema.history.internal", "errors.max.retries")
-"""Properties that users cannot set, because they decide where the connector continues."""
+"""Users cannot set these properties, because they decide where the connector continues. The first entry stands for all
+properties that begin with it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Store(Protocol):
         """Claims the store for this process, and returns its content."""
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
-        """Replaces the offsets of these partitions and appends to the history; all of it is durable on return."""
+        """Replaces the offsets of these partitions, and adds `history` at the end. All of it is durable on return."""
 
     def close(self) -> None:
         """Releases the store."""
@@ -84,7 +84,8 @@ class FileStore:
         return Progress(offsets=dict(self._offsets), history=history)
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
-        """Appends to the history, and then replaces `offsets.json`. Only then do the new lines count."""
+        """Adds lines to `history.jsonl`, and then replaces `offsets.json`. The lines count only after this second step.
+        """
         try:
             if history:
                 self._append(b"".join(record + b"\n" for record in history))

@@ -15,7 +15,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op, Record, position_of
 
 KEYS_MAX: Final = 100
-"""How many other keys are read at most to follow a row that moved. Records on still earlier keys are not read."""
+"""To follow a row that moved, at most this many other keys are read. Records on still earlier keys are not read."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class KeyRecords:
         return self._by_key[key]
 
     def before_arrival(self, create: Record) -> Sequence[Record]:
-        """Returns the records of the key from which a row moved here, up to the move. `create` is the record by which
+        """Returns the records, up to the move, of the key from which a row moved here. `create` is the record by which
         the row arrived here.
 
-        Returns no records if `KEYS_MAX` other keys have been read.
+        Returns no records if that key would have to be read, but `KEYS_MAX` other keys have been read already.
         """
         place = create.moved_from
         if place is None or (place.key not in self._by_key and len(self._by_key) > KEYS_MAX):
