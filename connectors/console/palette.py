@@ -10,7 +10,9 @@ COLOURS = 8
 """The number of colours for services; `static/console.css` has them as the classes `c0` to `c7`."""
 
 SERVICES_MAX = 256
-"""For how many services a palette remembers a colour. The colour of any other service depends only on its name."""
+"""A palette remembers the colours of at most this many services. The colour of any other service depends only on its
+name.
+"""
 
 NOBODY = "nobody"
 """The CSS class of a change that has no stamp."""

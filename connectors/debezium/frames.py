@@ -14,8 +14,9 @@ From Debezium (H is the first frame, and E the last):
 | L | JSON: level, logger, message and, if an error is logged, its root cause | `LogLine` |
 | E | JSON: whether the engine ended because it was asked to, a message, and the chain of causes | `End` |
 
-Names of topics, partitions of the source, and schemas are sent once, as *definitions* with a number. A definition comes
-before the first record that refers to it. The body of R has these parts, where n is the number of records:
+Names of topics, partitions of the source, and schemas are sent once, as *definitions* with a number; their sorts are
+`t`, `p` and `s`. A definition comes before the first record that refers to it. The body of R has these parts, where n
+is the number of records:
 
 - the number of the last record (8 bytes), n (4 bytes), and 1 if this frame ends a batch of the engine, otherwise 0 (4);
 - the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest 64-bit number for a record

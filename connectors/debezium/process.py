@@ -174,7 +174,7 @@ class EngineProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once. A later process sends again the records that were not acknowledged."""
+        """Ends the process at once. The next process sends again all records that the caller has not stored."""
         self._process.kill()
         self._process.wait()
         self._stderr_reader.join()

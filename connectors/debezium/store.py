@@ -84,8 +84,7 @@ class FileStore:
         return Progress(offsets=dict(self._offsets), history=history)
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
-        """Adds lines to `history.jsonl`, and then replaces `offsets.json`. The lines count only after this second step.
-        """
+        """Adds lines to `history.jsonl`, and then replaces `offsets.json`. Only this second step makes them count."""
         try:
             if history:
                 self._append(b"".join(record + b"\n" for record in history))

@@ -75,7 +75,8 @@ def install(jars: JarSet, folder: Path, check: Callable[[Path], None] = lambda _
     """Fetches all jars of a set, replaces `folder` by a folder with them, and returns their number.
 
     `check` is called with the folder of the new jars, before they replace the old ones. Raises ChangelogError
-    (PRECONDITION) if Maven is missing or cannot fetch a jar, or if `folder` holds files of somebody else.
+    (PRECONDITION) if Maven is missing or cannot fetch a jar, or if `folder` holds files that this function did not put
+    there.
     """
     maven = shutil.which("mvn")
     if maven is None:
