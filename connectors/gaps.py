@@ -1,8 +1,8 @@
 """Finds the gap that keeps the service from starting, describes the gap, and continues the changelog past it.
 
 At a gap, changes are lost for good: a part of the database's log can no longer be read, or the changelog's store has
-lost rows. The changelog continues past a gap in a new epoch, so positions after the gap are higher than all
-positions before it.
+lost rows. The changelog continues past a gap in a new epoch. A position begins with its epoch, so all positions after
+the gap are higher than those before it.
 """
 
 from collections.abc import Iterator

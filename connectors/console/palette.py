@@ -36,7 +36,7 @@ class Palette:
         return kind_of(stamp, self._default_of(entity))
 
     def colour(self, entity: str, stamp: Stamp) -> str:
-        """Returns the CSS class of the service that `stamp` names. The stamp is on a change of the entity."""
+        """Returns the CSS class of a change of `entity` with `stamp`."""
         return self.colour_of(stamp.service_name, self.kind(entity, stamp))
 
     def colour_of(self, service: str, kind: StampKind) -> str:

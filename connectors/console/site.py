@@ -30,10 +30,10 @@ reading them, because it reads a column of the whole changelog.
 SHARES_FRESH_S = 10.0
 
 RECENT = 2000
-"""About how many of the newest rows are read to find the newest changes."""
+"""To find the newest changes, about this many of the newest rows are read."""
 
 NEWEST = 12
-"""How many of the newest changes the first page shows."""
+"""The first page shows this many of the newest changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,8 +122,8 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 def _message(causes: Sequence[Cause]) -> str:
     """Returns the root cause's message.
 
-    An exception around the root cause may say more than "something failed". If there is one, the message of the
-    innermost such exception comes first.
+    If exceptions around the root cause say more than that something failed, the message of the innermost of these comes
+    first.
     """
     messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
     root = messages.pop() or causes[-1].name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Turns changes, blame, and sums of a writer's changes into JSON, for programs that read the output of commands."""
+"""Turns changes, blame, and counts of a writer's changes into JSON, for programs that read the output of commands."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
 """Reads the records of single keys of one entity, with the truncates that deleted their rows, and follows rows that
 moved from one key to another.
 
-A *life* of a key is all its records from a create to the delete or truncate that ends the row there. If a row moved to
-the key from another one, its life before the move is on the other key.
+A *life* of a key is all records of one row at the key, up to the delete or truncate that ends the row there. If a row
+moved to the key from another one, its life before the move is on the other key.
 """
 
 from bisect import bisect_left
@@ -75,6 +75,8 @@ def _effective(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def ends_life(record: Record) -> bool:
-    """Returns whether the key has no row after the record. A move between partitions leaves the row at its key."""
+    """Returns whether the key has no row after the record. The delete of a move between partitions ends no life,
+    because the row stays at its key.
+    """
     is_gone = record.envelope.provenance.source.op in (Op.DELETE, Op.TRUNCATE)
     return is_gone and (record.moved_to is None or record.moved_to.key != record.place.key)

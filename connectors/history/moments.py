@@ -1,4 +1,4 @@
-"""Compares changes with moments. A moment is a position, or a time, which is compared with commit times."""
+"""Compares changes with moments. A moment is a position or a time. Times are compared with commit times."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from changelog.envelope.errors import ChangelogError, Kind
 
 MANIFEST = "changelog-jars.json"
-"""The file with the names and sizes of the jars that `install` put into a folder. It is written last."""
+"""The file with the names and sizes of the jars that `install` put into a folder. It is written after the jars."""
 
 LOGGING = "org.slf4j:slf4j-jdk14:1.7.36"
 """With this binding of slf4j, Java libraries log through `java.util.logging`, and a handler of ours takes the lines."""

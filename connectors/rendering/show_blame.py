@@ -113,7 +113,8 @@ def _last_verb(change: Record) -> str:
 
 
 def _change(writer: Writer, styles: Mapping[str, str], verb: str) -> Text:
-    """Returns a line with who made a change, what kind of change it was, when, and its position.
+    """Returns a line that says who made a change, what kind of change it is, when it was committed, and at which
+    position.
 
     `verb` replaces the usual verb for the kind of the change, unless it is empty.
     """

@@ -88,9 +88,9 @@ class Broker(ServerProcess):
     attributes `settings` and `advertised` take effect at the next start. The ports stay the same after a restart. With
     `joins` (another broker), the new broker joins that broker's cluster.
 
-    As a context manager, the broker starts at the beginning and shuts down at the end. Starting raises ChangelogError
-    (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has the last error
-    of the broker's log.
+    As a context manager, the broker starts at the beginning of the block, and shuts down at its end. Starting raises
+    ChangelogError (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has
+    the last error of the broker's log.
     """
 
     def __init__(
