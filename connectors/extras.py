@@ -33,10 +33,10 @@ def installation(extra: str | None = None) -> str:
 
 @contextmanager
 def extra_needed(extra: str, message: str) -> Iterator[None]:
-    """Raises ChangelogError (USAGE) if the block imports a package that is not installed.
+    """Raises ChangelogError (USAGE) if the body of the `with` imports a package that is not installed.
 
     The hint says how to install the optional part `extra`, to which such packages belong. `message` is the text of the
-    error; in it, the name of the package replaces `{}`.
+    error, in which `{}` stands for the name of the package.
     """
     try:
         yield

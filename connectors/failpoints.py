@@ -1,6 +1,6 @@
-"""Defines fail points. A fail point is a named place between two steps.
+"""Defines fail points. A fail point is a place in the code between two steps, such as a commit and what follows it.
 
-At a fail point, a test can crash the service as `kill -9` would.
+Each fail point has a name, and a test can crash the service there, as `kill -9` would.
 """
 
 import os

@@ -13,8 +13,8 @@ Status = Literal["ok", "warn", "fail"]
 class Finding:
     """The result of checking one precondition.
 
-    If the precondition does not hold, `hint` says what a person can do. `fix` has SQL statements that lose no data and
-    after which the precondition holds; it is empty if no such statements are known.
+    If the precondition does not hold, `hint` says what a person can do. `fix` has SQL statements that make it hold and
+    lose no data; it is empty if no such statements are known.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Finds the gap that keeps the service from starting, describes the gap, and continues the changelog past it.
 
 At a gap, changes are lost for good: a part of the database's log can no longer be read, or the changelog's store has
-lost rows. The changelog continues past a gap in a new epoch, so positions after the gap are higher than all
-positions before it.
+lost rows. The changelog continues past a gap in a new epoch. A position begins with its epoch, so all positions after
+the gap are higher than those before it.
 """
 
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ def _read_to_end(source: ChangeSource, place: str) -> None:
 
 
 def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
-    """Yields lines that tell a person what is known about a gap, and what would happen if the changelog continued."""
+    """Yields lines that tell a person what is known about a gap, and what continuing past the gap would do."""
     log = open_log(config)
     checkpoint = _checkpoint(log)
     yield f"gap          {gap.error.message}"
@@ -175,7 +175,7 @@ def _checkpoint(log: Log) -> Checkpoint | None:
 
 
 def _committed_at(log: Log) -> datetime | None:
-    """Returns when the last row was committed; None if no row can be read."""
+    """Returns the commit time of the last row; None if no row can be read."""
     last: datetime | None = None
     with suppress(ChangelogError):
         for rows in log.follow(last=1, wait=lambda: False):

@@ -113,7 +113,8 @@ def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogE
 
 
 def explain(state: str | None, message: str, action: str, remedies: Remedies) -> ChangelogError:
-    """Returns our error for the server's `message` and SQLSTATE; if `state` is None, the connection itself broke.
+    """Returns our error for an error of the server, with its SQLSTATE and its message. If `state` is None, the
+    connection itself broke.
 
     `action` names the attempted action, as a gerund.
     """

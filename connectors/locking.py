@@ -13,8 +13,8 @@ def take_lock(file: Path, in_use: Callable[[str], ChangelogError]) -> int:
     """Locks a file, and writes this process's id into it. Creates the file if it does not exist.
 
     Returns the file's descriptor. The lock is held until the descriptor is closed or the process ends. If another
-    process holds the lock, raises the error that `in_use` returns for the text "process 1234". Raises OSError if the
-    file cannot be used.
+    process holds the lock, calls `in_use` with a text such as "process 1234", and raises the error that it returns.
+    Raises OSError if the file cannot be used.
     """
     make_file(file, DATA_FILE)
     lock = os.open(file, os.O_RDWR | os.O_CLOEXEC)

@@ -97,7 +97,8 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             return result
 
     def _checked(self, received_at: float) -> float:
-        """Returns when the server's silence began: at `received_at`, or now if a long silence was just excused.
+        """Returns the time from which the server's silence counts: `received_at`, or now if a long silence was just
+        excused.
 
         Closes the connection and raises OperationalError if the server has been silent for too long.
         """

@@ -16,7 +16,9 @@ Nobody else has access.
 DATA_FOLDER: Final = 0o750
 
 PUBLIC_FILE: Final = 0o644
-"""The mode of files without rows that other programs read: schema files, Prometheus metrics, an archive's manifest."""
+"""The mode of files that other programs read, and that have no rows: schema files, Prometheus metrics, an archive's
+manifest.
+"""
 PUBLIC_FOLDER: Final = 0o755
 
 

@@ -43,11 +43,13 @@ CONNECTOR: Final = "producer"
 """The value of `source.connector` in the messages of events."""
 
 EVENTS_MAX = 10_000
-"""How many events one call of `publish` accepts at most."""
+"""One call of `publish` accepts at most this many events."""
 
 _CALL_S = 10.0
 _NEW_TOPIC_S = 5.0
-"""A topic that stays unknown for more than these seconds is an error. Brokers learn of a new topic with a delay."""
+"""Brokers learn of a new topic with a delay. If a topic stays unknown for more than this many seconds, that is an
+error.
+"""
 
 _NEW_TOPIC_WAIT_S = 0.1
 _FULL_WAIT_S = 0.05

@@ -10,7 +10,9 @@ COLOURS = 8
 """The number of colours for services; `static/console.css` has them as the classes `c0` to `c7`."""
 
 SERVICES_MAX = 256
-"""For how many services a palette remembers a colour. The colour of any other service depends only on its name."""
+"""A palette remembers the colours of at most this many services. The colour of any other service depends only on its
+name.
+"""
 
 NOBODY = "nobody"
 """The CSS class of a change that has no stamp."""
@@ -21,8 +23,8 @@ class Palette:
     default stamp of an entity.
 
     A service gets a colour when a page first shows the service, and then keeps this colour. It gets the colour that the
-    fewest services have. If there are several such colours, the search for one of them begins at a number that is made
-    from the service's name, and goes upwards; after the highest number, it continues at 0.
+    fewest services have. If there are several such colours, the service's name chooses one: the name gives a number,
+    and the service gets the first of these colours at or after this number. After the highest number comes 0.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:
@@ -30,11 +32,11 @@ class Palette:
         self._numbers: dict[str, int] = {}
 
     def kind(self, entity: str, stamp: Stamp) -> StampKind:
-        """Returns who wrote `stamp`, which is on a change of the entity."""
+        """Returns who stamped a change of `entity` with `stamp`."""
         return kind_of(stamp, self._default_of(entity))
 
     def colour(self, entity: str, stamp: Stamp) -> str:
-        """Returns the CSS class of the service that `stamp` names. The stamp is on a change of the entity."""
+        """Returns the CSS class of a change of `entity` with `stamp`."""
         return self.colour_of(stamp.service_name, self.kind(entity, stamp))
 
     def colour_of(self, service: str, kind: StampKind) -> str:

@@ -21,7 +21,7 @@ from changelog.connectors.terminal import safe
 TEMPLATES = Path(__file__).parent / "templates"
 
 NAME_CHARS = 120
-"""How many characters of a key, a service or an identifier a page shows at most."""
+"""A page shows at most this many characters of a key, a service or an identifier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def _environment() -> Environment:
 
 
 def _harmless(content: Any) -> Any:
-    """Escapes characters that nobody can see, or that change the reading direction, in every text of a template."""
+    """Escapes invisible characters, and those that change the reading direction, in what a template inserts."""
     return safe(content) if isinstance(content, str) and not isinstance(content, Markup) else content
 
 

@@ -23,17 +23,17 @@ from changelog.envelope.model import Record
 
 FRESH_S = 2.0
 COUNTS_FRESH_S = 30.0
-"""For how many seconds a page shows numbers of messages before they are counted again. Other facts are read again
-sooner. Counting takes longer, because it reads a column of the whole changelog.
+"""After this many seconds, messages are counted again. Other facts are read again sooner; counting takes longer than
+reading them, because it reads a column of the whole changelog.
 """
 
 SHARES_FRESH_S = 10.0
 
 RECENT = 2000
-"""About how many of the newest rows are read to find the newest changes."""
+"""To find the newest changes, about this many of the newest rows are read."""
 
 NEWEST = 12
-"""How many of the newest changes the first page shows."""
+"""The first page shows this many of the newest changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,9 @@ class Site:
 
 
 def open_site(config: Config, *, stopping: Callable[[], bool]) -> Site:
-    """Returns the site of a configuration. Raises ChangelogError (USAGE) if messages do not have our envelope."""
+    """Returns the site of a configuration. Raises ChangelogError (USAGE) if the changelog's messages are not in our own
+    envelope.
+    """
     refuse_other_envelope(config, "`changelog console`")
     log = open_log(config)
     return Site(
@@ -96,9 +98,9 @@ def _entities(log: Log) -> Collection[str]:
 def newest_records(log: Log, count: int, *, entity: str | None = None, service: str | None = None) -> list[Record]:
     """Returns up to `count` of the newest changes, the newest first.
 
-    If `entity` is given, leaves out changes of other entities; if `service` is given, those by other services. Reads
-    only about `RECENT` of the newest changes outside archives, so it takes the same time for every changelog. Raises
-    the errors of `Log.recent`.
+    If `entity` is given, leaves out changes of other entities; if `service` is given, those by other services. Looks
+    only at about `RECENT` of the newest changes, and never into archives, so it takes the same time for every
+    changelog. Raises the errors of `Log.recent`.
     """
     batches = [rows.filter(selected(rows, entity, service)) for rows in log.recent(RECENT)]
     if not batches:
@@ -108,7 +110,7 @@ def newest_records(log: Log, count: int, *, entity: str | None = None, service: 
 
 
 def selected(rows: pa.RecordBatch, entity: str | None, service: str | None) -> pa.BooleanArray:
-    """Returns a mask of the rows of an entity that a service changed; None means any entity, or any service."""
+    """Returns a mask that selects the changes of `entity` by `service`; None stands for any entity or any service."""
     mask = pc.is_valid(rows.column("entity"))
     for column, name in (("entity", entity), ("service_name", service)):
         if name is not None:

@@ -12,8 +12,8 @@ from changelog.connectors.terminal import safe
 from changelog.envelope.model import Missing
 
 TEXT_CHARS = 240
-"""How many characters of a value a page shows at most. If two values are compared, the part around their first
-difference is shown, otherwise the beginning of the value.
+"""A page shows at most this many characters of a value: the beginning or, if two values are compared, the part around
+their first difference.
 """
 
 CONTEXT_CHARS = 40

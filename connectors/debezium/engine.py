@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 LOGGER = logging.getLogger("changelog.debezium")
 
 READ_S = 60.0
-"""How long one wait for events lasts at most, in seconds. No result depends on this number."""
+"""One wait for events lasts at most this many seconds. No result depends on this number."""
 
 Handler = Callable[[Sequence[ChangeEvent]], object]
 Value = str | int | float | bool
@@ -64,8 +64,8 @@ class DebeziumEngine:
         come again. During a snapshot, more events come again, because Debezium begins the snapshot again.
 
         Raises ChangelogError if this engine already runs, if Java or a jar is missing, if the configuration is wrong,
-        or if the store or the connector fails. The error's kind is CONNECTION if the database cannot be reached:
-        another call of `run` connects again.
+        or if the store or the connector fails. The error's kind is CONNECTION if the database cannot be reached. To
+        connect again, call `run` again.
         """
         with self._lock:
             if self._runner is not None:
@@ -81,9 +81,9 @@ class DebeziumEngine:
             self._idle.set()
 
     def close(self) -> None:
-        """Ends the run after the present call of the handler, and waits until it has ended. Any thread may call this.
+        """Ends the run after the present call of the handler, and waits for that end. Any thread may call this.
 
-        A call in the thread of `run`, from the handler or a signal handler, does not wait.
+        A call in the thread that executes `run` (from the handler or a signal handler) does not wait.
         """
         with self._lock:
             self._closing = True

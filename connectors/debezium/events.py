@@ -1,4 +1,4 @@
-"""Makes single events of the batches of records that the Debezium process sends."""
+"""Turns the batches of records that the Debezium process sends into single events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ class ChangeEvent:
     `key` and `value` are JSON without schemas, as bytes; None if the record has no key, or no value (a tombstone).
     `decoded_key` and `decoded_value` parse them. `key_schema` and `value_schema` are schemas of Kafka Connect, or None.
     The schemas say how values are encoded: a decimal, for example, is the base64 of its unscaled integer.
-    `timestamp_ms` is the time of the record in milliseconds since 1970, if it has one. `partition` and `offset_json`
-    are JSON: the partition of the source to which the record belongs, and the record's place in this partition.
+    `timestamp_ms` is the time of the record in milliseconds since 1970, if it has one. Kafka Connect divides a source,
+    such as a database server, into partitions. `partition` says to which of them the record belongs, and `offset_json`
+    says where the record is in this partition; both are JSON.
     """
 
     topic: str

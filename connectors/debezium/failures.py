@@ -9,7 +9,7 @@ from changelog.connectors.debezium.launch import Launch
 from changelog.envelope.errors import ChangelogError, Kind
 
 OUT_OF_MEMORY = 3
-"""The exit code of Java with -XX:+ExitOnOutOfMemoryError."""
+"""With -XX:+ExitOnOutOfMemoryError, Java ends with this exit code when its heap is full."""
 
 LOST_LOG = "the database no longer has the changes after the stored offset, so the tables have to be read again"
 
@@ -122,7 +122,8 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 def _message(causes: Sequence[Cause]) -> str:
     """Returns the root cause's message.
 
-    If the exception around the root cause says more, the message of that exception comes first.
+    If exceptions around the root cause say more than that something failed, the message of the innermost of these comes
+    first.
     """
     messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
     root = messages.pop() or causes[-1].name.rpartition(".")[2]

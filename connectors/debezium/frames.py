@@ -14,8 +14,9 @@ From Debezium (H is the first frame, and E the last):
 | L | JSON: level, logger, message and, if an error is logged, its root cause | `LogLine` |
 | E | JSON: whether the engine ended because it was asked to, a message, and the chain of causes | `End` |
 
-Names of topics, partitions of the source, and schemas are sent once, as *definitions* with a number. A definition comes
-before the first record that refers to it. The body of R has these parts, where n is the number of records:
+Names of topics, partitions of the source, and schemas are sent once, as *definitions* with a number; their sorts are
+`t`, `p` and `s`. A definition comes before the first record that refers to it. The body of R has these parts, where n
+is the number of records:
 
 - the number of the last record (8 bytes), n (4 bytes), and 1 if this frame ends a batch of the engine, otherwise 0 (4);
 - the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest 64-bit number for a record
@@ -46,8 +47,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 PROTOCOL = 1
 
 BODY_BYTES_MAX = 1 << 30
-"""How many bytes the body of a frame has at most. Debezium's own limits and its heap are far smaller, so a longer frame
-is damaged."""
+"""The body of a frame has at most this many bytes. Debezium's own limits and its heap are far smaller, so a longer
+frame is damaged.
+"""
 
 _HEADER = struct.Struct("<IB3x")
 _DEFINITION = struct.Struct("<IB3x")
@@ -104,7 +106,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRecord:
-    """A record of the schema history: a change of a table's schema. Rows that need it come later."""
+    """A record of the schema history: a change of a table's schema. It comes before the rows that need it."""
 
     content: bytes
 
@@ -162,7 +164,8 @@ class RecordBatch:
     def last_offsets(self, count: int | None = None) -> dict[bytes, bytes]:
         """Returns the last offset of each partition within the first `count` records, by default within all.
 
-        Keys and values are JSON. A process that is started with these offsets continues after those records.
+        The keys of the result (partitions) and the values (offsets) are JSON. A process that is started with these
+        offsets continues after those records.
         """
         numbers = self.partitions[:count].tolist()
         last_index = dict(zip(numbers, range(len(numbers)), strict=True))

@@ -19,7 +19,7 @@ EMBEDDED = "debezium-embedded-*.jar"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """A connector of Debezium. `drivers` are Maven coordinates of jars that it needs but does not declare."""
+    """A connector of Debezium. `drivers` are Maven coordinates of jars that it needs, but its pom lacks."""
 
     name: str
     java_class: str
@@ -50,7 +50,8 @@ def default_folder(connector: Connector, environment: Mapping[str, str], version
 def find(java_class: str, path: Path | None, environment: Mapping[str, str]) -> Path:
     """Returns the folder with the jars for a connector class: `path`, or the folder into which `install` put them.
 
-    Raises ChangelogError (PRECONDITION) if a jar is missing.
+    Raises ChangelogError (PRECONDITION) if jars are missing or damaged, or if `path` is None and the class is none of
+    `CONNECTORS`.
     """
     connector = next((candidate for candidate in CONNECTORS.values() if candidate.java_class == java_class), None)
     if path is None and connector is None:

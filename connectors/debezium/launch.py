@@ -14,9 +14,12 @@ MAIN = "changelog.debezium.Main"
 LOGGING = "slf4j-jdk14-*.jar"
 """The binding of slf4j through which Debezium's log reaches us. `jars.install` adds it to each set of jars."""
 OTHER_LOGGING = ("log4j-slf4j*.jar", "logback-classic-*.jar", "slf4j-simple-*.jar", "slf4j-reload4j-*.jar")
+"""Other bindings of slf4j. If ours is in the folder, these stay off the class path, because slf4j uses only one."""
 
 RESERVED = ("offset.storage", "schema.history.internal", "errors.max.retries")
-"""Properties that users cannot set, because they decide where the connector continues."""
+"""Users cannot set these properties, because they decide where the connector continues. The first entry stands for all
+properties that begin with it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

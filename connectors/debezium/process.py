@@ -13,9 +13,9 @@ changes again. A history record that is stored twice does no harm.
 **Acknowledgements.** `acknowledge(n)` says that the caller has stored the records 1 to n, the history that it read
 before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector is told of acknowledgements only
 when all records of a frame are acknowledged. After that, it may let the database discard its log up to the last of
-these records. A process that is started with the offset of record n continues with record n + 1, also within a
-transaction. There are two exceptions. A process that is started in the middle of a snapshot begins the snapshot again.
-A connector for which Debezium promises only *at least once* may begin before record n + 1.
+these records. A process that is started with the offset of record n continues with record n + 1, even if both belong to
+one transaction. There are two exceptions. A process that is started in the middle of a snapshot begins the snapshot
+again. A connector for which Debezium promises only *at least once* may begin before record n + 1.
 
 **Back-pressure.** The engine does not wait for the acknowledgement of one batch before it sends the next. It waits only
 while the unacknowledged records and the next frame together have more than `Launch.in_flight_bytes`.
@@ -174,7 +174,7 @@ class EngineProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once. A later process sends again the records that were not acknowledged."""
+        """Ends the process at once. The next process sends again all records that the caller has not stored."""
         self._process.kill()
         self._process.wait()
         self._stderr_reader.join()

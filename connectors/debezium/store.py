@@ -31,7 +31,7 @@ class Store(Protocol):
         """Claims the store for this process, and returns its content."""
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
-        """Replaces the offsets of these partitions and appends to the history; all of it is durable on return."""
+        """Replaces the offsets of these partitions, and appends to the history. When this returns, both are durable."""
 
     def close(self) -> None:
         """Releases the store."""
@@ -52,9 +52,9 @@ class FileStore:
     """Keeps the progress in a folder, which only one engine may use at a time.
 
     `history.jsonl` has a line for each record of the schema history; new lines are added at its end. `offsets.json` is
-    replaced at each commit, by a rename. It also says how many bytes of the history are valid. If a crash left more,
-    the next start cuts them off. Raises ChangelogError: IN_USE if another process or engine uses the folder, STORAGE if
-    the folder cannot be read or written, MALFORMED if its files are damaged or not ours.
+    replaced at each commit, by a rename. It also says how many bytes of the history are valid. If a crash left more
+    bytes there, the next start cuts them off. Raises ChangelogError: IN_USE if another process or engine uses the
+    folder, STORAGE if the folder cannot be read or written, MALFORMED if its files are damaged or not ours.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -84,7 +84,7 @@ class FileStore:
         return Progress(offsets=dict(self._offsets), history=history)
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
-        """Appends to the history, and then replaces `offsets.json`. Only then do the new lines count."""
+        """Adds lines to `history.jsonl`, and then replaces `offsets.json`. Only this second step makes them count."""
         try:
             if history:
                 self._append(b"".join(record + b"\n" for record in history))

@@ -2,7 +2,8 @@
 
 The database holds a hotel's bookings, and several sample applications write to it. The real service, `changelog run`,
 reads the tables while the applications write to them, and then streams the changes into files or to Kafka. At the end
-the demo compares the changelog with the tables, and shows the history and the blame of one order.
+the demo compares the changelog with the tables, and shows the history of one order, and its *blame*: who set each of
+its attributes.
 
 The *story* is a fixed sequence of changes to that order; each change is a *chapter*. The *stage* is what differs
 between a demo with files and a demo with Kafka, and `demo.database` has what differs between the databases. A *sequel*
@@ -60,8 +61,8 @@ class Ending:
     """The state at the end of the story: the database still runs, but the service has stopped.
 
     `folder` has the demo's files; `config` is the service's configuration file there. `log` reads the changelog, and
-    `watch` numbers the steps. `states` has the rows of each entity in the changelog: JSON text, by key. `order` is the
-    key of the order that the story is about.
+    `watch` prints steps with their numbers. `states` has, for each entity, the newest state of each row in the
+    changelog: JSON text, by key. `order` is the key of the order that the story is about.
     """
 
     console: Console
@@ -91,7 +92,8 @@ def run(
 ) -> Path | None:
     """Runs the demo on `console`, and leaves its files in `path`, by default a new temporary folder.
 
-    Returns the configuration file there; None if the changelog can no longer be read, because its store is stopped.
+    Returns the configuration file there; None if the changelog can no longer be read, because the demo has stopped the
+    broker that stored it.
 
     After all tables were read, the sample applications write for about `seconds` more. However the demo ends, nothing
     that it started is left running. Raises ChangelogError if something fails. At SIGINT, SIGTERM and SIGHUP, deletes
@@ -173,7 +175,7 @@ def _live(
     seconds: float,
     seed: int,
 ) -> int:
-    """Lets the sample applications write while the tables are read, and then performs the story.
+    """Lets the sample applications write until all tables are read, and during the story, except for its last chapter.
 
     After the reader has read the last change of the story, returns the id of the story's order.
     """

@@ -1,4 +1,4 @@
-"""Defines the demo's database, a hotel's bookings, and the sample applications that write to it.
+"""Defines the sample applications of the demo, which write to a hotel's booking database, and the story of one order.
 
 An application writes a *stamp* into each of its transactions: a small record that says who makes the changes.
 """
@@ -19,7 +19,7 @@ ROWS = GUESTS + ORDERS + SESSIONS + EVENTS
 """The number of rows in all tables before `changelog run` starts."""
 
 FIRST_ARRIVAL = date(2027, 1, 1)
-"""The earliest arrival of a guest who books while the demo runs."""
+"""The earliest arrival in the orders that the sample applications make."""
 
 CONFIG = """\
 name = "booking"

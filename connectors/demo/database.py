@@ -16,7 +16,7 @@ class Session(Protocol):
         """Runs one statement and returns its rows. `%s` and `%(name)s` stand for parameters, and `%%` for one `%`."""
 
     def stamped(self, stamp: Stamp) -> AbstractContextManager[None]:
-        """Runs the body in one transaction with this stamp, which says who makes the changes, and commits it."""
+        """Runs the body in one transaction, and commits it. The stamp in it says who makes the changes."""
 
 
 class DemoDatabase(Protocol):

@@ -29,20 +29,20 @@ bootstrap_servers = "{servers}"
 prefix = "{prefix}\""""
 
 ENTITY = "session"
-"""The entity whose topic the demo shows, because sessions change often and are deleted."""
+"""The demo shows the topic of this entity, because sessions change often and are deleted."""
 
 SHOWN = 8
 """How many messages the demo shows."""
 
 BESIDE_VALUES = 42
-"""How many characters the columns before a message's value (offset, key, op and service) take."""
+"""The width of the columns before a message's value (offset, key, op and service), in characters."""
 
 
 class KafkaStage:
     """Keeps the changelog in topics.
 
-    If `servers` are given, the topics have a new prefix on that Kafka, and stay there. Otherwise, they are on a broker
-    that ends with the demo.
+    If `servers` is given, the topics are on that Kafka, under a new prefix, and stay there after the demo. Otherwise,
+    they are on a broker that ends with the demo.
     """
 
     def __init__(self, servers: str | None) -> None:

@@ -23,7 +23,7 @@ class DemoStage(Protocol):
     def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:
         """Starts the servers that the changelog needs. Yields the section `[sink]` of the configuration as TOML.
 
-        `lap` prints each server that is ready (see `Stopwatch.lap`).
+        When a server is ready, `lap` is called to print that (see `Stopwatch.lap`).
         """
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:

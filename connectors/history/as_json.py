@@ -1,4 +1,4 @@
-"""Renders changes, blame, and what a writer wrote as JSON, for programs that read the output of commands."""
+"""Turns changes, blame, and counts of a writer's changes into JSON, for programs that read the output of commands."""
 
 from dataclasses import replace
 
@@ -49,9 +49,9 @@ def blame_of(entity: str, key: str, blame: Blame) -> bytes:
     """Returns blame as an object: `entity`, `key`, `services`, `current`, `last`, and `attributes`, each with `path`,
     `value`, `before` and `writer`.
 
-    An attribute whose value is unavailable has no `value`. `before` is the value before the writer's change; it is
-    missing if the attribute did not exist then. If that value is unknown, `"beforeUnknown": true` takes the place of
-    `before`. An unknown writer has no `serviceName`, `apiVersion` and `identifier`.
+    An attribute whose value is unavailable has no `value`. `before` is the value before the writer's change. If the
+    attribute did not exist then, `before` is left out; if its value is unknown, `"beforeUnknown": true` takes the place
+    of `before`. An unknown writer has no `serviceName`, `apiVersion` and `identifier`.
     """
     answer = {
         "entity": entity,

@@ -1,4 +1,4 @@
-"""Returns who set each attribute of one row, and the row's state at any moment."""
+"""Finds out who set each attribute of one row, and which state the row had at a moment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

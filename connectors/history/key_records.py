@@ -1,8 +1,8 @@
 """Reads the records of single keys of one entity, with the truncates that deleted their rows, and follows rows that
 moved from one key to another.
 
-A *life* of a key is all its records from a create to the delete or truncate that ends the row there. If a row moved to
-the key from another one, its life before the move is on the other key.
+A *life* of a key is all records of one row at the key, up to the delete or truncate that ends the row there. If a row
+moved to the key from another one, its life before the move is on the other key.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op, Record, position_of
 
 KEYS_MAX: Final = 100
-"""How many other keys are read at most to follow a row that moved. Records on still earlier keys are not read."""
+"""To follow a row that moved, at most this many other keys are read. Records on still earlier keys are not read."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class KeyRecords:
         return self._by_key[key]
 
     def before_arrival(self, create: Record) -> Sequence[Record]:
-        """Returns the records of the key from which a row moved here, up to the move. `create` is the record by which
+        """Returns the records, up to the move, of the key from which a row moved here. `create` is the record by which
         the row arrived here.
 
-        Returns no records if `KEYS_MAX` other keys have been read.
+        Returns no records if that key would have to be read, but `KEYS_MAX` other keys have been read already.
         """
         place = create.moved_from
         if place is None or (place.key not in self._by_key and len(self._by_key) > KEYS_MAX):
@@ -75,6 +75,8 @@ def _effective(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def ends_life(record: Record) -> bool:
-    """Returns whether the key has no row after the record. A move between partitions leaves the row at its key."""
+    """Returns whether the key has no row after the record. The delete of a move between partitions ends no life,
+    because the row stays at its key.
+    """
     is_gone = record.envelope.provenance.source.op in (Op.DELETE, Op.TRUNCATE)
     return is_gone and (record.moved_to is None or record.moved_to.key != record.place.key)

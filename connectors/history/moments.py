@@ -1,4 +1,4 @@
-"""Compares changes with moments. A moment is a position, or a time, which is compared with commit times."""
+"""Compares changes with moments. A moment is a position or a time. Times are compared with commit times."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -34,8 +34,8 @@ def position_before(begin: Moment | None) -> Position | None:
 def as_of(records: Sequence[Record], at: Moment | None) -> Sequence[Record]:
     """Returns the changes up to a moment, or all changes if `at` is None. `records` are ordered by position.
 
-    Positions decide the order of changes, and a clock may step back. So if `at` is a time, the result ends before the
-    first change that was committed after that time.
+    Commit times may be in a different order than positions, because a clock may step back. So if `at` is a time, the
+    result ends before the first change that was committed after that time.
     """
     if at is None:
         return records

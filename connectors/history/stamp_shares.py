@@ -1,4 +1,4 @@
-"""Counts who stamped the newest changes: their application, the database's trigger (from the session), or nobody."""
+"""Counts who stamped the newest changes: the application that made them, a trigger in the database, or nobody."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from changelog.envelope.model import Op, Stamp
 from changelog.envelope.stamp import StampKind, kind_of
 
 NEWEST: Final = 10_000
-"""How many of the newest changes are counted, unless the caller says otherwise."""
+"""About this many of the newest changes are counted, unless the caller says otherwise."""
 
 _COLUMNS: Final = ("entity", "op", "position", "service_name", "context")
 
@@ -42,8 +42,8 @@ def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp
     """Returns a share for each entity and service. Counts the changes among the rows that `Log.recent(newest)` yields.
 
     `defaults` has the configured default stamp of each entity. Rows that the service read from tables are left out:
-    they do not say who changed something. A change that moved a row counts once. The list is sorted by entity, and then
-    by the number of changes, the largest first. Raises the errors of `Log.recent`.
+    they do not say who changed something. A change that moved a row has two records, but counts once. The list is
+    sorted by entity, and then by the number of changes, the largest first. Raises the errors of `Log.recent`.
     """
     recent = [rows.select(_COLUMNS) for rows in log.recent(newest)]
     written = [rows.filter(pc.not_equal(rows.column("op"), Op.READ.value)) for rows in recent]

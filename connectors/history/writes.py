@@ -15,7 +15,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.position import Position
 
 FIRST_MAX: Final = 10
-"""How many keys, and how many services, are listed for an entity at most."""
+"""For each entity, at most this many keys and at most this many services are listed."""
 
 _DEPARTURE: Final = "movedTo"
 _ARRIVAL: Final = "movedFrom"
@@ -89,7 +89,9 @@ def _mask(rows: pa.RecordBatch, service: str | None, since: Moment | None) -> pa
 
 @dataclass(slots=True)
 class _First:
-    """The first distinct values of a column, by position. Rows may come in any order, as from Kafka's partitions."""
+    """The `FIRST_MAX` values of a column that appear first, each with its lowest position. Rows may come in any order,
+    as from Kafka's partitions.
+    """
 
     positions: dict[str, str] = field(default_factory=dict)
 

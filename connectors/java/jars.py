@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from changelog.envelope.errors import ChangelogError, Kind
 
 MANIFEST = "changelog-jars.json"
-"""The file with the names and sizes of the jars that `install` put into a folder. It is written last."""
+"""The file with the names and sizes of the jars that `install` put into a folder. It is written after the jars."""
 
 LOGGING = "org.slf4j:slf4j-jdk14:1.7.36"
 """With this binding of slf4j, Java libraries log through `java.util.logging`, and a handler of ours takes the lines."""
@@ -75,7 +75,8 @@ def install(jars: JarSet, folder: Path, check: Callable[[Path], None] = lambda _
     """Fetches all jars of a set, replaces `folder` by a folder with them, and returns their number.
 
     `check` is called with the folder of the new jars, before they replace the old ones. Raises ChangelogError
-    (PRECONDITION) if Maven is missing or cannot fetch a jar, or if `folder` holds files of somebody else.
+    (PRECONDITION) if Maven is missing or cannot fetch a jar, or if `folder` holds files that this function did not put
+    there.
     """
     maven = shutil.which("mvn")
     if maven is None:

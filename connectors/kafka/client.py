@@ -199,7 +199,7 @@ class Admin(AdminClient):
         return self._topics("asking Kafka for its topics")
 
     def refresh(self, timeout_s: float) -> None:
-        """Asks who leads each partition now. Does nothing if no broker answers within this time."""
+        """Asks which brokers lead the partitions now. Does nothing if no broker answers within this time."""
         with suppress(KafkaException):
             self.list_topics(timeout=timeout_s)
 

@@ -17,7 +17,9 @@ _RENAMED = {
     "ssl.key.password": "ssl.key.password",
     "ssl.cipher.suites": "ssl.cipher.suites",
 }
-_PEM = {  # Each option has the path of a file. Java gets the file's text instead, because executors may lack the file.
+# Each of these options is the path of a file. The Java client gets the file's text instead, because it may run on a
+# machine of Spark (an executor) that lacks the file.
+_PEM = {
     "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
     "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
     "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),

@@ -19,8 +19,8 @@ _ASKING = "asking Kafka for offsets"
 _ASK_AGAIN_S = 0.1
 
 _ATTEMPT_S = 5.0
-"""The seconds that the first requests for offsets may take. After a leader has failed, the next request goes to its
-successor.
+"""Each of the first requests for offsets may take this many seconds. A request to a leader that has failed gets no
+answer; the next request goes to the leader's successor.
 """
 
 

@@ -22,7 +22,7 @@ from changelog.envelope.stamp import UNKNOWN_SERVICE
 UNAVAILABLE: Final = "unavailable: the database's log did not send it"
 
 _COLOURS: Final = ("blue", "magenta", "cyan", "yellow", "green", "red")
-"""The colours of services, in the order in which the title names them. After the last colour, the first one follows."""
+"""The services get these colours in the order in which the title names them. The first colour follows the last."""
 
 _PATH_CHARS: Final = 32
 """A line has at most this many characters of a path."""
@@ -66,7 +66,8 @@ def _by_writer(row: Blame) -> Sequence[tuple[Writer, Sequence[Attribute]]]:
     """Returns the changes in the order in which they were committed, each with the attributes that it set."""
     groups: dict[tuple[object, bool], list[Attribute]] = {}
     for attribute in row.attributes:
-        # A change can set some attributes and only show others, whose writer is unknown: these are a second group.
+        # A change can set some attributes, and also be the first to show others, whose writer is unknown. The latter
+        # are a group of their own.
         groups.setdefault((attribute.writer.position, attribute.writer.stamp is None), []).append(attribute)
     ordered = sorted(groups.values(), key=lambda attributes: attributes[0].writer.position)
     return [(attributes[0].writer, attributes) for attributes in ordered]
@@ -112,7 +113,8 @@ def _last_verb(change: Record) -> str:
 
 
 def _change(writer: Writer, styles: Mapping[str, str], verb: str) -> Text:
-    """Returns a line with who made a change, what kind of change it was, when, and its position.
+    """Returns a line that says who made a change, what kind of change it is, when it was committed, and at which
+    position.
 
     `verb` replaces the usual verb for the kind of the change, unless it is empty.
     """

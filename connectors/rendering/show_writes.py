@@ -14,7 +14,7 @@ from changelog.connectors.terminal import safe
 def writes(writer: str, entities: Sequence[EntityWrites], *, with_services: bool) -> Iterator[RenderableType]:
     """Yields a title and one paragraph for each entity. `writer` says whose writes they are.
 
-    `with_services` is False if all writes are by one service, because the title already names it.
+    If `with_services`, each paragraph lists the services. This is not needed if the title names the only one.
     """
     changes = sum(entity.changes for entity in entities)
     title = Text(safe(writer), style="bold")

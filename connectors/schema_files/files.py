@@ -86,8 +86,8 @@ def parse(file: str, content: bytes) -> Contract:
 
 
 def text_of(schema: avro.Schema) -> str:
-    """Returns the text of a schema's file. The text depends only on the schema. A JSON value is on one line if it fits
-    there.
+    """Returns the text of a schema's file. The text depends only on the schema. Each field of a record begins a new
+    line. Any other JSON value is on one line if it fits there and contains no record.
     """
     return f"{_text(schema, 0, 0)}\n"
 

@@ -185,8 +185,9 @@ def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Ea
     """Reads all versions of the files of `contracts` on the main line up to the commit `ref`.
 
     If `ref` is empty, reads up to the commit at which HEAD left the main branch. The result's `removed` has each file
-    that is below `paths` in that commit and that no file of `contracts` continues (`_origins`). Raises ChangelogError:
-    PRECONDITION if git cannot answer, and USAGE if there is no such commit or a path is outside the repository.
+    that is below `paths` in that commit, and that no file of `contracts` continues (`_origins` says what that means).
+    Raises ChangelogError: PRECONDITION if git cannot answer, and USAGE if there is no such commit or a path is outside
+    the repository.
     """
     repository = Repository(next((folder for folder in _folders(paths[0]) if folder.is_dir()), Path()))
     commit, branch = (repository.commit(ref), ref) if ref else repository.base()
@@ -215,8 +216,9 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns a mapping of each file's path to the path of the earlier file that it continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file may have been moved: it continues an earlier file with the same schema name at another path. But
-    if that path still has a file that continues the earlier one, nothing was moved, and the file is new.
+    Otherwise, the file may have been moved: then it continues the earlier file with the same schema name at another
+    path. But if the file that is now at that other path continues the earlier one, nothing was moved, and the file is
+    new.
     """
     same_paths = {
         path: path

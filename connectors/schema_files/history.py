@@ -94,7 +94,7 @@ def read_file(file: Path) -> Contract:
 
 
 def in_folder(contracts: Sequence[Contract], folder: Path) -> Earlier:
-    """Reads the earlier version of each contract from a folder. If two files have a contract's name, the last counts.
+    """Reads the earlier version of each contract from a folder. If two schemas there have one name, the last counts.
 
     Raises ChangelogError (USAGE) if there is no such folder.
     """

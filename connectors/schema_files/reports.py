@@ -13,7 +13,7 @@ _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 _NOT_IN_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
-"""Replacements for two characters that XML 1.0 forbids (2.2, Char). `_printable` has escaped all others before."""
+"""Replacements for two characters that XML 1.0 forbids (section 2.2, Char). The others are escaped before these two."""
 
 ORDER: tuple[VerdictState, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
 

@@ -33,7 +33,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",  # after a crash, a restart waits until the old session has ended
+    "broker.session.timeout.ms": "3000",  # after a crash, a restart waits until the controller ends the old session
     "group.initial.rebalance.delay.ms": "0",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "offsets.topic.num.partitions": "5",
@@ -51,8 +51,8 @@ BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 CLASSES = "classes.jsa"
 """The name of an archive of the classes that a broker loads. It is beside the folder of the jars, and `make` writes it.
-With it, a broker starts in half of the CPU time. Java ignores the archive if it was written with other jars or another
-Java.
+With it, a broker needs half the CPU time to start. Java ignores the archive if it was written with other jars or
+another Java.
 """
 
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
@@ -88,9 +88,9 @@ class Broker(ServerProcess):
     attributes `settings` and `advertised` take effect at the next start. The ports stay the same after a restart. With
     `joins` (another broker), the new broker joins that broker's cluster.
 
-    As a context manager, the broker starts at the beginning and shuts down at the end. Starting raises ChangelogError
-    (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has the last error
-    of the broker's log.
+    As a context manager, the broker starts at the beginning of the block, and shuts down at its end. Starting raises
+    ChangelogError (PRECONDITION) if Java is missing or too old, or if the broker does not start; then the message has
+    the last error of the broker's log.
     """
 
     def __init__(

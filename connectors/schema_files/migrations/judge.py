@@ -29,7 +29,7 @@ _TABLE_RULE = ("TABLE", (AlterationKind.IDENTITY, AlterationKind.KEYS))
 _RULES_BY_FINDING = {"publication": ("PUBLICATION", (AlterationKind.PUBLISHED,))}
 
 _STOPS_ALWAYS = (Rule.KEY_CHANGED, Rule.PARTITION_CHANGED)
-"""Rules that stop the service whatever the policy of the entity is."""
+"""A change that breaks one of these rules stops the service, whatever the policy of the entity is."""
 
 LIVE = "the live table"
 """The label that sentences use for the schema that the table has before the migration."""
@@ -224,9 +224,9 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Returns a text that says how an alteration changes published values although the log has no change of them.
+        """Returns a text that says how an alteration changes published values without a change in the log.
 
-        Returns None if the alteration changes no such values, or if the service will read the altered column again.
+        Returns None if it changes none in this way, or if the service will read the altered column again.
         """
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None

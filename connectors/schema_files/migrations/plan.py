@@ -1,4 +1,4 @@
-"""Plans a migration: rehearses its statements, and judges what they do to each entity."""
+"""Plans a migration: rehearses its statements in a transaction, and judges what they do to each entity."""
 
 from collections.abc import Iterator
 

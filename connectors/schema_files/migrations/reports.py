@@ -36,8 +36,8 @@ class Tried:
     """A migration that was tried and rolled back.
 
     `statements` is the number of statements in `file`, and `where` names the database on which they were tried. If that
-    was a copy of the live database, `lost` has the definitions that the copy lacked. `planned` has what the migration
-    would do to each entity.
+    was a copy of the live database, `lost` has the definitions that the copy lacked, or for which it had only a
+    substitute. `planned` has what the migration would do to each entity.
     """
 
     file: str

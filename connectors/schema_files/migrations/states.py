@@ -18,10 +18,10 @@ from changelog.schemas.types import Struct
 class DatabaseState:
     """The database as the service would see it. The keys of all mappings except `tables` are names of entities.
 
-    `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the tables that match the
-    section [tables] of the configuration but have no entity yet. `shapes` has the published columns. `refused` has the
-    errors of entities that do not fit their tables. `findings` has the warnings and failures that `changelog check`
-    reports.
+    `tables` has all tables. `matching` has the tables that match the section [tables] of the configuration, but had no
+    entity before the migration. `resolved` has the entities, including those that the tables in `matching` can become.
+    `shapes` has the published columns. `refused` has the errors of entities that do not fit their tables. `findings`
+    has the warnings and failures that `changelog check` reports.
     """
 
     tables: Mapping[TableName, TableInfo]
@@ -90,7 +90,7 @@ def _matching(
 
 
 def _resolve(settings: Config, name: str, table: TableName, tables: Mapping[TableName, TableInfo]) -> Entity:
-    """Resolves one entity alone, so that every error is about this entity and not about another one."""
+    """Makes one entity from its table and configuration, alone, so that no error is about another entity."""
     entity_config = settings.entities.get(name, EntityConfig()).model_copy(update={"table": table_text(table)})
     config_of_one = settings.model_copy(update={"tables": None, "entities": {name: entity_config}})
     [entity] = resolve(config_of_one, list(tables.values()))
