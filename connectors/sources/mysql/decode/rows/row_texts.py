@@ -92,7 +92,8 @@ class RowTexts:
         return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
-        """Adds a change. `BoundTable.absent` must return no columns for its rows.
+        """Adds a change. Its rows must have all values that are published: `BoundTable.absent` must return no columns
+        for them.
 
         Raises ChangelogError (MALFORMED) for an invalid value.
         """
@@ -119,8 +120,8 @@ class RowTexts:
     def _print(self, table: BoundTable, side: _Side, image: Image, before: Image | None) -> None:
         """Adds the texts of a row's values.
 
-        Takes a value that the row lacks from `before`; if `before` lacks it, too, the value is not in the log. If the
-        row only has the differences of a JSON value, applies them to the value in `before`.
+        Takes a value that the row lacks from `before`; if `before` lacks it, too, the value is not in the log. Where
+        the row has only the differences between an old and a new JSON value, applies them to the value in `before`.
         """
         data, starts, lengths = self._data, side.starts, side.lengths
         for place, print_value in table.printers:
@@ -136,7 +137,7 @@ class RowTexts:
             data += text
 
     def take(self) -> tuple[Sequence[RowGroup], bytes]:
-        """Removes and returns the rows, and the bytes in which their texts are. These bytes are padded for `splice`.
+        """Removes all rows. Returns them, and the bytes that contain their texts. These bytes are padded for `splice`.
 
         Raises ChangelogError (MALFORMED) for an invalid value in rows that `add_event` or `add_statements` added.
         """

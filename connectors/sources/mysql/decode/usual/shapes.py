@@ -77,7 +77,8 @@ def transactions(types: Octets) -> tuple[Ints, Ints]:
 
 
 def statements(types: Octets, firsts: Ints, nexts: Ints) -> tuple[Ints, Ints]:
-    """Returns the places of the table maps in these transactions, and the number of each transaction's first table map.
+    """Returns the places of the table maps in these transactions, and the index of each transaction's first table map
+    among them.
 
     The rows that a table map describes are in the event after it.
     """
