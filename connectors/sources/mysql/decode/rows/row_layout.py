@@ -96,7 +96,9 @@ class RowLayout:
         return ordered
 
     def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
-        """Returns where each row ends; -1 if it is unusual, or goes beyond its limit, the end of its event's rows."""
+        """Returns where each row ends; -1 for an unusual row, and for a row that goes beyond its limit, where its event
+        ends.
+        """
         null_bytes = (len(self.frames) + 7) // 8
         at, is_wrong = rows + null_bytes, rows + null_bytes > limits
         rows = np.where(is_wrong, 0, rows)

@@ -27,7 +27,7 @@ _NULL, _UNSENT = -1, -2
 
 @dataclass(slots=True)
 class _Side:
-    """The old or the new rows of a group: for each needed value its offset and its length.
+    """The old or the new rows of a group: for each needed value, the offset and the length of its text.
 
     The length is _NULL for a null, and _UNSENT for a value that the log does not have.
     """
@@ -80,7 +80,7 @@ class RowTexts:
         return count
 
     def add_statements(self, groups: Sequence[RowEvents], rows: int) -> None:
-        """Adds the `rows` changes of a run of transactions."""
+        """Adds the rows of a run of transactions, which are `rows` changes."""
         for statements in groups:
             self._batch(statements.table, statements.op).extend(statements, self._count)
         self._count += rows

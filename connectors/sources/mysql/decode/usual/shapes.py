@@ -2,6 +2,8 @@
 
 GTID ── BEGIN ── ROWS_QUERY ── TABLE_MAP ── ROWS ── XID            MySQL:   33  2 ( 29? 19 30|31|32 )+ 16
 GTID ── ANNOTATE_ROWS ── TABLE_MAP ── ROWS ── XID                  MariaDB: 162   (160? 19 23|24|25 )+ 16
+
+The numbers are the types of the events, in the notation of regular expressions.
 """
 
 from collections.abc import Mapping
