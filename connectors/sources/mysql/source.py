@@ -334,8 +334,7 @@ class MysqlSource:
 
 
 def _planned(entity: str, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
-    """Plans to read an entity's table, and to publish a delete for each key that the changelog has and the table lacks.
-    """
+    """Plans to read an entity's table, and to publish a delete for each key that only the changelog has."""
     start = str(checkpoint.complete_before)
     repairs, windows = read_again(repairs, checkpoint.windows, entity, start, sweep=True, part=None)
     return replace(checkpoint, windows=windows, repairs=repairs.to_json()), repairs

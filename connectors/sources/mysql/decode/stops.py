@@ -25,8 +25,8 @@ class Stops:
             raise stop
 
     def error(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
-        """Encodes the rows before this place. Returns an error with the position of this place. In `hint`, the position
-        takes the place of the word POSITION. If `hint` has the command `SKIP`, the error offers the choice `skip`.
+        """Encodes the rows before this place, and returns an error that has the position of this place. In `hint`, this
+        position replaces the word POSITION. If `hint` has the command `SKIP`, the error offers the choice `skip`.
         """
         self._run.flush()
         position = self.here()

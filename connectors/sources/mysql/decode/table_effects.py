@@ -88,7 +88,7 @@ class TableEffects:
 
     def _create_missing(self, table: TableName) -> None:
         """Handles CREATE TABLE IF NOT EXISTS. MySQL logs this statement even if the table existed already, so it counts
-        only if the log has dropped the table.
+        only if the table was dropped before.
         """
         entity = self._tables.named(table)
         if entity is not None and self._state.is_dropped(entity.name):

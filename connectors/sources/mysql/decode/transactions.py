@@ -151,8 +151,7 @@ class TransactionReader:
         self._state.hold(xa_id, self._begun())
 
     def _prepare(self, event: log.XaPrepare) -> None:
-        """Ends the log's transaction that prepares an XA transaction. The rows are held until the XA transaction is
-        committed.
+        """Handles the event after the rows of an XA transaction: holds the rows until the XA transaction is committed.
 
         With `one_phase`, the XA transaction is committed here, so its rows are published at once.
         """

@@ -96,8 +96,8 @@ class RowLayout:
         return ordered
 
     def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
-        """Returns where each row ends; -1 for an unusual row, and for a row that goes beyond its limit, where its event
-        ends.
+        """Returns where each row ends; -1 for an unusual row, and for a row that goes beyond its limit (where its
+        event's rows end).
         """
         null_bytes = (len(self.frames) + 7) // 8
         at, is_wrong = rows + null_bytes, rows + null_bytes > limits

@@ -80,7 +80,7 @@ class RowTexts:
         return count
 
     def add_statements(self, groups: Sequence[RowEvents], rows: int) -> None:
-        """Adds the rows of a run of transactions, which are `rows` changes."""
+        """Adds the rows of a run of transactions: `rows` changes in all."""
         for statements in groups:
             self._batch(statements.table, statements.op).extend(statements, self._count)
         self._count += rows

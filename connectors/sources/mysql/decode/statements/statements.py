@@ -240,5 +240,4 @@ _OBJECTS: Final = frozenset({
     "CATALOG", "DATABASE", "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PREPARE", "PROCEDURE",
     "REFERENCE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "TABLESPACE", "TRIGGER", "USER", "VIEW",
 })  # fmt: skip
-"""Words for the kinds of objects that are neither a table nor a part of one. REFERENCE is in SPATIAL REFERENCE SYSTEM.
-"""
+"""Words for kinds of objects that are neither a table nor a part of one (REFERENCE: SPATIAL REFERENCE SYSTEM)."""

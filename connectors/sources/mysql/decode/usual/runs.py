@@ -158,8 +158,8 @@ class _Candidates:
     For each transaction, `firsts` has the place of its first event in the block, and `nexts` the place of the event
     after its last event. `begins` and `ends` are the offsets (`end_log_pos`) where the GTID begins, and where the
     transaction ends. `last` has the last transaction of each run. `maps` are the places of all table maps in the
-    transactions. `statement_begins` has, for each transaction, the number of its first table map; its last element is
-    the count of all table maps.
+    transactions. `statement_begins` has, for each transaction, the number of its first table map, and then one more
+    element: the count of all table maps.
     """
 
     headers: Headers

@@ -11,7 +11,7 @@ def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer
     """Adds the texts of the values in `raw` to `pool`, and returns the start and the length of each text in `pool`.
 
     The text of a value is what `printer` returns for it. `pool` must begin with the bytes of `raw.octets`; a text that
-    equals its stored bytes is then already in it. `print_column` converts many values together; it is None if each
+    equals its stored bytes is then in `pool` already. `print_column` converts many values together; it is None if each
     value must be converted alone. Raises the errors of `printer`.
     """
     if print_column is None:
