@@ -122,7 +122,9 @@ class RowLayout:
         return np.where(is_wrong | (at > limits), -1, at)
 
     def values(self, octets: Bytes, rows: Ints) -> Iterator[RawValues]:
-        """Yields, for one column after another, the values of the rows that begin at `rows` in `octets`."""
+        """Yields the values of each column. `rows` has the offsets in `octets` of rows that `starts` or `starts_in`
+        found.
+        """
         begins = rows + (len(self.frames) + 7) // 8
         for place, (frame, nullable) in enumerate(zip(self.frames, self.nullable, strict=True)):
             null = (octets[rows + place // 8] >> place % 8 & 1).astype(bool) if nullable else None

@@ -92,8 +92,8 @@ class RowTexts:
         return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
-        """Adds a change. Its rows must have all values that are published: `BoundTable.absent` must return no columns
-        for them.
+        """Adds a change. The caller makes sure that its rows lack no value that the log should have
+        (`BoundTable.absent`).
 
         Raises ChangelogError (MALFORMED) for an invalid value.
         """
