@@ -1,7 +1,8 @@
 """Takes a fence: a cut (the transactions that one snapshot of the server sees), and copies of the tables at this cut.
 
 Sessions of MySQL and MariaDB cannot share a snapshot. So one session reads all tables under one snapshot, and the Spark
-driver writes their rows to files, which other processes read. The snapshot ends before the comparison begins.
+driver writes their rows to files, which other processes read. The snapshot ends before the rows are compared with the
+changelog.
 """
 
 import contextlib
@@ -78,7 +79,7 @@ class MysqlFence:
 
 @contextlib.contextmanager
 def hold_fence(settings: Settings, entities: Sequence[Entity], *, deadline: float) -> Iterator[MysqlFence]:
-    """Yields a fence, and deletes the copies of the tables when the block ends.
+    """Yields a fence. Deletes the copies of the tables at the end of the `with` statement.
 
     `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError if no cut can be
     taken, and ChangelogError (ALTERED) if a table is gone.
@@ -107,7 +108,7 @@ def hold_fence(settings: Settings, entities: Sequence[Entity], *, deadline: floa
 
 @contextlib.contextmanager
 def _folder(settings: Settings) -> Iterator[Path]:
-    """Yields a new folder that only this process's account can read. Deletes the folder when the block ends."""
+    """Yields a new folder that only this process's account can read. Deletes it at the end of the `with` statement."""
     try:
         folder = TemporaryDirectory(prefix="changelog-fence-", dir=settings.fence_folder)
     except OSError as error:

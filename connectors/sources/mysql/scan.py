@@ -88,7 +88,9 @@ def _groups(part: Pages, count: int) -> Iterator[int]:
 
 
 def _in_range(batch: pa.RecordBatch, keys: KeyBounds, key_columns: int) -> pa.RecordBatch:
-    """Returns the rows whose keys are in a range. Texts have the same order in Python as their bytes in UTF-8."""
+    """Returns the rows whose keys are in a range. Only the first column of a key counts. Texts can be compared as they
+    are, because Python orders them as their bytes in UTF-8.
+    """
     is_number = isinstance(keys.first if keys.first is not None else keys.end, int)
     value_of: Callable[[str], int | str] = int if is_number else str
     texts = batch.column("key").to_pylist()

@@ -37,7 +37,7 @@ class Settings:
 
     A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
     `read_s` seconds. Every wait ends soon after `stopping` returns true. `connections` holds the ids of all connections
-    that have read the log for this process.
+    that have read the log for this process, so that it recognises its own lost sessions.
     """
 
     name: str

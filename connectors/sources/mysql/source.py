@@ -46,13 +46,14 @@ from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
 
 ReadVersions = Callable[[], Iterable[Version]]
-"""Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
+"""Returns the versions of columns that the changelog holds, oldest first. May be called only after `recover` has
+returned.
+"""
 
 _GATHERED_EVENTS = 4096
 
 _LASTING_MEMBERS = ("declared", "dropped")
-"""The members of a checkpoint's `source` that stay when a source opens again: see `CatalogDeclarations` and
-`LogState`.
+"""The members of a checkpoint's `source` that a source keeps when it opens; see `CatalogDeclarations` and `LogState`.
 """
 
 _log = structlog.get_logger("mysql")
@@ -333,7 +334,7 @@ class MysqlSource:
 
 
 def _planned(entity: str, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
-    """Plans to read an entity's table, and to publish a delete for each key that the table lacks."""
+    """Plans to read an entity's table, and to publish a delete for each key that only the changelog has."""
     start = str(checkpoint.complete_before)
     repairs, windows = read_again(repairs, checkpoint.windows, entity, start, sweep=True, part=None)
     return replace(checkpoint, windows=windows, repairs=repairs.to_json()), repairs

@@ -1,6 +1,6 @@
 """Copies tables into files, so that other processes can read the rows after the snapshot has ended.
 
-The rows are encoded as messages encode them.
+In these files, a row has the same JSON text as in a message.
 """
 
 from pathlib import Path

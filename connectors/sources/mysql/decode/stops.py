@@ -25,7 +25,9 @@ class Stops:
             raise stop
 
     def error(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
-        """Encodes the rows before this place. Returns an error that has this place as its position."""
+        """Encodes the rows before this place, and returns an error that has the position of this place. In `hint`, this
+        position replaces the word POSITION. If `hint` has the command `SKIP`, the error offers the choice `skip`.
+        """
         self._run.flush()
         position = self.here()
         choices = ("skip",) if SKIP in hint else ()
@@ -33,5 +35,7 @@ class Stops:
         return ChangelogError(kind, message, hint=hint, position=position, choices=choices)
 
     def here(self) -> Position:
-        """Returns the position of the next row; if no transaction is open, the position of the present place."""
+        """Returns the position of the next row of the open transaction; if none is open, that of the present place in
+        the log.
+        """
         return self._run.here() if self._run.is_open else Position(self._state.epoch, self._state.here, 0)

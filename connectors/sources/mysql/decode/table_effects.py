@@ -87,7 +87,9 @@ class TableEffects:
                 self._dropped(table)
 
     def _create_missing(self, table: TableName) -> None:
-        """Handles CREATE TABLE IF NOT EXISTS. MySQL also logs this statement if the table existed before it."""
+        """Handles CREATE TABLE IF NOT EXISTS. MySQL logs this statement even if the table existed already, so it counts
+        only if the table was dropped before.
+        """
         entity = self._tables.named(table)
         if entity is not None and self._state.is_dropped(entity.name):
             self._replaced(table)
@@ -103,7 +105,7 @@ class TableEffects:
     def missed(self, table: TableName, reason: str) -> None:
         """Records that the log lacks rows of a published table. The source reads the table if `on_unlogged` says so.
 
-        Raises ChangelogError (GAP) at this place if the entity's `on_unlogged` is `stop`.
+        Raises ChangelogError (GAP), with this place as its position, if the entity's `on_unlogged` is `stop`.
         """
         entity = self._tables.named(table)
         if entity is not None:

@@ -56,7 +56,7 @@ class TransactionReader:
     def read(self, event: log.Event) -> bool:
         """Handles the next event. Returns whether the stream is between two transactions now.
 
-        Raises ChangelogError; for all kinds except MALFORMED, the rows before the error are encoded.
+        Raises ChangelogError. Unless its kind is MALFORMED, the rows before the error have been encoded.
         """
         state = self._state
         state.place.pass_event(event.header)
@@ -112,7 +112,9 @@ class TransactionReader:
         )
 
     def _open(self) -> None:
-        """Begins the transaction in the assembly, unless it was delivered earlier."""
+        """Begins the transaction in the assembly, unless the whole transaction was delivered earlier. If only a part of
+        it was (`LogState.half`), the rest gets the epoch and the commit of that part.
+        """
         log_transaction, state = self._begun(), self._state
         state.is_open = True
         if log_transaction.is_repeated:
@@ -149,7 +151,7 @@ class TransactionReader:
         self._state.hold(xa_id, self._begun())
 
     def _prepare(self, event: log.XaPrepare) -> None:
-        """Ends a transaction that prepares an XA transaction. The rows are held until the XA transaction is committed.
+        """Handles the event after the rows of an XA transaction: holds the rows until the XA transaction is committed.
 
         With `one_phase`, the XA transaction is committed here, so its rows are published at once.
         """
@@ -168,7 +170,7 @@ class TransactionReader:
     def _complete(self, xa_id: log.XaId, *, commit: bool) -> None:
         """Publishes the rows of a prepared transaction that is committed now, or forgets them after a rollback.
 
-        The rows are unknown if the transaction was prepared before the changelog began. Then it may have changed any
+        If the transaction was prepared before the changelog began, its rows are unknown, and it may have changed any
         table. (The log looks the same if the transaction has no rows and MySQL crashed before the COMMIT: then only the
         COMMIT is logged.)
         """

@@ -48,7 +48,7 @@ class Address:
     def parse(cls, dsn: str) -> "Address":
         """Parses a URL. Its parameters are `ssl-mode`, `ssl-ca`, `ssl-cert` and `ssl-key`, as in MySQL's own clients.
 
-        Raises ChangelogError (USAGE). The message does not repeat the URL, because it may hold a password.
+        Raises ChangelogError (USAGE). The message does not repeat the URL, because a URL may hold a password.
         """
         try:
             url = urlsplit(dsn)

@@ -132,7 +132,7 @@ class Connection:
             raise ChangelogError(Kind.CONNECTION, f"{action}: the connection to the server broke: {error}") from error
 
     def abort(self) -> None:
-        """Ends the connection at once. If another thread is waiting for the server, this thread's wait ends, too."""
+        """Ends the connection at once. A thread that is waiting for the server then stops waiting."""
         link_socket: socket.socket | None = self._link._sock
         if link_socket is not None:
             with contextlib.suppress(OSError):

@@ -28,9 +28,9 @@ _DOING = "starting to stream the binary log"
 def start_dump(connection: Connection, *, server_id: int, gtids: str, encoded_gtids: bytes) -> None:
     """Makes the server send all events of transactions that are not in a set of GTIDs.
 
-    `gtids` is the set as text, for MariaDB, and `encoded_gtids` is the same set in bytes, for MySQL. No replica of the
-    server may have the same `server_id`. After this call, `connection.stream_packets` returns the events, each with a
-    byte 0 before it. Raises ChangelogError.
+    MariaDB gets the set as text (`gtids`), and MySQL gets it in bytes (`encoded_gtids`); the other argument is ignored.
+    No replica of the server may have the same `server_id`. After this call, `connection.stream_packets` returns the
+    events, each with a byte 0 before it. Raises ChangelogError.
     """
     for statement in _preparation(connection.flavour, gtids):
         connection.execute(statement)

@@ -16,7 +16,7 @@ class Flavour(StrEnum):
 
 
 _ONE_STEP = (8, 0, 30)
-"""The first version of MySQL that commits the rows of an XA transaction together with the log."""
+"""The first version of MySQL that writes XA COMMIT into the log and commits the rows in one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

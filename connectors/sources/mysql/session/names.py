@@ -2,7 +2,7 @@
 
 
 def quoted(*names: str) -> str:
-    """Quotes names for SQL, and joins them with dots. Examples are a table, or a database and a table in it."""
+    """Quotes names for SQL, and joins them with dots: for example, a database and a table in it."""
     return ".".join(f"`{name.replace('`', '``')}`" for name in names)
 
 

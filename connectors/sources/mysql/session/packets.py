@@ -151,8 +151,8 @@ class PacketReader:
 
 
 def _end_of(buffer: bytearray, at: int, size: int) -> int | None:
-    """Returns the end of the payload whose header is at `at`, with its continuations in further packets. Returns None
-    if a part of it has not arrived yet.
+    """Takes the offset of a payload's first header. Returns where the payload ends, perhaps in a later packet; None if
+    a part of it has not arrived yet.
     """
     while at + HEADER_BYTES <= size:
         length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16

@@ -50,8 +50,8 @@ class TextRows:
 def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextRows:
     """Runs a query, and returns its rows.
 
-    Raises ChangelogError. Raises ResultTooLargeError if the result has several rows that together have more than
-    `bytes_max` bytes.
+    Raises ChangelogError. Raises ResultTooLargeError if the rows have more than `bytes_max` bytes; only a single row
+    may have more.
     """
     rows = TextRows.none()
     for block in _blocks(connection, sql):

@@ -98,7 +98,7 @@ def translated(action: str) -> Iterator[None]:
 
 
 def number_of(error: BaseException) -> int:
-    """Returns the number of the server's error behind `error`; 0 if there is none."""
+    """Returns the number of the PyMySQL error that caused `error`; 0 if none did."""
     cause = error.__cause__
     return _parts(cause)[0] if isinstance(cause, pymysql.MySQLError) else 0
 

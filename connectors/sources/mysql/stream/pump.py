@@ -23,7 +23,7 @@ _DOING = "streaming the binary log"
 
 
 class Stream:
-    """The events of the binary log, in order. It owns `connection`, on which `session.dump` has started a dump.
+    """The events of the binary log, in order. The stream owns `connection`, on which `session.dump` has started a dump.
 
     `bytes_max` limits the size of the queue. The packets that the thread receives at once are queued together, so the
     queue can exceed the limit by their size. Only one thread may call `take` and `close`.

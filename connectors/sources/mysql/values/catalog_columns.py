@@ -106,7 +106,9 @@ def _octets(row: CatalogColumn) -> int:
 
 
 def _varchar_octets(row: CatalogColumn) -> int:
-    """Returns the maximum length of a value. In a compressed column, this includes the byte before the value."""
+    """Returns the maximum length of a value. In a compressed column, this includes the first byte, which says how the
+    value is compressed.
+    """
     return _octets(row) + row.column_type.endswith(_COMPRESSED)
 
 

@@ -11,8 +11,8 @@ class LogColumn:
 
     - `type`: the code of the log (`type_codes.TypeCode`). If the log has `STRING`, the metadata says whether the
       column is an `ENUM`, a `SET` or really a `STRING`, and `type` is that type.
-    - `meta`: the column's metadata in the log, as a number; two bytes are read as little-endian. Its meaning depends on
-      `type`:
+    - `meta`: the column's metadata in the log, as a number; if there are two bytes, they are little-endian. The meaning
+      depends on `type`:
       - `STRING`: the length in bytes. `VARCHAR`: the maximum length in bytes.
       - `FLOAT`, `DOUBLE`, `ENUM`, `SET`: the size of a value in bytes.
       - `TIME2`, `DATETIME2`, `TIMESTAMP2`: the number of digits of the fraction.

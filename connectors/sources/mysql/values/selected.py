@@ -123,8 +123,8 @@ def _utc(text: bytes) -> bytes:
 
 
 _DOUBLE = "/*M! IF({0} = 0 AND ATAN2({0}, -1) < 0, '-0', */ {0} * 1e0 /*M! ) */"
-"""The server prints a FLOAT with only 6 digits. The product is a DOUBLE, so it has all digits, and it keeps the sign of
--0.
+"""The server prints a FLOAT with only 6 digits. The product of the FLOAT and 1e0 is a DOUBLE, so it has all digits, and
+it keeps the sign of -0.
 
 MariaDB 11.8 prints -0 as 0, so the `/*M! … */` comments, which only MariaDB executes, add an expression that tests the
 sign. MySQL must not execute that expression, because MySQL's IF, given a text and a number, prints the number with too

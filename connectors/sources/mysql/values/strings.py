@@ -123,8 +123,9 @@ def inet4(raw: bytes | memoryview) -> bytes:
 def inet6(raw: bytes | memoryview) -> bytes:
     """Prints a MariaDB INET6.
 
-    The longest run of words that are zero is left out (the first such run, if several are equally long), even if it is
-    a single word. Addresses that stand for an IPv4 address end with the text of the IPv4 address.
+    The text consists of eight numbers of 16 bits. The longest run of zeros among them is left out, even if it is a
+    single zero; if several runs are equally long, it is the first of them. Addresses that stand for an IPv4 address end
+    with the text of the IPv4 address.
     """
     octets = _address("INET6", raw, 16)
     words = [int.from_bytes(octets[at : at + 2], "big") for at in range(0, 16, 2)]

@@ -29,9 +29,9 @@ def date(raw: bytes | memoryview) -> bytes:
 def time(digits: int) -> Printer:
     """Prints a TIME with `digits` fractional digits, for example `-838:59:59.0`.
 
-    The bytes are the sum of a number and an offset, big-endian. The sign of the number is the sign of the time. In the
-    number without its sign, the lowest bytes are the fraction. Above them, from the lowest bit up, are 6 bits for the
-    second and 6 for the minute; the other bits hold the hour.
+    The bytes are a big-endian integer: a number plus an offset. The sign of the number is the sign of the time. The
+    lowest bytes of its absolute value are the fraction. Above them, from the lowest bit up, are 6 bits for the second
+    and 6 for the minute; the other bits hold the hour.
     """
     fraction_size = (digits + 1) // 2
 

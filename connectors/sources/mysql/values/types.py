@@ -19,7 +19,7 @@ BINARY = 63
 """The id of the collation of columns whose values are bytes and not text."""
 
 OLD_FORMAT = "/* mariadb-5.3 */"
-"""MariaDB prints this after the type of a column with times that are stored in the older layout."""
+"""MariaDB prints this after the type of a column whose times are stored in the older layout."""
 
 _BIGINT_UNSIGNED_DIGITS = 20
 
@@ -72,7 +72,7 @@ def unsupported(column: LogColumn) -> ChangelogError:
 
 
 def base64(text: bytes) -> bytes:
-    """Converts bytes to base64."""
+    """Returns the base64 of bytes, as a JSON string."""
     return plain(binascii.b2a_base64(text, newline=False))
 
 

@@ -304,7 +304,8 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
     """Returns the `columns` that may be non-null even in rows that are older than the column itself.
 
-    An example is a column that was added with a default. The log does not contain the values of such rows.
+    An example is a column that was added with a default. The log does not contain the values that older rows have in
+    such columns.
     """
     with translated("asking the catalogue"):
         rows = connection.execute(_FILLED, [*entity.table, list(columns)]).fetchall()

@@ -21,8 +21,8 @@ _ROWS_MAX = 8
 """`starts_in` finds rows only if there are at least _EVENTS_MIN events, with at most _ROWS_MAX rows each."""
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
-"""Takes the bytes of an event's rows, and a function. Calls this function with the offset of each row. Returns false if
-`row_images` has to read the rows.
+"""Takes the bytes of an event's rows, and a function. Calls this function with the offset of each row. Returns false,
+or raises IndexError, if `row_images` has to read the rows.
 """
 
 
@@ -39,7 +39,9 @@ class RawValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """How rows that contain all columns of their table are stored; `every_column` is the bitmap of such rows."""
+    """How the rows of a table are stored, if they contain all of its columns. An event with such rows has the bitmap
+    `every_column`, in which the bits of all columns are set.
+    """
 
     frames: tuple[Framing, ...]
     nullable: tuple[bool, ...]
@@ -72,8 +74,9 @@ class RowLayout:
     def starts_in(self, octets: Bytes, begins: Ints, sizes: Ints) -> Ints | None:
         """Takes many events with few rows each. Returns where each row begins in the joined rows of all events.
 
-        The rows of an event are `sizes` bytes of `octets` from `begins` on. `octets` needs `PADDING_BYTES` after them.
-        Returns None if `starts` has to find the rows: if there are few events, or if an event has many or unusual rows.
+        The rows of an event are `sizes` bytes of `octets` from `begins` on. After the last row, `octets` must have
+        `PADDING_BYTES` more bytes. Returns None if `starts` has to find the rows: if there are few events, or if an
+        event has many or unusual rows.
         """
         if len(begins) < _EVENTS_MIN:
             return None
@@ -93,7 +96,9 @@ class RowLayout:
         return ordered
 
     def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
-        """Returns where each row ends; -1 if it is unusual, or goes beyond its limit, the end of its event's rows."""
+        """Returns where each row ends; -1 for an unusual row, and for a row that goes beyond its limit (where its
+        event's rows end).
+        """
         null_bytes = (len(self.frames) + 7) // 8
         at, is_wrong = rows + null_bytes, rows + null_bytes > limits
         rows = np.where(is_wrong, 0, rows)
@@ -117,7 +122,9 @@ class RowLayout:
         return np.where(is_wrong | (at > limits), -1, at)
 
     def values(self, octets: Bytes, rows: Ints) -> Iterator[RawValues]:
-        """Yields the values of each column. `octets` has rows that `starts` found; they begin at `rows`."""
+        """Yields the values of each column. `rows` has the offsets in `octets` of rows that `starts` or `starts_in`
+        found.
+        """
         begins = rows + (len(self.frames) + 7) // 8
         for place, (frame, nullable) in enumerate(zip(self.frames, self.nullable, strict=True)):
             null = (octets[rows + place // 8] >> place % 8 & 1).astype(bool) if nullable else None

@@ -27,7 +27,7 @@ _NULL, _UNSENT = -1, -2
 
 @dataclass(slots=True)
 class _Side:
-    """The old or the new rows of a group: for each needed value its offset and its length.
+    """The old or the new rows of a group: for each needed value, the offset and the length of its text.
 
     The length is _NULL for a null, and _UNSENT for a value that the log does not have.
     """
@@ -80,7 +80,7 @@ class RowTexts:
         return count
 
     def add_statements(self, groups: Sequence[RowEvents], rows: int) -> None:
-        """Adds the `rows` changes of a run of transactions."""
+        """Adds the rows of a run of transactions: `rows` changes in all."""
         for statements in groups:
             self._batch(statements.table, statements.op).extend(statements, self._count)
         self._count += rows
@@ -92,7 +92,8 @@ class RowTexts:
         return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
-        """Adds a change. `BoundTable.absent` must return no columns for its rows.
+        """Adds a change. The caller makes sure that its rows lack no value that the log should have
+        (`BoundTable.absent`).
 
         Raises ChangelogError (MALFORMED) for an invalid value.
         """
@@ -119,8 +120,8 @@ class RowTexts:
     def _print(self, table: BoundTable, side: _Side, image: Image, before: Image | None) -> None:
         """Adds the texts of a row's values.
 
-        Takes a value that the row lacks from `before`; if `before` lacks it, too, the value is not in the log. If the
-        row only has the differences of a JSON value, applies them to the value in `before`.
+        Takes a value that the row lacks from `before`; if `before` lacks it, too, the value is not in the log. Where
+        the row has only the differences between an old and a new JSON value, applies them to the value in `before`.
         """
         data, starts, lengths = self._data, side.starts, side.lengths
         for place, print_value in table.printers:
@@ -136,7 +137,7 @@ class RowTexts:
             data += text
 
     def take(self) -> tuple[Sequence[RowGroup], bytes]:
-        """Removes and returns the rows, and the bytes in which their texts are. These bytes are padded for `splice`.
+        """Removes all rows. Returns them, and the bytes that contain their texts. These bytes are padded for `splice`.
 
         Raises ChangelogError (MALFORMED) for an invalid value in rows that `add_event` or `add_statements` added.
         """

@@ -76,8 +76,8 @@ class Tables:
         return BoundTable.of(entity, columns, self._binder.bind(entity, columns), self.charsets, noblob=self._noblob)
 
     def present(self, table_map: TableMap) -> BoundTable | None:
-        """Returns the table if its last description is the same as `table_map`. Returns None if the two differ, if the
-        table was altered since the description, or if the table is not published.
+        """Returns the table if the last table map that described it was equal to `table_map`. Returns None if it was
+        different, if the table was altered after it, or if the table is not published.
         """
         return self._by_description.get(table_map.body)
 

@@ -48,7 +48,7 @@ def framing(column: LogColumn) -> Framing:
 
 
 def _digits_size(digits: int) -> int:
-    """Returns how many bytes decimal digits take: four for every nine digits, and fewer for the remaining digits."""
+    """Returns how many bytes `digits` decimal digits take: four for every nine digits, and fewer for the rest."""
     return digits // 9 * 4 + (digits % 9 + 1) // 2
 
 

@@ -21,9 +21,10 @@ def altered(reader: StatementReader) -> Sequence[Effect]:
 
     The `Renamed` effects come last, wherever RENAME stands in the statement.
 
-    A column may have the name of a word that is searched for, such as `import`. This does no harm: each of these words
-    is reserved, or has an effect only before TABLE, PARTITION or TABLESPACE. Of these three, only TABLESPACE can be the
-    name of a column. So CHANGE import tablespace INT looks like IMPORT TABLESPACE, and the table is read without need.
+    The function searches for words such as IMPORT. Some of them can also be the name of a column. Such a word counts
+    only before TABLE, PARTITION or TABLESPACE. Of these three, only TABLESPACE can be the name of a column. So the one
+    mistake is that CHANGE import tablespace INT looks like IMPORT TABLESPACE. It does no harm: the table is read
+    without need.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

@@ -81,7 +81,7 @@ class PartitionExchanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablespaceReplaced:
-    """The rows of a table were removed with their file, or came with another file (DISCARD or IMPORT TABLESPACE)."""
+    """DISCARD TABLESPACE removed a file with rows of a table, or IMPORT TABLESPACE put another file in its place."""
 
     table: TableName
 
@@ -90,8 +90,8 @@ class TablespaceReplaced:
 class Dml:
     """The statement changed rows, and the log does not contain these rows.
 
-    `tables` has the changed table. If several names in the statement could be the changed table, `tables` has all of
-    them. It is None if any table may have changed. Triggers and foreign keys can have changed further tables.
+    `tables` has the changed table, or all names in the statement that could be the changed table. It is None if any
+    table may have changed. Triggers and foreign keys can also have changed tables that are not in `tables`.
     """
 
     tables: frozenset[TableName] | None

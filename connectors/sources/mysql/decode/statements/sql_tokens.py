@@ -27,7 +27,7 @@ class Lexeme(Enum):
 class Token:
     """One token, with its `text` in the statement. The text of a name or string in quotes is what the quotes enclose.
 
-    A doubled quote in it has become a single one, but escapes with a backslash stay as they are written.
+    If the quotes enclose a doubled quote, `text` has a single one. Escapes with a backslash stay as they are written.
     """
 
     kind: Lexeme
@@ -63,7 +63,7 @@ def tokens(sql: str, *, ansi_quotes: bool, no_backslash_escapes: bool) -> Iterat
         elif match.lastgroup == "end":
             if executed:
                 executed -= 1
-            else:  # not the end of a comment, but a star before a division or a comment
+            else:  # no comment is open: a star, before a division or a comment
                 at -= 1
                 yield Token(kind=Lexeme.SYMBOL, text="*")
         elif match.lastgroup != "ignored":

@@ -92,7 +92,7 @@ class StatementReader:
         return ""
 
     def name(self) -> str:
-        """Skips the name of something other than a table, and returns the name as it is written.
+        """Skips a name, and returns it as it is written. (For the name of a table, see `table`.)
 
         Raises UnclearStatementError if something else is next, or a name with bytes that could not be decoded.
         """
@@ -116,7 +116,8 @@ class StatementReader:
         """Skips the tokens up to a word in `stop` that is outside of parentheses. Returns each name among these tokens
         as the name of a table, even if it is a keyword, or the name of a column or an alias.
 
-        Raises UnclearStatementError if the statement is not complete, and the tokens that were read have no such word.
+        Raises UnclearStatementError if the end is reached without such a word, and the statement has more tokens than
+        were read.
         """
         names: set[TableName] = set()
         depth = 0

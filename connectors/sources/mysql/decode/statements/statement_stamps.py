@@ -22,9 +22,9 @@ _PAIR: Final = re.compile(rb"([\w%.-]+)='((?:[^'\\]|\\.)*)'")
 def comment_stamp(sql: bytes) -> Stamp | None:
     """Returns the stamp in the comment at the beginning of a statement; None if there is none.
 
-    A comment is a stamp if it contains the name `serviceName` with a value that is not empty. All names except for this
-    one, `apiVersion` and `identifier` are ignored, because tools write comments, too. A comment of more than
-    `NBYTES_MAX` bytes is not a stamp. `sql` may be in any character set in which ASCII characters have one byte.
+    A comment is a stamp if it contains the name `serviceName` with a value that is not empty. Of the other names, only
+    `apiVersion` and `identifier` are read, because tools write comments, too. A comment of more than `NBYTES_MAX` bytes
+    is not a stamp. `sql` may be in any character set in which ASCII characters have one byte.
     """
     comment = _COMMENT.match(sql, 0, NBYTES_MAX)
     if comment is None:

@@ -15,8 +15,8 @@ _UTF8: Final = frozenset({None, "binary", "utf8", "utf8mb3", "utf8mb4"})
 def statement_text(event: Query, charsets: Mapping[int, str]) -> bytes:
     """Returns the statement in UTF-8. `charsets` maps the ids of collations to the names of their character sets.
 
-    The statement can have bytes that its character set does not have. Then every character that is not ASCII is
-    replaced, so that no name in the statement is taken for another one.
+    If the statement has bytes that are not valid in its character set, every character that is not ASCII is replaced,
+    so that no name in the statement is taken for another one.
     """
     collation = event.client_collation
     if collation is None or event.sql.isascii() or charset_name(collation, charsets) in _UTF8:

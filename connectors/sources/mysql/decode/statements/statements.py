@@ -52,8 +52,8 @@ def effects(
     `sql` is in UTF-8. If the client used another character set, the caller converts the statement first, because in
     some character sets the bytes of a letter can look like quotes. `database` is the session's current database, and
     `ansi_quotes` and `no_backslash_escapes` are modes of the session's `sql_mode`. If `lower_case_table_names` is not
-    0, all names are returned in lower case. If a name is not valid UTF-8, it is not known which table it means. Then
-    the effect is an `Unsure` or a `Dml` without a table.
+    0, all names are returned in lower case. If a name is not valid UTF-8, nobody knows which table it means; then the
+    effect is an `Unsure` or a `Dml` without a table.
     """
     if sql in _FREQUENT:
         return _FREQUENT[sql]
@@ -240,4 +240,4 @@ _OBJECTS: Final = frozenset({
     "CATALOG", "DATABASE", "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PREPARE", "PROCEDURE",
     "REFERENCE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "TABLESPACE", "TRIGGER", "USER", "VIEW",
 })  # fmt: skip
-"""The objects that are neither a table nor a part of a table. REFERENCE is a word of SPATIAL REFERENCE SYSTEM."""
+"""Words for kinds of objects that are neither a table nor a part of one (REFERENCE: SPATIAL REFERENCE SYSTEM)."""

@@ -38,7 +38,7 @@ def distinct(octets: Octets, begins: Ints, lengths: Ints) -> tuple[Ints, Sequenc
 
 
 def are_equal(octets: Octets, begins: Ints, example: int, length: int) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the slices that equal the slice at `example`. All slices have `length` bytes."""
+    """Returns a mask of the slices that equal the slice at the offset `example`. All slices have `length` bytes."""
     if not length:
         return np.ones(len(begins), bool)
     windows: npt.NDArray[np.void] = np.ndarray((len(octets) - length + 1,), f"V{length}", buffer=octets, strides=(1,))

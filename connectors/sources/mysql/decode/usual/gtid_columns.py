@@ -51,7 +51,7 @@ class GtidColumns:
 
 
 def gtid_columns(headers: Headers, events: Ints, checksum_bytes: int) -> GtidColumns:
-    """Decodes the GTID events with these indexes in the block. All of them are from MySQL, or all are from MariaDB."""
+    """Decodes GTID events. `events` has their indexes in the block; all are from MySQL, or all are from MariaDB."""
     window, ends = headers.window(events), headers.sizes[events] - checksum_bytes
     if len(events) and headers.types[events[0]] == EventType.GTID:
         return _mysql(window, ends, headers.timestamps_s[events])

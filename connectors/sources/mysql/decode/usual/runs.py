@@ -53,9 +53,9 @@ class TransactionRun:
     """Consecutive transactions of the usual form. Each array has one element for each transaction.
 
     `end` is the place of the event after the run. `series` has the GTIDs, and `ends` the coordinates at which the
-    transactions end; `end_log_pos` is that of the last event. `rows` has the number of published changes of each
-    transaction. `ordinals` has the ordinal of each transaction's first change: 1 if a stamp was inserted before this
-    change, otherwise 0. `stamps` is None if no transaction has a stamp.
+    transactions end. `end_log_pos` is the offset in the log file at which the last of them ends. `rows` has the number
+    of published changes of each transaction. `ordinals` has the ordinal of each transaction's first change: 1 if a
+    stamp was inserted before this change, otherwise 0. `stamps` is None if no transaction has a stamp.
     """
 
     end: int
@@ -158,8 +158,8 @@ class _Candidates:
     For each transaction, `firsts` has the place of its first event in the block, and `nexts` the place of the event
     after its last event. `begins` and `ends` are the offsets (`end_log_pos`) where the GTID begins, and where the
     transaction ends. `last` has the last transaction of each run. `maps` are the places of all table maps in the
-    transactions. `statement_begins` has, for each transaction, the number of its first table map, and after these the
-    count of all table maps.
+    transactions. `statement_begins` has, for each transaction, the number of its first table map, and then one more
+    element: the count of all table maps.
     """
 
     headers: Headers

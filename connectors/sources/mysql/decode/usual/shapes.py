@@ -2,6 +2,8 @@
 
 GTID ── BEGIN ── ROWS_QUERY ── TABLE_MAP ── ROWS ── XID            MySQL:   33  2 ( 29? 19 30|31|32 )+ 16
 GTID ── ANNOTATE_ROWS ── TABLE_MAP ── ROWS ── XID                  MariaDB: 162   (160? 19 23|24|25 )+ 16
+
+The numbers are the types of the events, in the notation of regular expressions.
 """
 
 from collections.abc import Mapping
@@ -77,7 +79,8 @@ def transactions(types: Octets) -> tuple[Ints, Ints]:
 
 
 def statements(types: Octets, firsts: Ints, nexts: Ints) -> tuple[Ints, Ints]:
-    """Returns the places of the table maps in these transactions, and the number of each transaction's first table map.
+    """Returns the places of the table maps in these transactions, and the index of each transaction's first table map
+    among them.
 
     The rows that a table map describes are in the event after it.
     """

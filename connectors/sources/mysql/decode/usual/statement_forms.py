@@ -138,7 +138,9 @@ class BlockForms:
         return bytes(self._block[place])
 
     def decoded(self, place: int) -> log.Event | None:
-        """Decodes an event; None if it is malformed: the general path reports this, at its place in the log."""
+        """Decodes an event. Returns None if it is malformed; the general path then reports this at the event's place in
+        the log.
+        """
         try:
             events: Sequence[log.Event] = [*self._reader.read(self.packet(place))]
         except ChangelogError:

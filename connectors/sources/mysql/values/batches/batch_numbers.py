@@ -19,7 +19,7 @@ _GROUP_DIGITS = 9
 _SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # entry n: the bytes that n digits need
 _MINUS, _ZERO = b"-0"
 _FIXED = {8: (1e-4, 1e10), 4: (1e-4, 1e6)}
-"""By the size of a float: the limits between which Arrow prints floats as we do, without an exponent."""
+"""For each size of a float in bytes, the limits between which Arrow prints floats as we do: without an exponent."""
 
 
 def integer(size: int, *, unsigned: bool) -> PrintColumn:

@@ -39,7 +39,9 @@ def in_utc(raw: RawColumn) -> PrintedColumn:
 
 
 def without_zeros(raw: RawColumn) -> PrintedColumn:
-    """Converts numbers that the server may pad with zeros. Numbers that begin with a zero stay unconverted."""
+    """Converts numbers that the server may pad with zeros. Those that begin with a zero stay unconverted, except for
+    the single digit 0.
+    """
     unprintable = (raw.octets[raw.starts] == _ZERO) & (raw.lengths > 1)
     return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, unprintable=unprintable)
 

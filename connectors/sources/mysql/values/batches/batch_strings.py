@@ -56,7 +56,7 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 
 
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
-    """Returns a mask of the texts that have other characters than ASCII.
+    """Returns a mask of the texts to leave unprinted: those that have other characters than ASCII.
 
     If `is_utf8` is set and all texts are valid UTF-8, the mask marks no text.
     """

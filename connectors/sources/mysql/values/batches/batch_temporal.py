@@ -23,9 +23,9 @@ _MINUS = ord("-")
 
 
 def time(digits: int) -> PrintColumn:
-    """Prints TIME with `digits` digits of the fraction."""
+    """Prints TIME with `digits` fractional digits."""
     size = (digits + 1) // 2
-    width = 2 + _CLOCK_BYTES + _fraction_bytes(digits)  # a sign, and a third digit of the hours
+    width = 2 + _CLOCK_BYTES + _fraction_bytes(digits)  # the first two: a sign, and a third digit of the hours
 
     def printed(raw: RawColumn) -> PrintedColumn:
         number = raw.unsigned(3 + size, big_endian=True).astype(np.int64) - (0x800000 << 8 * size)
@@ -45,7 +45,7 @@ def time(digits: int) -> PrintColumn:
 
 
 def datetime_(digits: int) -> PrintColumn:
-    """Prints DATETIME with `digits` digits of the fraction."""
+    """Prints DATETIME with `digits` fractional digits."""
     size = (digits + 1) // 2
     width = _DATE_BYTES + 1 + _CLOCK_BYTES + _fraction_bytes(digits)
 
@@ -64,7 +64,7 @@ def datetime_(digits: int) -> PrintColumn:
 
 
 def timestamp(digits: int) -> PrintColumn:
-    """Prints TIMESTAMP with `digits` digits of the fraction. The zero date stays unprinted."""
+    """Prints TIMESTAMP with `digits` fractional digits. The zero date stays unprinted."""
     size = (digits + 1) // 2
     end = _DATE_BYTES + 1 + _CLOCK_BYTES + _fraction_bytes(digits)
 

@@ -10,9 +10,9 @@ from changelog.envelope.columnar.splice import Pool
 def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer, pool: Pool) -> tuple[Ints, Ints]:
     """Adds the texts of the values in `raw` to `pool`, and returns the start and the length of each text in `pool`.
 
-    The text of a value is what `printer` returns for it. `pool` must begin with the bytes of `raw.octets`. Therefore,
-    texts that equal the stored bytes need not be added. `print_column` converts many values together; it is None if
-    each value must be converted alone. Raises the errors of `printer`.
+    The text of a value is what `printer` returns for it. `pool` must begin with the bytes of `raw.octets`; a text that
+    equals its stored bytes is then in `pool` already. `print_column` converts many values together; it is None if each
+    value must be converted alone. Raises the errors of `printer`.
     """
     if print_column is None:
         starts, lengths = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64)

@@ -1,7 +1,7 @@
 """Holds the values of one column in many rows: as the binary log stores them, and as text (*printed*).
 
 The modules `batch_*` print such columns without a Python object for each value. Their texts must be the same as those
-of `printed`, which prints values one by one.
+of the module `printed`, which prints values one by one.
 """
 
 from collections.abc import Callable

@@ -212,7 +212,8 @@ class _Reader:
     def _take(self, at: int, size: int, end: int) -> None:
         """Counts `size` bytes as read.
 
-        Raises the error if these bytes reach beyond `end`, or if more bytes were read in total than the document has.
+        Raises ChangelogError (MALFORMED) if these bytes reach beyond `end`, or if more bytes were read in total than
+        the document has.
         """
         self._unread -= size
         if at + size > end or self._unread < 0:

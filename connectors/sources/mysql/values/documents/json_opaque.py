@@ -1,4 +1,4 @@
-"""Converts values of SQL types that JSON lacks, such as DECIMAL and DATETIME: MySQL's JSON documents can contain them.
+"""Converts values of SQL types that JSON lacks, such as DECIMAL; documents of MySQL can contain such values.
 
 The result is the text that MySQL prints. A document holds such a value as the code of its type, and bytes that depend
 on the type. See `Json_decimal` and `Json_datetime` in MySQL's `json_dom.h`, and `my_time.h` for the packed dates and

@@ -48,7 +48,8 @@ def file_offset(coordinate: int) -> int:
 def bytes_read(before: int, after: int) -> int:
     """Returns how many bytes of the log lie between two coordinates.
 
-    If the coordinates are in two files, only the bytes in the second file are counted.
+    If the coordinates are in two files, counts only the bytes in the second file, because the sizes of the other files
+    are not known here.
     """
     same_file = file_number(before) == file_number(after)
     return max(after - before, 0) if same_file else file_offset(after)

@@ -1,9 +1,9 @@
 """Converts sets of MySQL's GTIDs to and from the bytes that the command COM_BINLOG_DUMP_GTID and the event
 PREVIOUS_GTIDS contain.
 
-All numbers are little-endian. The set starts with the number of its sources (see `gtid_set`), in 8 bytes. Each source
-follows: its UUID (16 bytes), the number of its intervals (8 bytes), and the intervals. An interval is two numbers of 8
-bytes: the first number in the interval, and the first number after the interval.
+All numbers are little-endian. The set starts with the number of its sources (see `gtid_set`), in 8 bytes. Then comes,
+for each source, its UUID (16 bytes), the number of its intervals (8 bytes), and its intervals. An interval is two
+numbers of 8 bytes: the first number in the interval, and the first number after the interval.
 
 MySQL 8.3 and later use a second format if a source has a tag. This format also starts with 8 bytes: a byte 1, the
 number of sources in 6 bytes, and another byte 1. Each UUID is followed by a byte with twice the length of the tag, and

@@ -1,8 +1,8 @@
 """Handles MariaDB's positions in the binary log: a position is the last global transaction id (GTID) of each domain.
 
 A GTID of MariaDB has a domain, the id of the server that first executed the transaction, and a sequence number:
-`0-1-100`. Within a domain, the log has increasing sequence numbers; transactions of different domains have no order.
-See "Global Transaction ID" in MariaDB's documentation.
+`0-1-100`. Within a domain, the log usually has increasing sequence numbers (with `gtid_strict_mode`, always).
+Transactions of different domains have no order. See "Global Transaction ID" in MariaDB's documentation.
 """
 
 import re

@@ -51,8 +51,8 @@ class GtidSet:
 
     @property
     def text(self) -> str:
-        """The set as the server prints it, but in one line. UUIDs are sorted; a UUID's numbers without a tag come
-        first, then its tags.
+        """The set as the server prints it, but in one line. UUIDs are sorted. For each UUID, the numbers without a tag
+        come first, and then each tag with its numbers.
         """
         parts: list[str] = []
         previous = ""
@@ -100,7 +100,7 @@ class GtidSet:
 
 
 class GtidSetBuilder:
-    """Adds GTIDs to a set. If a number follows the highest one of its source, adding it takes constant time."""
+    """Adds GTIDs to a set. Adding the number directly after the highest one of its source takes constant time."""
 
     def __init__(self, start: GtidSet) -> None:
         self._bounds = {source: list(bounds) for source, bounds in start.intervals.items()}

@@ -12,9 +12,8 @@ from typing import NamedTuple
 class Differences(NamedTuple):
     """A Python codec, and the characters that the servers convert differently.
 
-    Each key of `runs` has the bytes of a character in the set. The servers convert this character to the first
-    character of the key's value, the next character of the set to the second one, and so on. A character that Unicode
-    lacks becomes `?`.
+    A run is a series of consecutive characters of the set. Each key of `runs` has the bytes of a run's first character.
+    Its value has, in order, what the servers convert the characters of the run to: `?` for each that Unicode lacks.
     """
 
     codec: str

@@ -17,7 +17,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 _NONE = "?"
 _ABOVE_UCS2 = re.compile("[\U00010000-\U0010ffff]")
-_FIRST_TRAIL, _LAST_TRAIL = 0xA1, 0xFE  # the lowest and highest last byte, in sets with 94 characters a row
+_FIRST_TRAIL, _LAST_TRAIL = 0xA1, 0xFE  # the limits of a character's last byte, in sets with 94 characters a row
 _FIRST_TRAIL_BYTE = bytes([_FIRST_TRAIL])
 _HALF_WIDTH, _THIRD_SET = 0x8E, 0x8F
 

@@ -4,7 +4,7 @@ log.
 
 from collections.abc import Iterator, Mapping
 
-_NO_PAD = 1024  # MariaDB adds this to a collation's id for the variant that does not ignore spaces at the end
+_NO_PAD = 1024  # how much higher MariaDB's id is for the same collation if it does not ignore spaces at the end
 
 _IDS = {
     "armscii8": "32 64",

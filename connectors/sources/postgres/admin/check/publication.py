@@ -93,9 +93,11 @@ def findings(
     entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
-    """Yields a finding for each thing that the service needs and the publication `name` does not send.
+    """Yields a finding for each thing that the service needs and the publication `name` does not send. If nothing is
+    missing, yields one finding that says so.
 
-    If there is no publication yet (`publication` is None), the finding says whether our role can create it.
+    If there is no publication yet (`publication` is None), yields one finding, which says whether our role can create
+    it.
     """
     if publication is None:
         yield _absent(connection, facts, name, entity_tables, relations)
