@@ -138,8 +138,8 @@ def sink_findings(
 ) -> Iterator[Finding]:
     """Tests whether the changelog can be stored.
 
-    `begun_entities` are the entities that the changelog already has. `lag_s` is the lag of the changelog in
-    seconds, None if it is unknown.
+    `begun_entities` are the entities that the changelog already has. `lag_s` is the changelog's lag in seconds, None if
+    it is unknown.
     """
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path, "sink")

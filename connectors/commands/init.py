@@ -222,7 +222,9 @@ def config_text(
 
 
 def _config_text(name: str, source: str, entities: Iterable[str], bootstrap_servers: str | None) -> str:
-    """Returns a configuration whose section `[source]` has the text `source`. `entities` are the other sections."""
+    """Returns a configuration. `source` is the text of its section `[source]`, and `entities` are those of the
+    sections `[entities.X]`.
+    """
     sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
     head = HEAD.format(name=_toml(name), source=source, sink=sink)
     return "\n".join([head, *entities])

@@ -8,7 +8,7 @@ from pydantic import Field
 from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Prefix, Section, Text
 
 OWN_ENVELOPE: Final = "changelog"
-"""The envelope that our own readers and jobs need."""
+"""The envelope (the form of messages) that our own readers and jobs need."""
 
 TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
 """Settings of an entity that apply to its topic, and so only to Kafka."""

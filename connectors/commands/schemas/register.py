@@ -1,4 +1,7 @@
-"""`changelog schemas register`: registers the schemas of the live tables and of their deltas."""
+"""`changelog schemas register`: registers the schemas of the live tables' changes, and of deltas.
+
+A delta is a JSON Patch that a job derives from a change.
+"""
 
 import argparse
 import os
