@@ -204,7 +204,7 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
 
 
 def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
-    """Returns the tables that the configuration publishes. The service's roles need no rights on other tables."""
+    """Returns those of the tables that the configuration publishes: SQL for other tables is not needed."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
     table_names = {entity.table for entity in resolve(settings, tables)}
     return [table for table in tables if (table.schema, table.name) in table_names]

@@ -15,9 +15,9 @@ the table lacks, and deletes them even if their last row is newer than `start`.
 
 **Why the sweep is exact.** When the table has been read, the changelog has a row at or after `start` for each of the
 table's keys. So if the last row of a key in the changelog is older than `start`, the table lacked the key when it was
-read. Such a key is a *ghost*. But the key may have come back to the table since then. So each ghost is looked up in the
-table once more, in a window like any other read of the table (`windows`), and is deleted only if the table still lacks
-it.
+read. Such a key is a *ghost*, unless that row is already a delete. But a ghost may have come back to the table since
+then. So each ghost is looked up in the table once more, in a window like any other read of the table (`windows`), and
+is deleted only if the table still lacks it.
 
 **Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and reading the
 same rows twice changes no state. The plan of a repair says which tables and keys to read. A new plan takes effect only
@@ -130,7 +130,7 @@ class Repairs:
         return replace(self, open=open_repairs, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
-        """Returns the repairs after these signals ended with `outcome`; only the last ENDED_MAX outcomes are kept."""
+        """Returns the repairs with `outcome` recorded for the signals `ids`. Keeps only the last ENDED_MAX outcomes."""
         outcomes = {**self.ended, **dict.fromkeys(ids, outcome)}
         return replace(self, ended=dict(list(outcomes.items())[-ENDED_MAX:]))
 

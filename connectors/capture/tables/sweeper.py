@@ -128,7 +128,7 @@ class Sweeper:
     def _fail(self, name: str, error: ChangelogError) -> None:
         """Ends the sweep of an entity whose rows in the changelog cannot be read; the service continues.
 
-        If the kind of the error is retried, raises the error instead, because the next opening may succeed.
+        If the service tries again after errors of this kind, raises the error instead: the next opening may succeed.
         """
         if error.kind in RETRIED:
             raise error

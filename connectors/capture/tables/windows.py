@@ -75,7 +75,7 @@ class Visibility(Protocol):
         """Returns a mask of the transactions that the snapshot does not see."""
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """Returns the ids of transactions that the snapshot does not see, if they are known and below `horizon`."""
+        """Returns the known ids below `horizon` of transactions that the snapshot does not see."""
 
 
 class WindowRows(Protocol):
@@ -181,7 +181,7 @@ class _Touched:
 
 
 class Windows:
-    """The table reads that are under way. An assembly reports events to them, and reader threads take chunks from them.
+    """The table reads that are under way. The assembler of the stream reports events here; reader threads take chunks.
 
     `tables` has the tables to read, by entity, and `lookups` the keys to look up. `nonces` returns a new text for the
     message of each chunk. `bytes_max` limits the rows in memory: no chunk is handed out while they take more.
