@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision under the change's position, so that the decision applies when the change is read again."""
+    """Stores the decision in the checkpoint. The service obeys it when it reads the change at this position again."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
     refuse_unready(settings)

@@ -13,7 +13,7 @@ from changelog.envelope.errors import ChangelogError
 T = TypeVar("T")
 
 REST = 20.0
-"""If reading a value took s seconds, the value is read again `REST` * s seconds later at the earliest."""
+"""After a read that took s seconds, the value stays fresh for at least `REST` * s seconds."""
 
 _log = structlog.get_logger("console")
 

@@ -296,7 +296,7 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops the touched keys of transactions that every snapshot in use sees. Later snapshots see them, too."""
+        """Drops the touched keys of transactions that every snapshot in use sees, and so also every later one."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]

@@ -44,7 +44,11 @@ FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryVerdict:
-    """The registry's verdict on a schema of an entity. `id` is the schema's id, None if it has not been registered."""
+    """The registry's verdict on a schema of an entity.
+
+    `subject` is the name under which the registry keeps the versions of this schema. `id` is the schema's id, None if
+    it has not been registered.
+    """
 
     entity: str
     subject: str
