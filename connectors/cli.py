@@ -56,9 +56,7 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     sub_parser: "argparse.ArgumentParser | None" = None
-    """The parser of the command that the command line names. If an option is misspelt, the error may suggest an option
-    of this command.
-    """
+    """The parser of the command that the command line names. Its options are suggested if an option is misspelt."""
 
     def error(self, message: str) -> NoReturn:
         """Prints a usage error as one line, like every other error, and exits with 2."""
@@ -129,9 +127,9 @@ class _WithoutPandas(MetaPathFinder):
 def _load(name: str) -> Command:
     """Imports the module of a command.
 
-    An import makes many objects, and nearly none of them becomes garbage. So Python does not search for garbage during
-    the import, and later searches leave out these objects. Otherwise, a short command would spend a quarter of its time
-    on searches for garbage.
+    An import makes many objects, nearly all of which stay in use. So the garbage collector is off during the import,
+    and never looks at these objects later. Otherwise, a short command would spend a quarter of its time in the
+    collector.
     """
     module = f"changelog.connectors.commands.{name}"
     is_new, collects = module not in sys.modules, gc.isenabled()

@@ -31,7 +31,7 @@ _COMPLETERS: Final = {
     "FOLDER": shtab.DIRECTORY,
     "DIR": shtab.DIRECTORY,
 }
-"""Maps the name of an argument's value in the help, such as `FILE`, to the way in which a shell completes the value."""
+"""How a shell completes the value of an argument, by the name that this value has in the help, such as `FILE`."""
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:

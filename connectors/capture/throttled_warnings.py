@@ -14,7 +14,7 @@ from changelog.envelope.errors import ChangelogError
 TELL_EVERY_S = 10.0
 """The time between warnings, in seconds.
 
-Any role of the database may write invalid signals and stamps, but must not be able to fill the service's log.
+Any role of the database can write invalid signals and stamps. Without this limit, it could fill the service's log.
 """
 
 PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"
@@ -62,7 +62,7 @@ class Stamps:
         self._log_at = 0.0
 
     def heard(self, invalid: Sequence[tuple[str, int]], unstamped: Counter[str]) -> None:
-        """Counts the invalid stamps in a block of the log, and its changes without a stamp.
+        """Counts the invalid stamps, and the changes without a stamp, in the part of the database's log just read.
 
         `invalid` has the problem of each invalid stamp and the id of its transaction. `unstamped` has the number of
         changes without a stamp, by entity.

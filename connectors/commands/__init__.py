@@ -17,7 +17,7 @@ class Command(Protocol):
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that every command has, and every verb of a command, such as `check` in `schemas check`."""
+    """Adds the arguments that all commands and all verbs have. In `schemas check`, `check` is a verb."""
     unset = argparse.SUPPRESS  # a default of the verb would replace an argument given before the verb
     parser.add_argument("-c", "--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
     parser.add_argument(

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision under the change's position, so that the decision applies when the change is read again."""
+    """Stores the decision in the checkpoint. The service obeys it when it reads the change at this position again."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
     refuse_unready(settings)
@@ -73,9 +73,9 @@ def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str)
 
 
 def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
-    """Returns the stop at which the service ended.
+    """Returns the stop that the checkpoint stores: the change at which the service stopped, and why.
 
-    Raises ChangelogError (USAGE) if there is none, or if the changelog already has rows at or after `position`.
+    Raises ChangelogError (USAGE) if no stop is stored, or if the changelog already has rows at or after `position`.
     """
     if checkpoint.position is not None and position <= checkpoint.position:
         raise ChangelogError(
@@ -110,7 +110,10 @@ def refuse_unready(settings: Config) -> None:
 
 
 def refuse_running(settings: Config) -> None:
-    """Raises ChangelogError (IN_USE) if the service runs, even if it only waits for its database."""
+    """Raises ChangelogError (IN_USE) if the service runs, even if it only waits for its database.
+
+    If no service answers at its address, asks the database. Also raises ChangelogError if the database does not answer.
+    """
     if probe(settings):
         raise ChangelogError(
             Kind.IN_USE, f"the service runs, and listens at {settings.service.listen}", hint="stop it first"

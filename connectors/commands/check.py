@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the findings. Returns 1 if one of them would stop the service, otherwise 0."""
+    """Prints the findings. Returns 1 if one of them says that the service would stop, otherwise 0."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
     source = database(settings)
@@ -138,8 +138,8 @@ def sink_findings(
 ) -> Iterator[Finding]:
     """Tests whether the changelog can be stored.
 
-    `begun_entities` are the entities that the changelog already has. `lag_s` is the lag of the changelog in
-    seconds, None if it is unknown.
+    `begun_entities` are the entities that the changelog already has. `lag_s` is the changelog's lag in seconds, None if
+    it is unknown.
     """
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path, "sink")
@@ -201,7 +201,7 @@ def state_findings(path: Path) -> Iterator[Finding]:
 
 
 def folder_findings(path: Path, section: str) -> Iterator[Finding]:
-    """Tests whether the folder of the section `section` can be written, and whether enough space is free there."""
+    """Tests whether the folder `path`, which is set in `section`, can be written and has enough free space."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
         hint = f"set another [{section}] path"

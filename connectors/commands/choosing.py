@@ -1,4 +1,7 @@
-"""Chooses the changes that `tail` and `history` show: by time, by service or request, by column."""
+"""Defines arguments that several commands share: those that name a key, and those that select changes.
+
+Changes are selected by time, by the service or request that made them, and by column.
+"""
 
 import argparse
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""`changelog debezium`: fetches the jars with which `changelog.debezium` runs a connector."""
+"""`changelog debezium`: fetches the jars with which the module `changelog.debezium` runs a connector."""
 
 import argparse
 import os

@@ -53,10 +53,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def show_console(file: Path) -> None:
-    """Opens the console of the demo's configuration file on a free port, and prints its address. If the changelog is in
-    files, says before that how to serve the state of each row.
+    """Opens the console of the demo, whose configuration is `file`, on a free port, and prints its address.
 
-    On a terminal, the console runs until Ctrl-C. Elsewhere, nobody could end the console, so it is closed at once.
+    If the changelog is in files, first prints how to serve the state of each row over HTTP. On a terminal, the console
+    runs until Ctrl-C. Elsewhere, nobody could end the console, so it is closed at once.
     """
     settings = config.load(file, os.environ)
     free_port = settings.console.model_copy(update={"port": 0})
@@ -81,7 +81,7 @@ def show_console(file: Path) -> None:
 def run_demo(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> Path | None:
     """Runs the demo with these arguments. Calls `sequel`, if given, at the end, while the demo's database still runs.
 
-    Returns the demo's configuration file, None if its changelog can no longer be read.
+    Returns the demo's configuration file; None if the changelog can no longer be read, because its store is stopped.
     """
     return demo.run(
         show.console(),

@@ -19,8 +19,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class KafkaRemnants:
     """The topics and the checkpoint that the service created on Kafka and that still exist.
 
-    `topics` says how many messages each topic has at most. `checkpoint` says whether there is a checkpoint. If both
-    are unknown, `trouble` says why.
+    `topics` has the topics, each with an upper bound of the number of its messages. `checkpoint` says whether there is
+    a checkpoint. If both are unknown, `trouble` says why.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -96,8 +96,8 @@ def _advice(settings: Config, remnants: Sequence[Remnant]) -> str:
 def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
     """Looks for the topics and the checkpoint of this service on Kafka.
 
-    Looks only for topics of entities that the checkpoint or the configuration has, because other topics may have
-    the same prefix.
+    Looks only for topics of entities that the checkpoint or the configuration has. Other topics with the same prefix
+    may belong to other programs.
     """
     if isinstance(settings.sink, FilesConfig):
         return KafkaRemnants()

@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the changes of the key in their order, and the gaps between them in which changes may have been lost."""
+    """Prints the changes of the key, and all gaps (where changes may have been lost) after the first of them.
+
+    With `--at`, prints the key's state at that moment, and the change that made it.
+    """
     choice = choosing.choice_of(arguments)
     if arguments.at is not None and choice is not None:
         raise ChangelogError(
@@ -108,7 +111,7 @@ def _print_state(arguments: argparse.Namespace, key: str, row: KeyState) -> None
 def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
     """Returns the changes of a key, and all gaps after the first change, in the order of their positions.
 
-    A gap is a record that says that changes of any key may have been lost there.
+    A gap is a record. It says that changes of any key may have been lost at its position.
     """
     if changes[0].entity == GAPS:
         return list(changes)

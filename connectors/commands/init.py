@@ -204,7 +204,7 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
 
 
 def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
-    """Returns the tables that the configuration publishes. The service's roles need no rights on other tables."""
+    """Returns those of the tables that the configuration publishes: SQL for other tables is not needed."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
     table_names = {entity.table for entity in resolve(settings, tables)}
     return [table for table in tables if (table.schema, table.name) in table_names]
@@ -222,7 +222,9 @@ def config_text(
 
 
 def _config_text(name: str, source: str, entities: Iterable[str], bootstrap_servers: str | None) -> str:
-    """Returns a configuration whose section `[source]` has the text `source`. `entities` are the other sections."""
+    """Returns a configuration. `source` is the text of its section `[source]`, and `entities` are those of the
+    sections `[entities.X]`.
+    """
     sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
     head = HEAD.format(name=_toml(name), source=source, sink=sink)
     return "\n".join([head, *entities])

@@ -25,7 +25,7 @@ def add_listening_arguments(parser: argparse.ArgumentParser, section: str, port:
 
 
 def with_listening_options(settings: AnyWebConfig, arguments: argparse.Namespace) -> AnyWebConfig:
-    """Returns a copy of the section, in which each option that was given replaces the value of the section.
+    """Returns a copy of the section `settings`. In the copy, the options that were given replace the section's values.
 
     Raises ChangelogError (USAGE) if the file that `--token-file` names cannot be read, or its token is too short.
     """

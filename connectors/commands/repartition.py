@@ -23,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Ends the entity's present topic, and begins a new one. Raises ChangelogError (IN_USE) if the service runs."""
+    """Makes a new topic, in which the entity continues after its present one.
+
+    Raises ChangelogError (IN_USE) if the service runs.
+    """
     settings = config.load(arguments.config, os.environ)
     entity, partitions = arguments.entity, arguments.partitions
     if isinstance(settings.sink, FilesConfig):

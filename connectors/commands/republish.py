@@ -45,8 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Asks the service to republish the keys, and waits until this is done. For each named key that the table lacks,
-    the service publishes a delete. If there are too many keys for one signal, asks for a rebuild of the whole table.
+    """Asks the service to republish the keys, and waits until this is done.
+
+    If the table lacks a named key and the changelog has it, the service publishes a delete. If there are too many keys
+    for one signal, asks for a rebuild of the whole table instead.
     """
     settings = config.load(arguments.config, os.environ)
     entity: str = arguments.entity

@@ -44,9 +44,9 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
     service still obeys `signal`, and then also cancels repairs that were requested before `signal` but are not in the
     checkpoint yet.
 
-    The service may be running after all, and only waiting for its connection to the database. Then nothing is stored,
-    because the service will read `signal` later. Such a service still answers at its address or holds the lock of its
-    files, so the checks here raise IN_USE, and this function ignores that error.
+    The service may be running after all, and only waiting for its connection to the database. Such a service answers at
+    its address, or holds the lock of its files. So the checks here raise IN_USE. This function ignores that error and
+    stores nothing, because the service will read `signal` later.
     """
     try:
         refuse_unready(settings)

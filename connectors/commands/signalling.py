@@ -36,8 +36,8 @@ SERVICE_CHECK_S = 5.0
 
 REOPENING_S = 6.0
 """If no process has read the database's log for so many seconds, the service counts as stopped. A shorter pause means
-nothing: a running service also stops reading while it reopens its source before it reads tables. Reopening takes some
-seconds if there are many tables or if the machine is busy.
+nothing, because a running service closes its source and opens it again when the plan of table reads has changed. This
+takes some seconds if there are many tables or if the machine is busy.
 """
 
 RECHECK_S = 0.5
@@ -46,7 +46,10 @@ RECHECK_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalOutcome:
-    """The outcome of a signal. `absent` is the number of keys that the signal names and the table lacks."""
+    """The outcome of a signal. The word `sent` means that the outcome is not known.
+
+    `absent` is the number of keys that the signal names and the table lacks.
+    """
 
     word: Literal["done", "cancelled", "sent"] = "sent"
     absent: int = 0
@@ -96,9 +99,9 @@ def ask(
 ) -> int:
     """Sends a signal, waits for its outcome unless `--no-wait` is given, prints the outcome and returns the exit code.
 
-    If no service reads the log now, calls `unread` with the signal, and does not wait. Also does not wait for the
-    repair of a paused entity. The exit code is 1 if the signal was cancelled, otherwise 0. Raises ChangelogError
-    (USAGE) if the changelog does not have the entity.
+    If no service reads the log now, calls `unread` with the signal, and does not wait. Nor does it wait for a repair
+    of a paused entity, whose table is not read. The exit code is 1 if the signal was cancelled, otherwise 0. Raises
+    ChangelogError (USAGE) if the changelog does not have the entity.
     """
     log = open_log(settings)
     checkpoint = checkpoint_with(log, entity)

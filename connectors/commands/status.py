@@ -149,7 +149,7 @@ def _generations(state: Mapping[str, Any]) -> Iterator[Text]:
     """Yields a line for each repartitioned entity: its present topic, and how far its table is read into this topic."""
     for name, (*earlier, present) in state.get("generations", {}).items():
         progress = state["windows"].get(name)
-        if progress is None:  # it is no longer configured
+        if progress is None:  # the entity is no longer configured
             continue
         text = f"{name}: topic {present['topic']} goes on where {earlier[-1]['topic']} ended"
         if progress["complete"]:

@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
         wait_for_reader(POLL_S)
         return True
 
-    # With a filter, everything has to be read before it is known which matching changes are the last ones.
+    # With a filter, only a read of the whole changelog shows which matching changes are the last ones.
     last = arguments.last if choice is None else None
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):

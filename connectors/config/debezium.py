@@ -1,4 +1,7 @@
-"""Defines the section `[source]` with kind = "debezium". Lists the keys that apply only to one use of Debezium."""
+"""Defines the section `[source]` with kind = "debezium".
+
+The service runs Debezium itself, or reads topics to which Debezium publishes. Some keys apply only to one of the two.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,11 +39,13 @@ FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
 
 
 _REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": "binary.handling.mode"}
-"""Keys that have the same meaning as a property of Debezium."""
+"""Keys of the section, each with the property of Debezium that has the same meaning."""
 
 
 def _flat(value: Any) -> Any:
-    """Joins the names of nested tables with dots, because TOML parses `database.port = 1` as a nested table."""
+    """Returns Debezium's properties as texts. TOML parses `database.port = 1` as a nested table, so this function joins
+    the names of nested tables with dots again.
+    """
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}

@@ -9,8 +9,8 @@ from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSe
 class FilesConfig(Section):
     """`[sink] kind = "files"`: a log of Parquet files in the folder `path`.
 
-    A commit ends after `commit_seconds`, at `commit_bytes` or at `commit_rows`, whichever comes first. While the
-    service catches up, a commit may gather rows for longer than `commit_seconds` (`Cadence`).
+    A commit is stored after `commit_seconds`, or earlier if it has `commit_bytes` or `commit_rows`. While the service
+    catches up, a commit may gather rows for longer than `commit_seconds` (`Cadence`).
     """
 
     kind: Literal["files"] = "files"

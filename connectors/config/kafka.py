@@ -8,7 +8,7 @@ from pydantic import Field
 from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Prefix, Section, Text
 
 OWN_ENVELOPE: Final = "changelog"
-"""The envelope that our own readers and jobs need."""
+"""The envelope (the form of messages) that our own readers and jobs need."""
 
 TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
 """Settings of an entity that apply to its topic, and so only to Kafka."""
@@ -17,7 +17,7 @@ REGISTRY_KEYS = frozenset({"registry", "registry_client", "auto_register"})
 """Settings of a Kafka sink that apply only to Avro."""
 
 _TIMEOUT_COMMITS_MIN = 2
-"""The least timeout of a transaction, as a multiple of `commit_seconds`.
+"""The timeout of a transaction must be at least this many times `commit_seconds`.
 
 A transaction begins with the first row of a commit, so it lasts for `commit_seconds` and then for the commit itself."""
 

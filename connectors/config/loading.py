@@ -90,9 +90,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
-    """Puts the values of environment variables that override settings into `tree`, the content of the file.
+    """Overrides settings in `tree`, the content of the file, with the values of environment variables.
 
-    Returns the places of the settings that were overridden, each with the name of the variable that overrides it.
+    Returns the places of these settings, each with the name of its variable.
     """
     origins: dict[Loc, str] = {}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):

@@ -61,7 +61,7 @@ class MaskConfig(Section):
 
 
 class SignalsConfig(Section):
-    """`[signals]`: the secret that signs signals. Without it, every role of the database may send signals."""
+    """`[signals]`: the secret that signs signals. Without it, every role of the database can send signals."""
 
     secret: Annotated[str, StringConstraints(min_length=16)] = Field(repr=False)
 

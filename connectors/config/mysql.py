@@ -23,8 +23,8 @@ class MysqlConfig(Section):
     """`[source]`: how to connect to a MySQL or MariaDB server, and limits.
 
     The service connects as a replica, and `server_id` is its id among the server's replicas. By default, the id is
-    computed from `name`. When tables are compared with the changelog, they are copied to a folder in `fence_folder`. By
-    default, this is the usual folder for temporary files.
+    computed from `name`. When tables are compared with the changelog, they are copied to a folder in `fence_folder`,
+    which is by default the usual folder for temporary files.
     """
 
     kind: Literal["mysql"]

@@ -70,7 +70,7 @@ def known_keys(loc: Loc) -> list[str]:
 
 
 def _below(annotation: Any, part: str | int) -> list[Any]:
-    """Returns the types that the value of the key `part` may have in a section of type `annotation`.
+    """Returns the types that the value of the key `part` may have in a section or dict of type `annotation`.
 
     `part` may also be a kind of source or sink, because pydantic adds the kind to its locations. Then the result is
     `annotation` itself if this is the section of that kind, otherwise it is empty.

@@ -81,9 +81,9 @@ class StreamsConfig(Section):
     size of Java's heap, which has the rows that are in memory. `jars` is the folder with the jars of Kafka Streams.
 
     `advertised` is the address at which other instances reach this one. With it, several instances share the partitions
-    of an application. They identify themselves with `instance_token`. If an instance does not come back within
-    `session_seconds`, the others take its partitions over. `standbys` is the number of further instances that keep a
-    copy of each partition.
+    of an application. They identify themselves with `instance_token`. If an instance stops, and does not come back
+    within `session_seconds`, the others take over its partitions. `standbys` is the number of further instances that
+    keep a copy of each partition.
     """
 
     application: Name | None = None

@@ -19,9 +19,9 @@ class WebConfig(Section):
     """Where an application listens, and who may read what it answers.
 
     The answers contain the values that rows have in the changelog. So an address that other machines can reach needs a
-    `token`, or the certificates of clients (`tls_client_ca`). The command checks this after it has applied its options,
-    which may change the address and the token. `names` are the host names in the application's addresses, if they
-    differ from `host`.
+    `token`, or the certificates of clients (`tls_client_ca`). This is checked not here, but by the command that serves
+    the application: its options may change the address and the token. `names` are the host names in the application's
+    addresses, if they differ from `host`.
     """
 
     host: Text = "127.0.0.1"

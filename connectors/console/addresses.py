@@ -26,7 +26,10 @@ def row_address(entity: str, key: str) -> str:
 
 
 def key_of(path: str) -> str | None:
-    """Returns the canonical text of the key in `path`, the part of an address after the entity; None if it has none."""
+    """Returns the canonical text of the key in `path`, which is the part of a row's address after the entity.
+
+    Returns None if `path` is not a key.
+    """
     try:
         return key_text([_text(part) for part in path.split("/")])
     except ValueError:

@@ -96,7 +96,7 @@ class DescribedChange:
 
     @property
     def of_all_rows(self) -> bool:
-        """Whether the change is a truncate. A truncate concerns all rows, so it is not on the page of one row."""
+        """Whether the change is a truncate. It concerns all rows, so pages link it to its entity and not to a row."""
         return self.key == TRUNCATE_KEY
 
 

@@ -35,7 +35,7 @@ class LatestRun(_Member, frozen=True, kw_only=True):
 
 
 class DriftedSample(_Member, frozen=True, kw_only=True):
-    """A drifted key. For each column that differs, `columns` has its JSON in the table and in the changelog.
+    """A drifted key. For each column that differs, `columns` has the JSON of both sides: the table and the changelog.
 
     A side that lacks the row or the column has no JSON.
     """

@@ -13,7 +13,7 @@ from changelog.envelope.errors import ChangelogError
 T = TypeVar("T")
 
 REST = 20.0
-"""If reading a value took s seconds, the value is read again `REST` * s seconds later at the earliest."""
+"""After a read that took s seconds, the value stays fresh for at least `REST` * s seconds."""
 
 _log = structlog.get_logger("console")
 
@@ -41,8 +41,8 @@ class Fact(Generic[T]):
         self._answer: Answer[T] = Answer()
 
     def get(self, patience_s: float) -> Answer[T]:
-        """Returns the value. If it is being read, waits for the new value, but only for `patience_s` seconds; after
-        that, returns the result of the previous read.
+        """Returns the result of the last read. While the value is being read, first waits for the end of this read, for
+        `patience_s` seconds at most.
         """
         with self._lock:
             is_fresh = self._read_at_s is not None and time.monotonic() - self._read_at_s < self._fresh_s

@@ -1,8 +1,8 @@
 """Plans which tables to read, which keys to look up and which entities to sweep while a source is open.
 
 The plan is made from the stored checkpoint, and does not change while the source is open. If a signal (a message to the
-service) asks for another plan, the source opens again. Every row before the stored checkpoint is in the changelog. So a
-sweep, which searches the changelog, finds all rows from before the opening.
+service) asks for another plan, the source opens again. At each opening, the changelog has all rows up to the stored
+checkpoint. So a sweep, which searches the changelog for keys that a table lacks, misses none of these rows.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class PlannedReads:
 
     @property
     def sweeping(self) -> bool:
-        """Whether a sweep is reading the changelog; an interrupted sweep starts again from the beginning."""
+        """Whether a sweep is not complete yet. If it is interrupted, it later starts again from the beginning."""
         return not all(sweep.complete for sweep in self.sweeps.values())
 
     def reached(self, changed: Collection[str], *, idle: bool) -> Reached:

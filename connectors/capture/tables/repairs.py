@@ -10,12 +10,14 @@ equal to its table again. It has up to three stages:
                the signal's keys
                are looked up
 
-`start` is the position at which the repair began. If the signal named keys, the sweep considers only these keys.
+`start` is the position at which the repair began. If the signal named keys, the sweep only looks for those of them that
+the table lacks, and deletes them even if their last row is newer than `start`.
 
-**Why the sweep is exact.** After the table is read, each of its rows has a row in the changelog at or after `start`. So
-if the last row of a key in the changelog is older than `start`, the key was not in the table when the table was read.
-Such a key is a ghost, unless the stream has touched it since. Each ghost is looked up in the table once more, in a
-window like any other read of the table (`windows`). It is deleted if the table still lacks it.
+**Why the sweep is exact.** When the table has been read, the changelog has a row at or after `start` for each of the
+table's keys. So if the last row of a key in the changelog is older than `start`, the table lacked the key when it was
+read. Such a key is a *ghost*, unless that row is already a delete. But a ghost may have come back to the table since
+then. So each ghost is looked up in the table once more, in a window like any other read of the table (`windows`), and
+is deleted only if the table still lacks it.
 
 **Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and reading the
 same rows twice changes no state. The plan of a repair says which tables and keys to read. A new plan takes effect only
@@ -128,7 +130,7 @@ class Repairs:
         return replace(self, open=open_repairs, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
-        """Returns the repairs after these signals ended with `outcome`; only the last ENDED_MAX outcomes are kept."""
+        """Returns the repairs with `outcome` recorded for the signals `ids`. Keeps only the last ENDED_MAX outcomes."""
         outcomes = {**self.ended, **dict.fromkeys(ids, outcome)}
         return replace(self, ended=dict(list(outcomes.items())[-ENDED_MAX:]))
 
@@ -274,7 +276,8 @@ def _named(windows: Windows, entity: str | None) -> set[str]:
 def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> tuple[Repairs, Windows]:
     """Cancels the repair of `entity`, or all repairs if it is None. `id_` is the id of the signal that asks for this.
 
-    A table that was complete before its repair counts as complete again. The first reading of a table continues.
+    A table that was complete before its repair counts as complete again. If a table is being read for the first time,
+    the reading continues.
     """
     entities, remaining = _named(windows, entity), repairs
     for entity in entities & repairs.open.keys():
@@ -324,7 +327,7 @@ def read_again(
     if part is None:
         new_entry = _read_again(old_entry)
     elif is_complete(old_entry):
-        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # rows outside `part` keep them
+        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # outside `part`, rows stay outdated
         new_entry = {"complete": False, "again": [ALL_COLUMNS], **stale, **part} if part else old_entry
     elif part and "leaves" in old_entry:  # keeps the progress in unchanged partitions
         new_entry = {

@@ -56,10 +56,10 @@ _DEPTH_MAX = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GhostPortion:
-    """Some ghosts, by entity, and the entities of which no later portion has ghosts.
+    """Some ghosts, by entity. The entities in `whole` and in `cut` are finished: no later portion has ghosts of them.
 
-    Such an entity is in `whole` if all its ghosts were yielded. It is in `cut` if it has further ghosts, which only
-    another call of `older_than` can find.
+    If all ghosts of a finished entity were yielded, it is in `whole`. If it has further ghosts, which only another call
+    of `older_than` can find, it is in `cut`.
     """
 
     ghosts: Mapping[str, Sequence[Ghost]]
@@ -101,8 +101,8 @@ def older_than(
 
     `starts` has, by entity, the position (as text) at which the reading of the entity's table began. A key is a ghost
     if it is alive and its last row is older than that position: the table did not have the key when the table was read.
-    A key in `absent_keys`, by entity, was looked up in the table and not found, so it is a ghost even if its last row
-    is newer.
+    `absent_keys` has, by entity, keys that were looked up in the table and not found. Such a key is a ghost if it is
+    alive, even if its last row is newer.
 
     Each entity is in `whole` or `cut` of exactly one portion, and no later portion has ghosts of that entity. Raises
     ChangelogError: CONNECTION if rows disappear while they are read, MALFORMED if a row has no state.

@@ -24,7 +24,8 @@ FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
 """The fail points of a sweep (see `changelog.connectors.failpoints`)."""
 
 SNAPSHOT_INTERVAL_S = 5.0
-"""The seconds between two snapshots of a sweep. With each snapshot, `Windows` can forget keys that it no longer needs.
+"""While a sweep reads the changelog, it takes a snapshot of the database every so many seconds. Each snapshot lets
+`Windows` forget keys that it no longer needs.
 """
 
 Snapshots = Callable[[], AbstractContextManager[Callable[[], Visibility]]]
@@ -96,9 +97,9 @@ class Sweeper:
     def _sweep_older(self, read: survivors.Read, starts: Mapping[str, str]) -> None:
         """Sweeps several entities in one pass over the changelog.
 
-        `starts` gives for each entity the position where the reading of its table began: rows that are older may be
-        ghosts. If an entity cannot be read from the changelog, only its sweep fails. To find this entity, the entities
-        that are left are swept again, in two halves.
+        `starts` gives for each entity the position where the reading of its table began: a key whose last row is older
+        may be a ghost. If the rows of an entity cannot be read, only the sweep of this entity fails. To find it, the
+        entities that are left are swept again, in two halves.
         """
         pending, with_ghosts = {*starts}, set[str]()
         try:
@@ -114,8 +115,8 @@ class Sweeper:
                 raise
             # When several entities are read together, one portion has all their ghosts, and none of them is pending
             # afterwards. So if an entity has yielded ghosts and is still pending, it was read alone, and its rows
-            # caused the error. It is not read again: that would find the same ghosts, because their deletes may not be
-            # committed yet.
+            # caused the error. This entity is not read again: its deletes may still be waiting to be committed, so
+            # the same ghosts would be found once more.
             unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
             for name in unreadable:
                 self._fail(name, error)
@@ -127,7 +128,7 @@ class Sweeper:
     def _fail(self, name: str, error: ChangelogError) -> None:
         """Ends the sweep of an entity whose rows in the changelog cannot be read; the service continues.
 
-        If the kind of the error is retried, raises the error instead, because the next opening may succeed.
+        If the service tries again after errors of this kind, raises the error instead: the next opening may succeed.
         """
         if error.kind in RETRIED:
             raise error

@@ -3,11 +3,11 @@
 A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 
 - `complete`: whether the table was read completely.
-- `stale`: the columns with outdated values in older rows of the changelog; absent if there are none. The table's rows
-  have new values without a change in the database's log, for example from the default of a new column. If only a part
-  of the table is read again, the entry keeps `stale`, also after that part is read.
-- `again`: the columns because of which a complete table is read again; `ALL_COLUMNS` stands for all columns. `again` is
-  absent when the table is complete, and while the table is read for the first time.
+- `stale`: the columns with outdated values in older rows of the changelog; absent if there are none. In these columns,
+  the table's rows got new values that the database's log does not show, for example from the default of a new column.
+  If only a part of the table is read again, the entry keeps `stale`, also after that part is read.
+- `again`: if a table that was complete is now read again, the columns because of which it is read; `ALL_COLUMNS` stands
+  for all columns. Otherwise, `again` is absent.
 - `leaves`: the parts of the table by name, such as its partitions. `leaves` is absent until the reading is planned, and
   when the table is complete. Each leaf has these members:
     - `pages`: the size of the leaf when its reading was planned, in pages. What a page is depends on the source.

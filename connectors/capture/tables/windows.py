@@ -75,7 +75,7 @@ class Visibility(Protocol):
         """Returns a mask of the transactions that the snapshot does not see."""
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """Returns the ids of transactions that the snapshot does not see, if they are known and below `horizon`."""
+        """Returns the known ids below `horizon` of transactions that the snapshot does not see."""
 
 
 class WindowRows(Protocol):
@@ -96,7 +96,7 @@ class WindowRows(Protocol):
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
         """Returns rows of the changelog: the rows that `keep` selects, and deletes of the keys that `delete` selects.
 
-        `delete` is a mask of `gone`. In their transaction, the rows are numbered after `change`.
+        `delete` is a mask of `gone`. The rows follow `change`, as if its transaction had written them.
         """
 
 
@@ -181,7 +181,7 @@ class _Touched:
 
 
 class Windows:
-    """The table reads that are under way. An assembly reports events to them, and reader threads take chunks from them.
+    """The table reads that are under way. The assembler of the stream reports events here; reader threads take chunks.
 
     `tables` has the tables to read, by entity, and `lookups` the keys to look up. `nonces` returns a new text for the
     message of each chunk. `bytes_max` limits the rows in memory: no chunk is handed out while they take more.
@@ -211,7 +211,7 @@ class Windows:
         self._latest: Visibility | None = None
         self._last: tuple[Task, Any] | None = None
         self.changes = 0
-        """Counts events that may change a task, and so `progress`, `complete` and the keys left to look up."""
+        """Counts the events after which `progress`, `complete` or the keys left to look up may differ."""
         self._waiting: tuple[int, ...] = ()
         self._closed = False
 
@@ -284,8 +284,8 @@ class Windows:
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         """Returns a mask of the keys that no transaction has touched since recording began.
 
-        The mask is exact only for an entity that is swept. After a published TRUNCATE, no key is in the mask, because
-        the TRUNCATE removed all keys that the changelog had before.
+        For an entity that is not swept, touched keys may be forgotten, and the mask then has them, too. After a
+        published TRUNCATE, the mask has no key: the TRUNCATE removed all keys that the changelog had before.
         """
         if not len(keys):
             return np.ones(0, bool)
@@ -296,7 +296,7 @@ class Windows:
         return _others(keys, touched)
 
     def _forget(self) -> None:
-        """Drops the touched keys of transactions that every snapshot in use sees. Later snapshots see them, too."""
+        """Drops the touched keys of transactions that every snapshot in use sees, and so also every later one."""
         if self._latest is None or any(chunk.snapshot is None for chunk in self._chunks.values()):
             return
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
@@ -345,8 +345,8 @@ class Windows:
     def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
         """Waits for memory and for work, and returns the next chunk with its nonce; None if there is no more.
 
-        `tables` has the table of each entity. Another reader may give its chunk back, so the wait ends only when every
-        task is complete, or at `close`.
+        `tables` has the table of each entity. Returns None only when every task is complete, or after `close`: even if
+        all chunks are handed out, another reader may still give its chunk back.
         """
         with self._changed:
             while not self._closed and not self.complete:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision under the change's position, so that the decision applies when the change is read again."""
+    """Stores in the checkpoint which change is accepted, or that the table is to be read again, or both."""
     settings = config.load(arguments.config, os.environ)
     if arguments.position is None and not arguments.read_again:
         raise ChangelogError(

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints which readers or writers would break, and why.
+    """Prints which readers or writers would break, and why. With `--live`, also prints what differs from the tables.
 
     Returns 3 if a file is invalid. Otherwise returns 1 if a reader or a writer would break, or if, with `--live`, a
     file differs from its table.

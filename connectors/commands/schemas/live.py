@@ -29,9 +29,9 @@ GENERATE = "`changelog schemas generate` writes what the table has"
 def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> CheckReport:
     """Compares the files `contracts` with the live tables.
 
-    Each file that is invalid, or is the schema of an entity that exists, gets a verdict. Notes mention the other files.
-    If `folder` is given, `contracts` are all the files in it. Then an entity without a file also gets a verdict, with
-    the finding that the file is missing.
+    A file gets a verdict if it is invalid, or if it is the schema of an entity that exists. Notes mention the other
+    files. If `folder` is given, `contracts` are all the files in it. Then each entity without a file also gets a
+    verdict: its file is missing.
     """
     contract_by_entity: dict[str, Contract] = {}
     invalid, notes = [], []

@@ -108,7 +108,7 @@ def _read(path: Path) -> str:
 
 
 def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
-    """Returns the versions that the changelog has of each entity's columns: a label and a schema for each version.
+    """Returns, for each entity, the versions of its columns that the changelog has, each as a label and a schema.
 
     Returns an empty mapping if the changelog cannot be reached, for example from CI.
     """

@@ -1,4 +1,7 @@
-"""`changelog schemas register`: registers the schemas of the live tables and of their deltas."""
+"""`changelog schemas register`: registers the schemas of the live tables' changes, and of deltas.
+
+A delta is a JSON Patch that a job derives from a change.
+"""
 
 import argparse
 import os
@@ -41,7 +44,11 @@ FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryVerdict:
-    """The registry's verdict on a schema of an entity. `id` is the schema's id, None if it has not been registered."""
+    """The registry's verdict on a schema of an entity.
+
+    `subject` is the name under which the registry keeps the versions of this schema. `id` is the schema's id, None if
+    it has not been registered.
+    """
 
     entity: str
     subject: str

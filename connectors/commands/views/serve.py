@@ -34,7 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
             say(f"views are served at {server.address}; Ctrl-C ends it")
             with suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to end this command
                 server.run()
-    except _TerminatedError:  # everything is closed
+    except _TerminatedError:  # by now, everything is closed
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     finally:

@@ -20,5 +20,5 @@ def drift(site: Site, _request: Request) -> Page:
 
 
 def tone(report: LatestReport | None) -> str:
-    """Returns how a page shows a verdict: as good, bad, a warning, or neutral."""
+    """Returns how a page shows the verdict of a report: as good, bad, a warning, or neutral."""
     return {"clean": "good", "drift": "warn", "severe": "bad"}.get("" if report is None else report.verdict, "flat")

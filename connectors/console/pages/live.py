@@ -151,8 +151,8 @@ class _Stream:
 
 
 def _event(name: str, data: str, *, id: str | None = None) -> str:  # noqa: A002 - the field has this name
-    # A carriage return would end a line of the stream, too, so it is replaced. In HTML and between the tokens of JSON,
-    # it is only a blank.
+    # A carriage return would end a line of the stream, too, so a line feed replaces it. In HTML, and between the tokens
+    # of JSON, both are only white space.
     lines = "".join(f"data: {line}\n" for line in data.replace("\r", "\n").split("\n"))
     return f"event: {name}\n{'' if id is None else f'id: {id}{chr(10)}'}{lines}\n"
 

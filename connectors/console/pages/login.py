@@ -52,7 +52,10 @@ class Login:
         return answer
 
     def form(self, request: HTTPConnection, following: str, *, status: HTTPStatus, is_wrong: bool = False) -> Response:
-        """Returns the form. The login leads to the page `following`. `is_wrong` says that a wrong token was sent."""
+        """Returns the form. After the login, the browser goes to the page `following`.
+
+        `is_wrong` says that a wrong token was sent.
+        """
         data = {"next": _local(following), "is_wrong": is_wrong, "needs_token": self._access.needs_token}
         return respond(request, Page(template="login.html", title="Log in", data=data, status=status), self._name)
 

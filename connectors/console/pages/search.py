@@ -22,7 +22,7 @@ from changelog.envelope.key import key_text
 from changelog.envelope.model import Stamp
 
 BUDGET_S = 2.0
-"""For how many seconds a search for a prefix reads the changelog from its beginning."""
+"""A search for a prefix reads the changelog from its beginning, but only for this many seconds."""
 
 NEWEST_ROWS = 50_000
 """If a search does not reach the end of the changelog within `BUDGET_S`, it also reads this many of the newest changes.
@@ -39,8 +39,10 @@ _COLUMNS = ("entity", "key", "op", "position", "committed_at", "api_version", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A key that a search found. `changes` is the number of its changes that were searched. The other members describe
-    the last of these changes.
+    """A key that a search found.
+
+    `changes` is the number of changes of this key in the part of the changelog that was searched. The other members
+    describe the last of these changes.
     """
 
     entity: str

@@ -36,9 +36,9 @@ class ShownColumn:
 class ShownVersion:
     """A version of an entity's columns.
 
-    `changes` says what changed from the version before it. `breaks` says why readers of earlier versions cannot read
-    it. `more` is the number of columns that are not in `columns`. `restated` names the columns whose values in earlier
-    messages are outdated.
+    `changes` says what changed from the version before this one. `breaks` says why readers of earlier versions cannot
+    read this one. `more` is the number of columns that are not in `columns`. `restated` names the columns whose values
+    in earlier messages are outdated.
     """
 
     number: int
