@@ -107,7 +107,8 @@ class Shown:
 
     `ids` says what the ids are. With "transactions", they are numbers that the source gives its transactions
     (`Transaction.xid` of the capture core, the column `transaction` of the changelog). With "commits", they are the
-    commit numbers in the positions of the rows. A source uses "commits" if its transactions have no numbers that grow.
+    commit numbers in the positions of the rows. A source uses "commits" if it has no increasing numbers for its
+    transactions.
 
     A source may number transactions in the order in which they begin, as PostgreSQL does. Then `hidden` holds the
     transactions that were open at the fence. Or a source may number them in the order of the database's log. Then `end`

@@ -161,7 +161,7 @@ class Stage(Protocol):
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float
     ) -> AbstractContextManager[Rehearsal]:
-        """Begins a rehearsal of `script`. The rehearsal is rolled back at the end of the block."""
+        """Begins a rehearsal of `script`. The rehearsal is rolled back at the end of the `with` block."""
 
 
 class Migrations(Protocol):

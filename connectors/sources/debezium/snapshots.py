@@ -16,8 +16,8 @@ time, the changelog has all rows of both snapshots, and no event can change a ke
 A connector that has no offset begins with a snapshot. Only this snapshot is followed by a sweep, because it covers all
 tables, and no other events come before its end. There is no sweep in two cases:
 - The connector's properties changed between the two snapshots, so the snapshots may have read different rows.
-- Several threads read the snapshot, or it covers several databases. Then the marker `last` may come before other rows
-  of the snapshot.
+- Several threads read the snapshot, or it covers several databases. Then the event that Debezium marks as `last` may
+  come before other rows of the snapshot.
 """
 
 import time
@@ -65,7 +65,7 @@ class FirstSnapshot:
     """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
     The argument `progress` is what the property of this name returned for the last checkpoint. `opened_at` is a
-    position before all events that the source reads after it was opened. `fresh` says whether the connector begins
+    position before all events that the source reads once it is open. `fresh` says whether the connector begins
     without an offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
     """
 

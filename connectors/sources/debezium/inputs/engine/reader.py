@@ -93,7 +93,7 @@ class EngineInput:
         return True
 
     def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
-        """See `Input`: counts the records that have arrived and were not read yet."""
+        """See `Input`: counts the records that have arrived but that `read` has not returned yet."""
         return len(self._waiting)
 
     def pause(self, parts: Collection[str]) -> None:
@@ -107,7 +107,7 @@ class EngineInput:
             self._take(left_s)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
-        """See `Input`: acknowledges the records, so that the database may discard its log up to the last of them."""
+        """See `Input`: acknowledges the first `steps` records, so that the database may discard its log up to there."""
         if steps:
             self._process.acknowledge(steps)
 

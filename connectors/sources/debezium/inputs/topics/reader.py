@@ -112,7 +112,7 @@ class TopicsInput:
 
     def _gathered(self, timeout_s: float, gather_s: float) -> Batch:
         if not self._first_offsets:
-            time.sleep(timeout_s)  # a consumer without partitions may not be polled
+            time.sleep(timeout_s)  # a consumer without partitions must not be polled
             return Batch(placed=())
         placed = new = self._polled(timeout_s)
         deadline, nbytes = time.monotonic() + gather_s, 0
@@ -212,7 +212,7 @@ class TopicsInput:
         self._paused = paused
 
     def settle(self) -> None:
-        """See `Input`: does nothing, because the constructor has checked where the input continues."""
+        """See `Input`: does nothing, because the constructor has checked that the input can continue."""
 
     def left(self, progress: Progress) -> int:
         """See `Input`. Topics that did not exist when the input was opened are not counted."""
@@ -220,7 +220,7 @@ class TopicsInput:
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._first_offsets)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group stores only offsets
-        """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""
+        """See `Input`: commits the offsets to the consumer group. If the client refuses, warns, and commits no more."""
         self._confirmed = progress
         self._commit()
 
