@@ -136,8 +136,8 @@ def _map(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
 
 
 def _pairs(value: Any) -> Any:
-    """Returns the keys and the values of a map. A map whose keys are not strings is a list: in JSON of pairs, in Avro of
-    objects that have a key and a value.
+    """Returns the keys and the values of a map. A map whose keys are not strings is a list: in JSON of pairs, in Avro
+    of objects that have a key and a value.
     """
     if isinstance(value, dict):
         return value.items()

@@ -61,7 +61,7 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """Maps the id of each collation to the name of its character set. A collation's name begins with this name."""
+        """Maps the id of each collation to its character set, with whose name the name of the collation begins."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 

@@ -2,7 +2,7 @@
 
 `changelog.envelope.signal` defines the form of the requests. Any account that may insert rows into the table may send
 signals; if `[signals] secret` is configured, the service obeys only signals that are signed with this secret. The
-signature covers the number of the row. A copy of a signal is refused, because its row has another number.
+signature covers the id of the row. So a copy of a signal is refused, because its row has another id.
 """
 
 from secrets import randbelow

@@ -258,7 +258,8 @@ class LogState:
         return entity in self.dropped
 
     def end_block(self, stopped: Position | None) -> None:
-        """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
+        """Ends a block: the events that were read since the last call. `stopped` is the position at which the changelog
+        stopped in this block; None without a stop.
 
         After a stop, the transaction at that position and all later ones are forgotten, because they will be delivered
         once more.

@@ -89,7 +89,10 @@ class XaId:
 
 
 class AlterPhase(Enum):
-    """Which part of an ALTER a transaction is, if MariaDB logs the ALTER in two parts (`binlog_alter_two_phase`)."""
+    """Which part of an ALTER a transaction is, if MariaDB logs the ALTER in two parts (`binlog_alter_two_phase`).
+
+    The first part is START, and the second one COMMIT or ROLLBACK.
+    """
 
     START = "start"
     COMMIT = "commit"

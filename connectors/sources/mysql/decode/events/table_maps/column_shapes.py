@@ -90,6 +90,7 @@ _SIZES_OF_NUMBERS: dict[int, frozenset[int]] = {
     TypeCode.ENUM: frozenset({1, 2}),
     TypeCode.SET: frozenset({1, 2, 3, 4, 8}),
 }
+"""These types store values as numbers. For each, how many bytes such a number can have."""
 
 _WITHOUT_METADATA = frozenset(
     {
