@@ -137,7 +137,7 @@ class Scan(Protocol):
         """Yields the rows in these parts, each once and in any order, with the columns of `ROWS`.
 
         If `keys` is given, yields only the rows whose keys are in that range. Raises ChangelogError: CONNECTION if the
-        fence no longer exists, ALTERED if a migration waits to change a table. It never yields rows of another cut.
+        fence no longer exists, ALTERED if a migration waits to change a table. Never yields rows of another cut.
         """
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:

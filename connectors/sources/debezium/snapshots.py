@@ -1,7 +1,8 @@
 """Deletes the rows that an aborted snapshot published and that the repeated snapshot did not send.
 
 Debezium cannot continue a snapshot: after a stop or a crash, it begins the snapshot again. Rows that were deleted
-between the two snapshots are in the changelog, and no event says that they are gone:
+between the two snapshots are in the changelog, and no event says that they are gone (`place` is the `commit` in the
+positions of rows):
 
     place      1 ─────────── 40 ─────────────── 90 ────────▶
     first      a, b, c                             b was deleted while Debezium was stopped
@@ -188,7 +189,7 @@ class Deletes:
         self._columns = {version.entity: version.columns for version in versions}
 
     def rows(self, ghosts: Mapping[str, Sequence[Ghost]], place: int) -> list[pa.RecordBatch]:
-        """Returns the deletes as one transaction at this place."""
+        """Returns the deletes as one transaction, whose `commit` is `place`."""
         now = time.time_ns() // 1000
         transaction = Transaction(xid=place, name="0", epoch=self._epoch, commit=place, committed_at=now)
         batches, ordinal = [], 0

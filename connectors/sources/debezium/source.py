@@ -57,11 +57,11 @@ class DebeziumSource:
     - `input`: the name of the input. `connector`: the name of Debezium's connector.
     - `progress` and `identity`: see `Input`. `message_bytes`: the mean size of messages.
     - `place`: where the `Assembler` continues. `open`: see `OpenEnd`. `ended`: see `Ended`. `whole`: see `OldRows`.
-    - `ahead`: which messages were read, but not published because the `Assembler` stopped; in their order.
+    - `ahead`: which messages were read, but not published because an error stopped the source; in their order.
     - `snapshot`: see `FirstSnapshot`. `sweep`: see `Sweeping`.
 
-    Raises ChangelogError: GAP or SETTINGS if the input does not continue the changelog exactly where it ends, and the
-    errors of the input.
+    Raises ChangelogError: GAP if the input does not continue the changelog exactly where it ends, SETTINGS if a setting
+    has changed (see `Settings.accept_settings`), and the errors of the input.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class MysqlDatabase:
         return SourceStatus(end=commit_text(end), lag_bytes=lag_bytes, waits_for=None, hold=hold, retained=None)
 
     def retained(self) -> Retained | None:
-        """See `Database.retained`: always None, because the server keeps its log for a fixed time, and not for us."""
+        """See `Database.retained`: always None, because the server keeps its log for a fixed time, whoever reads it."""
         return None
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:

@@ -146,7 +146,7 @@ class ConfiguredInput(Protocol):
         """Returns a finding for each precondition of reading the input from the checkpoint."""
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
-        """Returns where the changelog continues after a gap. With `again`, everything is read once more."""
+        """Returns where the changelog continues after a gap. With `again`, the input is read from its beginning."""
 
     def hold(self) -> Hold:
         """Returns a description of the object that keeps the events, such as a replication slot, or the topics."""

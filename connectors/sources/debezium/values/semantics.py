@@ -53,8 +53,8 @@ class Semantics:
 
     `render` takes a value that is not null, as a decoder of JSON or Avro returns it, and returns its JSON. It raises
     ValueError, TypeError, KeyError or OverflowError for a value that the semantic type does not have. `passes` says
-    that a JSON token without escapes is published as it is. `of_token`, if there is one, converts a JSON token without
-    `render`, or calls `render` itself.
+    that a JSON token without escapes is published as it is. `of_token`, if there is one, converts a JSON token; it is
+    used in place of a parser and `render`.
     """
 
     column_type: ColumnType

@@ -18,7 +18,9 @@ ConvertValue = Callable[[Any], Value]
 """Converts a value, as an Avro decoder returns it. Raises the same errors as `Convert`."""
 
 REMEMBERED: Final = 64
-"""How many values of a column are remembered. Many columns have few values, or the same value in consecutive rows."""
+"""For each column, the results of this many conversions are cached. Many columns have few values, or the same value in
+consecutive rows.
+"""
 
 _FLOATS: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE})
 _SHORT: Final = frozenset(
@@ -32,7 +34,7 @@ _SHORT: Final = frozenset(
         Primitive.UUID,
     }
 )
-"""The types whose tokens are short, so that many can be remembered."""
+"""The types whose tokens are short, so that many can be cached."""
 
 
 def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Convert:

@@ -66,7 +66,7 @@ class ColumnCatalog:
 
 
 def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
-    """Returns the row with the type that was declared, because MariaDB stores a `json` column as a `longtext`."""
+    """Returns the row with the declared type: MariaDB shows a column that was declared as `json` as a `longtext`."""
     return row._replace(column_type="json") if is_json else row
 
 

@@ -24,8 +24,9 @@ class LogTransaction:
     """A transaction whose GTID was read.
 
     `commit` is its coordinate (its place in the log, as one number) on this server. `is_repeated` says that it was
-    delivered earlier. `stamp` is the stamp that the tag of its GTID stands for; None without a tag. `takes_effect` is
-    false if the transaction only begins a two-phase ALTER of MariaDB, or rolls one back.
+    already delivered before the source was opened. `stamp` is the stamp that the tag of its GTID stands for; None
+    without a tag. `takes_effect` is false if the transaction only begins a two-phase ALTER of MariaDB, or rolls one
+    back.
     """
 
     gtid: str

@@ -73,7 +73,9 @@ class EngineInput:
         return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
 
     def _take(self, timeout_s: float) -> bool:
-        """Waits for the next frame, and holds its records. Returns whether a frame came in time."""
+        """Waits for the next frame, and keeps its records until `read` returns them. Returns whether a frame came in
+        time.
+        """
         received = self._process.read(timeout_s)
         match received:
             case None:

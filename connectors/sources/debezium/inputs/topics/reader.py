@@ -1,4 +1,4 @@
-"""Reads committed messages of topics, from the offsets of a checkpoint. It joins no consumer group."""
+"""Reads committed messages of topics, from the offsets of a checkpoint. The consumer joins no consumer group."""
 
 import time
 from collections import deque
@@ -54,9 +54,9 @@ class TopicsInput:
     """The opened input that reads from topics; see `changelog.connectors.sources.debezium.inputs.Input`.
 
     `identity`, `progress` and `ahead` come from the checkpoint; `identity` and `progress` are None for a new changelog.
-    `ahead` names the messages that were read before a stop and not published. They are read first, in the order that
-    `ahead` gives. The constructor raises ChangelogError: GAP if the topics do not continue the changelog, and the
-    errors of connecting.
+    `ahead` names the messages that were read, but not published because an error stopped the source. `read` returns
+    them first, in the order that `ahead` gives. The constructor raises ChangelogError: GAP if the topics do not
+    continue the changelog, and the errors of connecting.
     """
 
     def __init__(
