@@ -72,7 +72,7 @@ def cut(events: EventBlock) -> int:
 
 
 def divided(reader: EventReader, block: EventBlock, find: Callable[[int], TransactionRun | None]) -> Iterator[Item]:
-    """Yields the decoded events of a block, and None wherever the caller must first encode the rows so far.
+    """Yields the decoded events of a block, and None wherever the caller must encode the rows so far before it goes on.
 
     Compressed events become larger when they are decompressed, so `portion` cannot limit how large their rows become.
     Therefore None is yielded when the decompressed rows since the last None have reached `BLOCK_BYTES_MAX` bytes.

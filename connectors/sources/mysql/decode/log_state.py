@@ -94,7 +94,7 @@ class LogState:
         self.is_open = False
         """Whether the BEGIN of the transaction was read, so that its rows can follow.
 
-        A statement after a GTID without a BEGIN is a whole transaction.
+        If a statement follows a GTID without a BEGIN, this statement is the whole transaction.
         """
         self.holding: tuple[log.XaId, HeldTransaction] | None = None
         """The XA transaction that is being prepared."""
@@ -109,7 +109,7 @@ class LogState:
         """A coordinate between two transactions. The stream has read everything before it. The assembler sets it."""
         self._received = received
         self._resume: Gtids | None = resume
-        """None once a new transaction was read. Before that, the server may send prepared transactions once more."""
+        """None once a new transaction was read. Until then, the server may be sending prepared transactions again."""
         self._gtids, self._sent = received.builder(), resume.builder()
         self._ended: list[LogTransaction | Series] = []
         self._ended_before = 0
@@ -160,7 +160,7 @@ class LogState:
         return self._received.contains(gtid)
 
     def undecided_before(self, xa_id: log.XaId) -> int:
-        """Returns a coordinate up to which the stream has neither COMMIT nor ROLLBACK of a prepared transaction.
+        """Returns a coordinate before which the stream has neither COMMIT nor ROLLBACK of a prepared transaction.
 
         Returns 0 if the stream does not have the transaction as prepared. Other threads call this, too. So the method
         reads the coordinate before it looks for the transaction, which may end meanwhile.

@@ -127,7 +127,7 @@ class Publication:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the mode lets Debezium make the publication, so that the service makes it in Debezium's place."""
+        """Whether the service makes the publication. It does so if the mode would let Debezium make it."""
         return self.mode in _MADE
 
     def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:

@@ -144,7 +144,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. The lowest bits of the first byte are as many ones as there are further bytes."""
+    """Reads a number of 1 to 9 bytes. In binary, the first byte ends with a 1 for each further byte."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1

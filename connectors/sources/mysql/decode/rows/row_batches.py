@@ -63,7 +63,7 @@ class RowBatch:
         self.images = 2 if self.op is Op.UPDATE else 1
 
     def add(self, event: RowsEvent, first_place: int) -> int:
-        """Adds the rows of an event, and returns the number of changes. Adds none if the rows are unusual."""
+        """Adds the rows of an event, and returns the number of changes. If the rows are unusual, adds none."""
         if not is_whole(self.table, event):
             return 0
         body = bytes(event.body)
