@@ -107,7 +107,8 @@ class Shown:
 
     `ids` says what the ids are. With "transactions", they are numbers that the source gives its transactions
     (`Transaction.xid` of the capture core, the column `transaction` of the changelog). With "commits", they are the
-    commit numbers in the positions of the rows. A source uses "commits" if its transactions have no numbers that grow.
+    commit numbers in the positions of the rows. A source uses "commits" if it has no increasing numbers for its
+    transactions.
 
     A source may number transactions in the order in which they begin, as PostgreSQL does. Then `hidden` holds the
     transactions that were open at the fence. Or a source may number them in the order of the database's log. Then `end`
@@ -136,7 +137,7 @@ class Scan(Protocol):
         """Yields the rows in these parts, each once and in any order, with the columns of `ROWS`.
 
         If `keys` is given, yields only the rows whose keys are in that range. Raises ChangelogError: CONNECTION if the
-        fence no longer exists, ALTERED if a migration waits to change a table. It never yields rows of another cut.
+        fence no longer exists, ALTERED if a migration waits to change a table. Never yields rows of another cut.
         """
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:

@@ -103,9 +103,9 @@ class Effects:
     """What the statements did to the watched tables.
 
     `alterations` holds the changes of each watched table, by the name that the table had before the first statement.
-    `untouched` holds the names of the watched tables that are exactly as they were. `new_names` has a key for each name
-    that the statements gave to a table, watched or not; its value is the line of the first statement that gave the
-    name. `last_line` is the line of the last statement.
+    `untouched` holds the names of the watched tables that are exactly as they were. `new_names` maps each name that the
+    statements gave to a table, watched or not, to the line of the first statement that gave the name. `last_line` is
+    the line of the last statement.
     """
 
     alterations: Mapping[TableName, Sequence[Alteration]]
@@ -161,7 +161,7 @@ class Stage(Protocol):
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float
     ) -> AbstractContextManager[Rehearsal]:
-        """Begins a rehearsal of `script`. The rehearsal is rolled back at the end of the block."""
+        """Begins a rehearsal of `script`. The rehearsal is rolled back at the end of the `with` block."""
 
 
 class Migrations(Protocol):

@@ -35,7 +35,7 @@ _NUMBERS: Final = frozenset({"long", "double"})
 
 
 class Guesses:
-    """Translates events, and declares the guessed types of columns whose messages carry no schema."""
+    """Translates events. If messages carry no schema, guesses the types of their columns from the values."""
 
     def __init__(self, settings: TranslationSettings) -> None:
         self._settings = settings
@@ -50,9 +50,9 @@ class Guesses:
         return self._translate(messages)
 
     def types(self, table: TableName) -> Mapping[str, str]:
-        """Returns the types of a table's columns; none if its messages carry schemas.
+        """Returns the guessed types of a table's columns; no types if its messages carry schemas.
 
-        A column that has had no value yet counts as text.
+        A column that has had only nulls so far counts as text.
         """
         return {column: type_ or "string" for column, type_ in self._types.get(table, {}).items()}
 

@@ -29,8 +29,8 @@ class Settings:
     come from. `translator` makes a new function that translates Debezium's messages into events. `hmac_key` is the
     secret of the `sha256` masks. `codec` names the format in which the sink stores rows; the source only checks that it
     has not changed. `keeps_state` says that the service itself stores the current row of every key. With
-    `accept_settings`, the source continues even if a setting has changed that decides the order or the content of the
-    changelog. `declared` has the tables whose keys the configuration names, with the columns that it names; a table
+    `accept_settings`, the source continues even if settings that decide the order or the content of the changelog have
+    changed. `declared` has the tables whose keys the configuration names, with the columns that it names; a table
     without any event so far is known only from `declared`. Without `whole`, transactions are published as they arrive.
     `snapshots` is a hash of the properties that decide which rows Debezium's snapshots read. It is empty if the source
     makes no sweep. A sweep searches for rows that disappeared between two snapshots (see the module `snapshots`).

@@ -1,7 +1,8 @@
 """Deletes the rows that an aborted snapshot published and that the repeated snapshot did not send.
 
 Debezium cannot continue a snapshot: after a stop or a crash, it begins the snapshot again. Rows that were deleted
-between the two snapshots are in the changelog, and no event says that they are gone:
+between the two snapshots are in the changelog, and no event says that they are gone (`place` is the `commit` in the
+positions of rows):
 
     place      1 ─────────── 40 ─────────────── 90 ────────▶
     first      a, b, c                             b was deleted while Debezium was stopped
@@ -16,8 +17,8 @@ time, the changelog has all rows of both snapshots, and no event can change a ke
 A connector that has no offset begins with a snapshot. Only this snapshot is followed by a sweep, because it covers all
 tables, and no other events come before its end. There is no sweep in two cases:
 - The connector's properties changed between the two snapshots, so the snapshots may have read different rows.
-- Several threads read the snapshot, or it covers several databases. Then the marker `last` may come before other rows
-  of the snapshot.
+- Several threads read the snapshot, or it covers several databases. Then the event that Debezium marks as `last` may
+  come before other rows of the snapshot.
 """
 
 import time
@@ -65,7 +66,7 @@ class FirstSnapshot:
     """Finds out whether Debezium repeats its first snapshot, and when the repeated snapshot has ended.
 
     The argument `progress` is what the property of this name returned for the last checkpoint. `opened_at` is a
-    position before all events that the source reads after it was opened. `fresh` says whether the connector begins
+    position before all events that the source reads once it is open. `fresh` says whether the connector begins
     without an offset. `properties` identifies the connector's properties; it is empty if no sweep is to be made.
     """
 
@@ -188,7 +189,7 @@ class Deletes:
         self._columns = {version.entity: version.columns for version in versions}
 
     def rows(self, ghosts: Mapping[str, Sequence[Ghost]], place: int) -> list[pa.RecordBatch]:
-        """Returns the deletes as one transaction at this place."""
+        """Returns the deletes as one transaction, whose `commit` is `place`."""
         now = time.time_ns() // 1000
         transaction = Transaction(xid=place, name="0", epoch=self._epoch, commit=place, committed_at=now)
         batches, ordinal = [], 0

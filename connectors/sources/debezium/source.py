@@ -57,11 +57,11 @@ class DebeziumSource:
     - `input`: the name of the input. `connector`: the name of Debezium's connector.
     - `progress` and `identity`: see `Input`. `message_bytes`: the mean size of messages.
     - `place`: where the `Assembler` continues. `open`: see `OpenEnd`. `ended`: see `Ended`. `whole`: see `OldRows`.
-    - `ahead`: the order of the messages that were read, but not published because of a stop.
+    - `ahead`: which messages were read, but not published because an error stopped the source; in their order.
     - `snapshot`: see `FirstSnapshot`. `sweep`: see `Sweeping`.
 
-    Raises ChangelogError: GAP or SETTINGS if the input does not continue the changelog exactly where it ends, and the
-    errors of the input.
+    Raises ChangelogError: GAP if the input does not continue the changelog exactly where it ends, SETTINGS if a setting
+    has changed (see `Settings.accept_settings`), and the errors of the input.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DebeziumSource:
             joined=True,
             held_entities=lambda: (),
         )
-        # All rows come from the input, so every table counts as read.
+        # The source reads no tables itself, so every table counts as read completely.
         windows = {entity.name: COMPLETE for entity in entities}
         return Checkpointing(
             replace(new_checkpoint, windows=windows),
@@ -323,7 +323,7 @@ class DebeziumSource:
         return commit_text(self._assembler.place + self._input.left(_progress(self._state.checkpoint)))
 
     def end_of(self, through: str) -> str:
-        """Returns where the input ends now, for a changelog that reaches `through`. Another thread may call this."""
+        """Returns where the input ends now, but at least `through`. Another thread may call this."""
         checkpoint = self._state.checkpoint
         return max(through, commit_text(int(checkpoint.source["place"]) + self._input.left(_progress(checkpoint))))
 

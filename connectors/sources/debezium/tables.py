@@ -113,7 +113,9 @@ def sampled(
 
 
 def has_change(messages: Sequence[SourceRecord], translate: Translate) -> bool:
-    """Returns whether one of the messages describes a table, or cannot be read."""
+    """Returns whether the messages suffice to describe a table: one of them is a change other than a delete, or cannot
+    be read.
+    """
     unreadable: dict[str, ChangelogError] = {}
     events = list(_events("", messages, translate, unreadable))
     return bool(unreadable) or any(isinstance(event, Changed) and event.op != "d" for event in events)

@@ -12,7 +12,7 @@ _log = structlog.get_logger("debezium")
 
 
 def translator(settings: TranslationSettings) -> Translate:
-    """Returns a function that translates events by these settings."""
+    """Returns a function that translates Debezium's messages into events, as these settings say."""
     return Translator(replace(settings, warn=_warn)).translate
 
 

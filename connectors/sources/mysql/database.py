@@ -90,7 +90,9 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Only the GTIDs in `checkpoint` show whether a part of the log is lost."""
+        """See `Database.status`. Without `checkpoint`, the result never says that a part of the log is lost, because
+        only the GTIDs in a checkpoint show this.
+        """
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)
@@ -102,7 +104,7 @@ class MysqlDatabase:
         return SourceStatus(end=commit_text(end), lag_bytes=lag_bytes, waits_for=None, hold=hold, retained=None)
 
     def retained(self) -> Retained | None:
-        """See `Database.retained`: the server keeps its log for a fixed time, whether or not anyone has read it."""
+        """See `Database.retained`: always None, because the server keeps its log for a fixed time, whoever reads it."""
         return None
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:

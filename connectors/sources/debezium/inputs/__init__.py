@@ -24,9 +24,10 @@ Progress = Mapping[str, Any]
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message, and the progress of its part.
 
-    `after` is the progress of the part after the message. The source counts its way through the input in steps, and the
-    message takes `steps` of them, at least 1. `message` is None if there is nothing to publish: for example, Kafka uses
-    up an offset for the end of a transaction. `where` says in words where the message is.
+    `after` is the progress of the part after the message. The distance between two places in an input is a number of
+    steps, and `steps` says how many of them this message counts for, at least 1. `message` is None if there is nothing
+    to publish: for example, the end of a Kafka transaction takes up an offset without a message. `where` says in words
+    where the message is.
     """
 
     part: str
@@ -61,7 +62,7 @@ Span = tuple[str, Any, Any]
 
 
 class Input(Protocol):
-    """An opened input. Other threads than that of the publish loop may call only `left`."""
+    """An opened input. Threads other than the publish loop's may call only `left`."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -79,7 +80,7 @@ class Input(Protocol):
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
 
     def pause(self, parts: Collection[str]) -> None:
-        """Pauses these parts, because their events wait for events of other parts. All other parts are read."""
+        """Pauses these parts, whose events wait for events of other parts. Resumes all other parts."""
 
     def settle(self) -> None:
         """Waits, for a limited time, until the input has begun to read at the position where it was opened.
@@ -145,7 +146,7 @@ class ConfiguredInput(Protocol):
         """Returns a finding for each precondition of reading the input from the checkpoint."""
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
-        """Returns where the changelog continues after a gap. With `again`, everything is read once more."""
+        """Returns where the changelog continues after a gap. With `again`, the input is read from its beginning."""
 
     def hold(self) -> Hold:
         """Returns a description of the object that keeps the events, such as a replication slot, or the topics."""

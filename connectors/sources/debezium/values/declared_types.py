@@ -1,10 +1,10 @@
 """Parses the column types that `[entities.X.types]` declares. Only JSON messages without a schema need such types.
 
-A declared type is a neutral type, such as `long`, `decimal(12,2)` or `array(string)`, or a semantic type of Debezium or
-Kafka Connect. A semantic type is declared by its full name or the last part of the name:
-`io.debezium.time.MicroTimestamp`, `MicroTimestamp`, `Bits(4)`, `Decimal(12,2)`. A neutral type accepts only values
-whose meaning does not depend on Debezium's settings. A time in the form of a number needs a semantic type, because only
-that says what the number counts.
+A declared type is either a *neutral* type, which the changelog has for all databases, such as `long`, `decimal(12,2)`
+or `array(string)`, or a semantic type of Debezium or Kafka Connect. A semantic type is declared by its full name or the
+last part of the name: `io.debezium.time.MicroTimestamp`, `MicroTimestamp`, `Bits(4)`, `Decimal(12,2)`. A neutral type
+accepts only values whose meaning does not depend on Debezium's settings. So if a time is a number, its column needs a
+semantic type, which says what the number counts.
 """
 
 import re
@@ -150,7 +150,7 @@ def _day(value: Any) -> bytes:
 
 
 def _document(token: bytes) -> bytes:
-    """Converts a JSON document. The row contains the document itself, or a string with the document's text."""
+    """Converts the token of a JSON document: the document itself, or a string that contains the document's text."""
     return scalars.embedded(parsed(token)) if token.startswith(b'"') else token
 
 

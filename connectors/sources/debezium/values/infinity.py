@@ -1,8 +1,9 @@
 """Lists the values that Debezium's connector for PostgreSQL publishes for infinite dates and timestamps.
 
 Java has no infinite date. So the driver and the connector replace an infinite date with one that is far away. The
-values below are those that a real Debezium wrote. It writes these values for three finite moments, too: one in the year
-294247, and the first and the last moment that 64 bits can count in nanoseconds (in 1677 and 2262).
+values below are those that a real Debezium wrote. Three finite moments have the same values, and so are published as
+infinite, too: one in the year 294247, and the first and the last moment that 64 bits can count in nanoseconds (in 1677
+and 2262).
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ class Placeholders:
 
     @property
     def texts(self) -> Sequence[bytes]:
-        """The placeholders that are strings in JSON."""
+        """The placeholders in a column of strings, in JSON."""
         return self.tokens(ConnectSchema(type="string"))
 
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:

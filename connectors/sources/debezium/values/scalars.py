@@ -176,7 +176,7 @@ def variable_decimal(value: Any) -> bytes:
 
 
 def geometry(value: Any) -> bytes:
-    """Prints a geometry in the form in which the MySQL source publishes geometries."""
+    """Prints a geometry as the MySQL source does: its SRID, and its well-known binary form in base64."""
     srid = value.get("srid") or 0
     if type(srid) is not int:
         raise TypeError("not a number of a spatial reference system")

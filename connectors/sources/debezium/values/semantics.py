@@ -53,8 +53,8 @@ class Semantics:
 
     `render` takes a value that is not null, as a decoder of JSON or Avro returns it, and returns its JSON. It raises
     ValueError, TypeError, KeyError or OverflowError for a value that the semantic type does not have. `passes` says
-    that a value's token in JSON is published as it is, if it has no escapes. `of_token`, if there is one, converts a
-    value's token in JSON.
+    that a JSON token without escapes is published as it is. `of_token`, if there is one, converts a JSON token; it is
+    used in place of a parser and `render`.
     """
 
     column_type: ColumnType
@@ -136,7 +136,9 @@ def _map(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
 
 
 def _pairs(value: Any) -> Any:
-    """Returns the keys and the values of a map. In JSON and in Avro, a map whose keys are not strings is a list."""
+    """Returns the keys and the values of a map. A map whose keys are not strings is a list: in JSON of pairs, in Avro
+    of objects that have a key and a value.
+    """
     if isinstance(value, dict):
         return value.items()
     return [(item["key"], item["value"]) if isinstance(item, dict) else (item[0], item[1]) for item in value]

@@ -152,7 +152,7 @@ def _day(days: int) -> tuple[str, str]:
     """Returns a day, and ` BC` if it lies before the year 1."""
     if _FIRST_DAY <= days <= _LAST_DAY:
         return date.fromordinal(days + _EPOCH_DAY).isoformat(), ""
-    # Days repeat every 400 years.
+    # The calendar repeats every 400 years.
     cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
     within = date.fromordinal(rest + 1)
     year = within.year + cycles * _CYCLE_YEARS

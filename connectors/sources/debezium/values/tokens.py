@@ -1,4 +1,7 @@
-"""Makes functions that convert a column's values, as JSON tokens or decoded from Avro, to the JSON that we publish."""
+"""Makes functions that convert a column's values to the JSON that we publish.
+
+The values are JSON tokens, or come from an Avro decoder.
+"""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
@@ -12,10 +15,12 @@ Convert = Callable[[bytes], Value]
 """Converts a token, which may be `null`. Raises ValueError, TypeError, KeyError, OverflowError or RecursionError."""
 
 ConvertValue = Callable[[Any], Value]
-"""Converts a value, as an Avro decoder returns it. Raises the same errors."""
+"""Converts a value, as an Avro decoder returns it. Raises the same errors as `Convert`."""
 
 REMEMBERED: Final = 64
-"""How many values of a column are remembered. Many columns have few values, or the same value in consecutive rows."""
+"""For each column, the results of this many conversions are cached. Many columns have few values, or the same value in
+consecutive rows.
+"""
 
 _FLOATS: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE})
 _SHORT: Final = frozenset(
@@ -29,7 +34,7 @@ _SHORT: Final = frozenset(
         Primitive.UUID,
     }
 )
-"""The types whose tokens are short, so that many can be remembered."""
+"""The types whose tokens are short, so that many can be cached."""
 
 
 def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Convert:

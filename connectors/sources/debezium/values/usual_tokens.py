@@ -65,7 +65,7 @@ def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes
 
 
 def document(render: Render, _parse: Parse) -> Callable[[bytes], bytes]:
-    """Returns a converter that reads JSON documents with a parser for strings only: in events, they are strings."""
+    """Returns a converter for JSON documents. In events, these are strings, so it uses a parser for strings only."""
 
     def convert(token: bytes) -> bytes:
         return render(_strings.decode(token))

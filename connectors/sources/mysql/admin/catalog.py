@@ -98,7 +98,8 @@ class Table:
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Returns why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
 
-        The columns of the key must be NOT NULL, and a unique index must cover them completely.
+        The columns of the key must be NOT NULL. There must be a unique index on exactly these columns, and not only on
+        the beginnings of their values.
         """
         text, key_list = f"{self.schema}.{self.name}", ", ".join(key)
         columns = {column.name.lower(): column for column in self.columns}

@@ -40,7 +40,8 @@ def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
 
     A lost session of this process can still have the lock, because the server needs a moment to notice the loss. `own`
     has the ids of all connections that this process has had. Raises ChangelogError: IN_USE if a session of another
-    process has the lock, CONNECTION if an earlier session of this process still has it.
+    process has the lock, CONNECTION if a lost session of this process still has it, or if the lock has just become
+    free.
     """
     [(is_ours,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
     if is_ours == 1:

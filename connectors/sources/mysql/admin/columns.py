@@ -61,12 +61,12 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """Maps the id of each collation to the name of its character set. A collation's name begins with this name."""
+        """Maps the id of each collation to its character set, with whose name the name of the collation begins."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 
 def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
-    """Returns the row with the type that was declared, because MariaDB stores a `json` column as a `longtext`."""
+    """Returns the row with the declared type: MariaDB shows a column that was declared as `json` as a `longtext`."""
     return row._replace(column_type="json") if is_json else row
 
 

@@ -62,8 +62,8 @@ class FilePosition:
 def snapshot_place(query: Query) -> FilePosition:
     """Returns the place in MariaDB's log where this session's snapshot was taken.
 
-    The snapshot shows the transactions that end before this place. XA transactions that were being committed may be
-    missing; see `snapshot.xa_commits`.
+    The snapshot shows the transactions that end before this place. But it may lack XA transactions that were being
+    committed at that moment; see `snapshot.xa_commits`.
     """
     status: dict[str, str] = dict(query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'", ()))
     return FilePosition(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))

@@ -2,7 +2,7 @@
 
 `changelog.envelope.signal` defines the form of the requests. Any account that may insert rows into the table may send
 signals; if `[signals] secret` is configured, the service obeys only signals that are signed with this secret. The
-signature covers the number of the row. A copy of a signal is refused, because its row has another number.
+signature covers the id of the row. So a copy of a signal is refused, because its row has another id.
 """
 
 from secrets import randbelow
@@ -48,8 +48,8 @@ def send(connection: Connection, signal: Signal, secret: bytes | None, *, databa
 def send_fence(connection: Connection) -> None:
     """Inserts a row without content, which makes the service store a checkpoint soon.
 
-    It is no error if the account may not insert the row, or if there is no such table: the service then stores its next
-    checkpoint no sooner than usual.
+    It is no error if the account lacks the right to insert the row, or if there is no such table: the service then
+    stores its next checkpoint no sooner than usual.
     """
     try:
         connection.execute(f"INSERT INTO {SIGNAL_TABLE} (id, content) VALUES (%s, '')", (randbelow(_NUMBERS),))

@@ -166,7 +166,7 @@ class Assembler:
 
 
 class _Encoder:
-    """Encodes the rows of one block. It must not refer to its `AssemblyRun`; see there for the reason."""
+    """Encodes the rows of one block. It must not refer to its `AssemblyRun`: a cycle would keep the block in memory."""
 
     def __init__(self, origin: Origin, texts: RowTexts) -> None:
         self._origin, self._texts = origin, texts

@@ -50,7 +50,8 @@ def is_portion(count: int, nbytes: int) -> bool:
 def portion(events: EventBlock) -> int:
     """Returns how many of the first events to decode at once: at most `_EVENTS_MAX`.
 
-    If the bytes that can be rows reach `BLOCK_BYTES_MAX` before that, the portion ends with the event that reaches it.
+    If the bytes that can be rows reach `BLOCK_BYTES_MAX` with fewer events, the portion ends with the event that
+    reaches it.
     """
     count = min(len(events), _EVENTS_MAX)
     totals = np.cumsum(np.maximum(events.sizes[:count] - _BYTES_WITHOUT_ROWS, 0))
@@ -61,8 +62,8 @@ def cut(events: EventBlock) -> int:
     """Returns how many of the events make a block: all events up to the last one that ends a transaction.
 
     If no transaction ends among them, returns 0, so that the caller waits for more events. But events of
-    `BLOCK_BYTES_MAX` bytes or more always make a block. The result need not be exact, because a transaction may also be
-    published in parts.
+    `BLOCK_BYTES_MAX` bytes or more always make a block. It does no harm if the last event of a block is wrongly taken
+    for the end of a transaction, because a transaction may also be published in parts.
     """
     for count in range(len(events), 0, -1):
         if _is_end(events[count - 1]):
@@ -71,7 +72,7 @@ def cut(events: EventBlock) -> int:
 
 
 def divided(reader: EventReader, block: EventBlock, find: Callable[[int], TransactionRun | None]) -> Iterator[Item]:
-    """Yields the decoded events of a block, and None wherever the caller must first encode the rows so far.
+    """Yields the decoded events of a block, and None wherever the caller must encode the rows so far before it goes on.
 
     Compressed events become larger when they are decompressed, so `portion` cannot limit how large their rows become.
     Therefore None is yielded when the decompressed rows since the last None have reached `BLOCK_BYTES_MAX` bytes.

@@ -36,11 +36,12 @@ class LogPlace:
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def base(self, first: int, last: int) -> int | None:
-        """Returns what must be added to an event's `end_log_pos` to get the coordinate at which the event ends.
+        """For several events that come next, returns the number to add to the `end_log_pos` of each: the sum is the
+        coordinate at which the event ends.
 
-        The result is valid for the next events. `first` is the `end_log_pos` of the first of these events, and `last`
-        that of the last one. Returns None if no single number fits all of these events: if they are not in order in one
-        file, or if the offset in the file passes a multiple of 4 GiB among them.
+        `first` is the `end_log_pos` of the first of these events, and `last` that of the last one. Returns None if no
+        single number fits all of them: if they are not in order in one file, or if the offset in the file passes a
+        multiple of 4 GiB among them.
         """
         low = self._offset % _FOUR_GIB
         base = self._offset - low
@@ -53,7 +54,7 @@ class LogPlace:
         self._offset += end_log_pos - self._offset % _FOUR_GIB
 
     def begin_of(self, header: Header) -> int:
-        """Returns the coordinate at which the event that was read last begins."""
+        """Returns the coordinate at which the last event begins. `header` is its header, with an `end_log_pos`."""
         return self._coordinate(self._offset - header.size)
 
     @property

@@ -24,8 +24,9 @@ class LogTransaction:
     """A transaction whose GTID was read.
 
     `commit` is its coordinate (its place in the log, as one number) on this server. `is_repeated` says that it was
-    delivered earlier. `stamp` is the stamp that the tag of its GTID stands for; None without a tag. `takes_effect` is
-    false if the transaction only begins a two-phase ALTER of MariaDB, or rolls one back.
+    already delivered before the source was opened. `stamp` is the stamp that the tag of its GTID stands for; None
+    without a tag. `takes_effect` is false if the transaction only begins a two-phase ALTER of MariaDB, or rolls one
+    back.
     """
 
     gtid: str
@@ -93,7 +94,7 @@ class LogState:
         self.is_open = False
         """Whether the BEGIN of the transaction was read, so that its rows can follow.
 
-        A statement after a GTID without a BEGIN is a whole transaction.
+        If a statement follows a GTID without a BEGIN, this statement is the whole transaction.
         """
         self.holding: tuple[log.XaId, HeldTransaction] | None = None
         """The XA transaction that is being prepared."""
@@ -108,7 +109,7 @@ class LogState:
         """A coordinate between two transactions. The stream has read everything before it. The assembler sets it."""
         self._received = received
         self._resume: Gtids | None = resume
-        """None once a new transaction was read. Before that, the server may send prepared transactions once more."""
+        """None once a new transaction was read. Until then, the server may be sending prepared transactions again."""
         self._gtids, self._sent = received.builder(), resume.builder()
         self._ended: list[LogTransaction | Series] = []
         self._ended_before = 0
@@ -159,7 +160,7 @@ class LogState:
         return self._received.contains(gtid)
 
     def undecided_before(self, xa_id: log.XaId) -> int:
-        """Returns a coordinate up to which the stream has neither COMMIT nor ROLLBACK of a prepared transaction.
+        """Returns a coordinate before which the stream has neither COMMIT nor ROLLBACK of a prepared transaction.
 
         Returns 0 if the stream does not have the transaction as prepared. Other threads call this, too. So the method
         reads the coordinate before it looks for the transaction, which may end meanwhile.
@@ -258,7 +259,8 @@ class LogState:
         return entity in self.dropped
 
     def end_block(self, stopped: Position | None) -> None:
-        """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
+        """Ends a block: the events that were read since the last call. `stopped` is the position at which the changelog
+        stopped in this block; None without a stop.
 
         After a stop, the transaction at that position and all later ones are forgotten, because they will be delivered
         once more.

@@ -2,8 +2,8 @@
 
 A prepared transaction survives its session, and even a restart of the server. The log has its rows at the place where
 it was prepared. But they become visible only when it is committed, so they are published at the place of the commit,
-and the service holds them in memory until then. After a restart, the service asks the server for the prepared
-transactions once more.
+and the service holds them in memory until then. After a restart, the service asks the server to send the prepared
+transactions again.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.model import Stamp
 
 HELD_BYTES_MAX = 256 << 20
-"""The most bytes of rows of prepared transactions that are held in memory."""
+"""The rows of all prepared transactions may together take up at most this many bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class PreparedTransactions:
         return sorted(self._transactions.values(), key=lambda transaction: transaction.commit)
 
     def hold(self, xa_id: XaId, transaction: HeldTransaction) -> None:
-        """Adds a transaction whose rows are complete. It replaces an earlier delivery of the same transaction."""
+        """Adds a transaction whose rows are complete. If it is sent again, the new rows replace the old ones."""
         self.take(xa_id)
         self._transactions[xa_id] = transaction
         self._nbytes += transaction.nbytes
@@ -84,7 +84,8 @@ class PreparedTransactions:
     def check(self, xa_id: XaId, transaction: HeldTransaction) -> None:
         """Raises ChangelogError (LIMIT) if the rows of all transactions, including `transaction`, take too much memory.
 
-        `transaction` has the rows of `xa_id` that have arrived so far. They count in place of an earlier delivery.
+        `transaction` has the rows of `xa_id` that have arrived so far. If the server has sent this transaction before,
+        the rows from that time do not count.
         """
         earlier = self._transactions.get(xa_id)
         if self._nbytes - (0 if earlier is None else earlier.nbytes) + transaction.nbytes > self._bytes_max:

@@ -1,4 +1,4 @@
-"""Compresses Debezium's history of schemas, so that a checkpoint can hold it: each commit stores a checkpoint."""
+"""Compresses Debezium's history of schemas. It must be small, because each commit stores it as part of a checkpoint."""
 
 import zlib
 from base64 import b64decode, b64encode

@@ -54,11 +54,11 @@ class EngineOrigin:
         return sampled({}, translate, counts={}, partitions={}, declared=declared)
 
     def left(self, checkpoint: Checkpoint) -> int:  # noqa: ARG002 - only a running process knows
-        """See `ConfiguredInput.left`: unknown."""
+        """See `ConfiguredInput.left`: always 0, because the end of the database's log is unknown here."""
         return 0
 
     def is_lost(self, checkpoint: Checkpoint) -> bool:  # noqa: ARG002
-        """See `ConfiguredInput.is_lost`: this is known only after a start."""
+        """See `ConfiguredInput.is_lost`: always False, because only Debezium finds this out, when it starts."""
         return False
 
     def findings(self, checkpoint: Checkpoint | None) -> Sequence[Finding]:
@@ -76,8 +76,8 @@ class EngineOrigin:
         return f"has {count} jars, and Debezium checks the rest at its start"
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:  # noqa: ARG002
-        """See `ConfiguredInput.after_gap`: without offsets, Debezium begins with a snapshot, as its snapshot.mode
-        says.
+        """See `ConfiguredInput.after_gap`: the result has no offsets, so Debezium begins with the snapshot that its
+        snapshot.mode asks for.
         """
         return AfterGap(identity={}, progress={})
 

@@ -47,9 +47,9 @@ _PARAMETERS = {
 
 @contextmanager
 def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConnection]:
-    """Connects with Debezium's `properties`. The session ends with the block.
+    """Connects with Debezium's `properties`. The session ends with the `with` block.
 
-    `action` is for error messages: it says what the block does, for example "looking for publication x".
+    `action` is for error messages: it says what that block does, for example "looking for publication x".
 
     Raises ChangelogError: ACCESS if the server rejects the user, CONNECTION if the server cannot be reached now, and
     PRECONDITION for most other errors of the server.

@@ -31,7 +31,7 @@ _SIGNALS, _VIA_ROOT = "signal.data.collection", "publish.via.partition.root"
 _MADE = frozenset({"filtered", "all_tables"})
 """The modes in which Debezium would create and alter the publication itself."""
 
-# A partition can be published under its own name, so partitions count, too.
+# A partition can be published under its own name, so partitions count as tables, too.
 _TABLES = r"""
 SELECT n.nspname AS schema, c.relname AS name, c.relkind = 'p' AS partitioned,
     pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned
@@ -127,7 +127,7 @@ class Publication:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the service, and not Debezium, makes the publication."""
+        """Whether the service makes the publication. It does so if the mode would let Debezium make it."""
         return self.mode in _MADE
 
     def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
@@ -278,7 +278,9 @@ class Publication:
         )
 
     def _patterns(self) -> Mapping[str, re.Pattern[str]]:
-        """Returns compiled patterns of the tables that Debezium reads, by their texts. Debezium ignores case."""
+        """Returns a compiled pattern for each name or pattern of tables in the properties, by its text without
+        backslashes. The patterns ignore case, as Debezium does.
+        """
         texts = [*re.split(r"(?<!\\),", self.properties.get(TABLES, "")), *self._signals()]
         try:
             return {

@@ -73,7 +73,9 @@ class EngineInput:
         return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
 
     def _take(self, timeout_s: float) -> bool:
-        """Waits for the next frame, and holds its records. Returns whether a frame came in time."""
+        """Waits for the next frame, and keeps its records until `read` returns them. Returns whether a frame came in
+        time.
+        """
         received = self._process.read(timeout_s)
         match received:
             case None:
@@ -93,7 +95,7 @@ class EngineInput:
         return True
 
     def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
-        """See `Input`: counts the records that have arrived and were not read yet."""
+        """See `Input`: counts the records that have arrived but that `read` has not returned yet."""
         return len(self._waiting)
 
     def pause(self, parts: Collection[str]) -> None:
@@ -107,7 +109,7 @@ class EngineInput:
             self._take(left_s)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
-        """See `Input`: acknowledges the records, so that the database may discard its log up to the last of them."""
+        """See `Input`: acknowledges the first `steps` records, so that the database may discard its log up to there."""
         if steps:
             self._process.acknowledge(steps)
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 _NAMES: Mapping[str, str] = {"postgresql": "postgres"}
-"""The connectors that have another name in the file names of Debezium's jars, each with that name."""
+"""The names of connectors in the file names of Debezium's jars, where these differ from the usual names."""
 
 _TABLES = frozenset({"db2", "mariadb", "mysql", "oracle", "postgresql", "sqlserver", "informix", "ibmi", "cockroachdb"})
 """The connectors that choose tables by `table.include.list`."""
@@ -23,7 +23,7 @@ TABLES = "table.include.list"
 """The property that names the tables."""
 
 MODE = "publication.autocreate.mode"
-"""The property that says who makes PostgreSQL's publication."""
+"""The property that says whether Debezium makes PostgreSQL's publication, and for which tables."""
 
 
 def jar_name(connector: str) -> str:

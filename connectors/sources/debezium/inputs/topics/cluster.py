@@ -19,7 +19,10 @@ def read_states(admin: Admin, settings: TopicsSettings) -> dict[str, InputTopic]
 
 
 def read_topics(admin: Admin, settings: TopicsSettings) -> InputTopics:
-    """Returns the topics that match the settings, with the bounds of their partitions. Raises ChangelogError."""
+    """Returns the topics that match the settings, with the first offset and the end of each partition.
+
+    Raises ChangelogError.
+    """
     states = read_states(admin, settings)
     parts = InputTopics(states=states, begins={}, ends={}).parts
     return InputTopics(states=states, begins=begins(admin, parts), ends=written_ends(admin, parts))

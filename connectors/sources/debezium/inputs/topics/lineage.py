@@ -76,7 +76,7 @@ def changes(old_topics: Mapping[str, InputTopic], present: Mapping[str, InputTop
 
 
 def losses(progress: Mapping[Part, int], topics: InputTopics) -> Iterator[str]:
-    """Yields which offsets are lost, for each partition that lacks the message after the stored progress."""
+    """Describes what is lost, for each partition whose present offsets no longer include the stored progress."""
     for part, offset in sorted(progress.items()):
         topic, number = part
         begin, end = topics.begins.get(part), topics.ends.get(part)

@@ -1,4 +1,4 @@
-"""Inspects and opens the Kafka topics that the configuration names; see `ConfiguredInput` in the package above."""
+"""Inspects and opens the Kafka topics that the configuration names; see `ConfiguredInput` in the package `inputs`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -128,7 +128,9 @@ class TopicsOrigin:
         return ok(name, "the topics have all events that follow the end of the changelog")
 
     def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
-        """See `ConfiguredInput.after_gap`: a partition that lost nothing continues at its next event."""
+        """See `ConfiguredInput.after_gap`: a partition that lost nothing continues at its next event. Any other
+        partition is read from its beginning.
+        """
         topics = read_topics(self._settings.client.admin(), self._settings)
         source = {} if checkpoint is None or again else checkpoint.source
         offsets = offsets_over_gap(source.get("identity", {}), source.get("progress", {}), topics)
@@ -186,8 +188,8 @@ class TopicsOrigin:
 
 
 def _compacted(admin: Admin, topics: InputTopics) -> Iterator[Finding]:
-    """Warns of topics that keep only the last event of each key, because earlier events may be gone before they are
-    read.
+    """Warns of compacted topics: they keep only the last event of each key, so an earlier event may be gone before it
+    is read.
     """
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics.states]
     compacted = []

@@ -1,4 +1,4 @@
-"""Reads committed messages of topics, from the offsets of a checkpoint. It joins no consumer group."""
+"""Reads committed messages of topics, from the offsets of a checkpoint. The consumer joins no consumer group."""
 
 import time
 from collections import deque
@@ -54,9 +54,9 @@ class TopicsInput:
     """The opened input that reads from topics; see `changelog.connectors.sources.debezium.inputs.Input`.
 
     `identity`, `progress` and `ahead` come from the checkpoint; `identity` and `progress` are None for a new changelog.
-    `ahead` names the messages that were read before a stop and not published. They are read first, in the order that
-    `ahead` gives. The constructor raises ChangelogError: GAP if the topics do not continue the changelog, and the
-    errors of connecting.
+    `ahead` names the messages that were read, but not published because an error stopped the source. `read` returns
+    them first, in the order that `ahead` gives. The constructor raises ChangelogError: GAP if the topics do not
+    continue the changelog, and the errors of connecting.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TopicsInput:
 
     def _gathered(self, timeout_s: float, gather_s: float) -> Batch:
         if not self._first_offsets:
-            time.sleep(timeout_s)  # a consumer without partitions may not be polled
+            time.sleep(timeout_s)  # a consumer without partitions must not be polled
             return Batch(placed=())
         placed = new = self._polled(timeout_s)
         deadline, nbytes = time.monotonic() + gather_s, 0
@@ -212,7 +212,7 @@ class TopicsInput:
         self._paused = paused
 
     def settle(self) -> None:
-        """See `Input`: does nothing, because the constructor has checked where the input continues."""
+        """See `Input`: does nothing, because the constructor has checked that the input can continue."""
 
     def left(self, progress: Progress) -> int:
         """See `Input`. Topics that did not exist when the input was opened are not counted."""
@@ -220,7 +220,7 @@ class TopicsInput:
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._first_offsets)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group stores only offsets
-        """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""
+        """See `Input`: commits the offsets to the consumer group. If the client refuses, warns, and commits no more."""
         self._confirmed = progress
         self._commit()
 

@@ -24,8 +24,8 @@ def samples(
 ) -> Mapping[str, Sequence[SourceRecord]]:
     """Returns the last messages of each topic, oldest first within a partition.
 
-    At first, it reads a few messages of every partition. If `suffices` says that the messages of a topic are not
-    enough, it reads more messages of that topic.
+    First reads a few messages of every partition. While `suffices` says that the messages of a topic are not enough,
+    reads them again together with older ones, up to a limit.
     """
     admin = settings.client.admin()
     first, last = begins(admin, parts), ends(admin, parts)

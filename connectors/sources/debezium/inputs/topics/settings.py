@@ -12,9 +12,8 @@ class TopicsSettings:
     """Which topics to read.
 
     The service reads all topics that match a pattern of `include` and no pattern of `exclude`. It also reads the topic
-    `transactions`, to which Debezium writes the BEGIN and the END of each transaction. Offsets are also committed to
-    the consumer group `group`, for tools that show how far the service has read. The service itself never reads these
-    offsets.
+    `transactions`, to which Debezium writes the BEGIN and the END of each transaction. The service commits offsets to
+    the consumer group `group` only for tools that show how far it has read; it never reads them back.
     """
 
     client: Client

@@ -22,9 +22,9 @@ class ServerFacts:
 
     `settings` has the global variables in `_VARIABLES`, without those that the server lacks; values are in upper case.
     `is_replica` says whether the server replicates from another server; None if this is unknown, for example because
-    the account may not query it. `privileges` are the account's global privileges, as the server names them. They are
-    None if the session has a current role, because the server does not list the privileges of roles. `xa_commits` is
-    the number of XA COMMITs since the server started.
+    the account has no right to query it. `privileges` are the account's global privileges, as the server names them.
+    They are None if the session has a current role, because the server does not list the privileges of roles.
+    `xa_commits` is the number of XA COMMITs since the server started.
     """
 
     version: ServerVersion

@@ -8,13 +8,13 @@ from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.names import quoted_account
 
 OLDEST: Mapping[Flavour, tuple[int, int, int]] = {Flavour.MYSQL: (8, 0, 1), Flavour.MARIADB: (10, 5, 0)}
-"""The first versions whose table maps can name the columns (`binlog_row_metadata`)."""
+"""The first versions whose binary log can name the columns of tables (`binlog_row_metadata`)."""
 
 NEWEST: Mapping[Flavour, int] = {Flavour.MYSQL: 9, Flavour.MARIADB: 11}
 """The newest major versions that the source is tested with."""
 
 RETENTION_S = 3 * 86_400
-"""How long the server should keep its log: a service that was stopped over a weekend can then continue."""
+"""How long the server should keep its log, so that a service that was stopped over a weekend can continue."""
 
 _IMAGES = {Flavour.MYSQL: ("FULL",), Flavour.MARIADB: ("FULL", "FULL_NODUP")}
 _PRIVILEGES: Mapping[Flavour, tuple[str, ...]] = {

@@ -17,8 +17,7 @@ _MARK, _ALGORITHM, _SIZE_BYTES = 0x80, 0x70, 0x07
 def inflate(cursor: Cursor) -> bytes:
     """Decompresses all remaining bytes. Raises ChangelogError (MALFORMED) if they are not one complete record.
 
-    The memory that this takes depends on what the stream really contains, up to EVENT_BYTES_MAX, and not on the size
-    that the record claims.
+    This takes only as much memory as the stream really contains, even if the record claims a larger size.
     """
     begin = cursor.at
     first = cursor.number(1)

@@ -9,8 +9,8 @@ _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 class Cursor:
     """Reads `data` from `at` up to `end`. A read beyond `end` raises ChangelogError (MALFORMED) with the offset.
 
-    All numbers are little-endian. Two arguments are only for error texts: `data` can be a part of something larger, for
-    example of an event. `what` names the larger thing, and `base` is the offset of `data` in it.
+    All numbers are little-endian. `what` and `base` are only for error texts: if `data` is a part of something larger,
+    such as an event, `what` names the larger thing, and `base` is the offset of `data` in it.
     """
 
     __slots__ = ("_base", "_what", "at", "data", "end")

@@ -10,7 +10,7 @@ _YEAR_WITH_SIGN = (8, 0, 24)
 class Dialect(NamedTuple):
     """Says for which types of columns a server's table maps contain certain optional fields.
 
-    - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.
+    - `geometry_has_collation`: a `GEOMETRY` column has a collation. This is true only for MariaDB.
     - `year_has_sign`: for a `YEAR` column, as for a column of numbers, the table map says whether it is unsigned. This
       is true for MariaDB and for MySQL from 8.0.24 on, and false for MySQL up to 8.0.20. It is None (unknown) for the
       versions between them.

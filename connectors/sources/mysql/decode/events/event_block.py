@@ -17,8 +17,8 @@ GAP_BYTES = 5
 """How many bytes come before each event: the header of its packet, and the status byte of the protocol."""
 
 PADDING_BYTES = 128
-"""How many zero bytes follow the last event in `EventBlock.joined`. Because of them, a fixed number of bytes can be
-read from each event, even if the event is shorter.
+"""How many zero bytes follow the last event in the result of `EventBlock.joined`. Because of them, a reader can take
+up to this many bytes from the beginning of any event, even if the event is shorter.
 """
 
 _VIEW_BYTES_MIN = 1 << 20

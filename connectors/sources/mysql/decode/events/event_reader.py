@@ -165,7 +165,9 @@ def _name(header: Header) -> str:
 
 
 def _undecoded(cursor: Cursor, header: Header) -> Event:
-    """Returns an event whose content does not matter to us."""
+    """Returns an event of a type whose content is not decoded. Raises ChangelogError (MALFORMED) if the type is unknown
+    and the header does not say that readers may ignore the event.
+    """
     name = _name(header)
     if header.type in _CONTEXT:
         return StatementContext(header=header, name=name)

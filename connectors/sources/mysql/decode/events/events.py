@@ -89,7 +89,10 @@ class XaId:
 
 
 class AlterPhase(Enum):
-    """Which part of an ALTER a transaction is, if MariaDB logs the ALTER in two parts (`binlog_alter_two_phase`)."""
+    """Which part of an ALTER a transaction is, if MariaDB logs the ALTER in two parts (`binlog_alter_two_phase`).
+
+    The first part is START, and the second one COMMIT or ROLLBACK.
+    """
 
     START = "start"
     COMMIT = "commit"
@@ -134,7 +137,7 @@ class MariadbGtid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousGtids:
-    """The transactions in all earlier files of MySQL's log, as a set in the server's binary form."""
+    """The transactions in all files of MySQL's log before this one, as a set in the server's binary form."""
 
     header: Header
     encoded: bytes
@@ -142,7 +145,7 @@ class PreviousGtids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidList:
-    """For each domain and server, the last transaction in all earlier files of MariaDB's log.
+    """For each domain and server, the last transaction in the files of MariaDB's log before this one.
 
     Each transaction is given by its domain id, server id and sequence.
     """

@@ -1,9 +1,9 @@
 """Decodes the most frequent types of events, if an event has the form in which servers usually write it.
 
 The other modules of this folder define what an event means. A function of `DECODERS` returns either exactly what those
-modules return, or None. After None, those modules decode the event, or say what is wrong with it. The functions here
-take a quarter of the time: a struct reads all fixed fields at once, and the parts that are the same in many events are
-decoded only once.
+modules return, or None. If it returns None, those modules decode the event, or say what is wrong with it. The functions
+here take a quarter of the time: a struct reads all fixed fields at once, and the parts that are the same in many events
+are decoded only once.
 """
 
 from collections.abc import Callable, Mapping

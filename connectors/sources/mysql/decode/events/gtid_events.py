@@ -92,8 +92,8 @@ _LAST_KNOWN_FIELD = 11
 def tagged_gtid(cursor: Cursor, header: Header) -> MysqlGtid:
     """Decodes a GTID_TAGGED, which MySQL writes from 8.3 on.
 
-    Its fields have numbers, in ascending order, and some fields may be missing. Fields with higher numbers than we know
-    are skipped, unless the event says that they must not be ignored.
+    Its fields are numbered and in ascending order, and some may be missing. Fields with higher numbers than we know are
+    skipped, unless the event says that they must not be ignored.
     """
     begin = cursor.at
     version = packed(cursor)
@@ -144,7 +144,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. At the end of the first byte, there is a 1 bit for each byte that follows."""
+    """Reads a number of 1 to 9 bytes. In binary, the first byte ends with a 1 for each further byte."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1

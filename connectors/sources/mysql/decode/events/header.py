@@ -31,9 +31,9 @@ class Header(NamedTuple):
     - `type`: the number of the event's type (`event_types.EventType`).
     - `server_id`: the id of the server that first wrote the event.
     - `size`: the size of the event in bytes, including the header and the checksum.
-    - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. It is 0 in MariaDB's transactions, except
-      at their beginning and end. MySQL packs a compressed transaction into one `TRANSACTION_PAYLOAD` event; the events
-      inside have the `end_log_pos` of that event.
+    - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. In a transaction of MariaDB, it is 0 in all
+      events but the first and the last. MySQL packs a compressed transaction into one `TRANSACTION_PAYLOAD` event; the
+      events inside have the `end_log_pos` of that event.
     - `flags`: see the properties, and the constants above.
     """
 

@@ -49,7 +49,7 @@ def _fields(cursor: Cursor) -> dict[int, int]:
 
 
 class _Stream:
-    """Decompresses the remaining bytes of `cursor`. The result should have `size` bytes."""
+    """Decompresses the remaining bytes of `cursor`. `size` is the size that the payload claims for the result."""
 
     def __init__(self, cursor: Cursor, size: int) -> None:
         self._cursor, self._begin, self._bytes_left = cursor, cursor.at, size

@@ -84,7 +84,7 @@ _TOO_MANY_DATABASES = 254
 _SECOND_ALTER_PHASES = 4 | 8
 
 _FIXED = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 129: 8}
-"""The size in bytes of each status variable that we skip, by the variable's code; only variables of a fixed size."""
+"""The size in bytes of each skipped status variable that has a fixed size, by the variable's code."""
 
 
 def _variables(cursor: Cursor) -> QueryContext:

@@ -37,7 +37,8 @@ def rows(
 ) -> Callable[[Cursor, Header], RowsEvent]:
     """Returns the decoder of a type of event with rows.
 
-    `extra` says that events of the type have extra data before the number of columns, as in version 2 of the type.
+    `extra` says that events of the type have extra data before the number of columns. Only the types whose names end
+    with `V1` have none.
     """
 
     def decode(cursor: Cursor, header: Header) -> RowsEvent:

@@ -49,5 +49,5 @@ class Binder:
 
 
 def needed(binding: Binding) -> list[int]:
-    """Returns the places of the columns that are published, or belong to the key or to the partition, in order."""
+    """Returns the indexes of the columns that are published or belong to the key or the partition, in order."""
     return sorted({field.index for field in (*binding.fields, *binding.key, *binding.partition)})

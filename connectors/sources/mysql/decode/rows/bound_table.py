@@ -28,7 +28,7 @@ class BoundTable:
     The place of a column is its index in `columns`. `printers` has the place of each column whose values are needed,
     and the function that prints one value. `column_printers` maps the same places to the functions that print many
     values of a column at once; None where there is no such function. `layout` is None if a column has a type whose
-    values are never in rows. `may_lack` has the places of the columns that rows may lack.
+    values are never in rows, such as an array. `may_lack` has the places of the columns that rows may lack.
     """
 
     entity: Entity

@@ -27,9 +27,9 @@ BODY_BYTES_MAX = 1 << 20
 class _Part:
     """Rows of some events.
 
-    `bodies` has the bytes of all rows, in one or several pieces. For each event, `counts` has the number of its
-    changes, and `first_places` the place of its first change in the block. For each row, `starts` has the offset at
-    which the row begins in the joined bodies.
+    The *place* of a change is its number in the block (the events that are decoded together). `bodies` has the bytes of
+    all rows, in one or several pieces. For each event, `counts` has the number of its changes, and `first_places` the
+    place of its first change. For each row, `starts` has the offset at which the row begins in the joined bodies.
     """
 
     bodies: Sequence[bytes | pa.Buffer]
@@ -63,7 +63,7 @@ class RowBatch:
         self.images = 2 if self.op is Op.UPDATE else 1
 
     def add(self, event: RowsEvent, first_place: int) -> int:
-        """Adds the rows of an event, and returns the number of changes. Adds none if the rows are unusual."""
+        """Adds the rows of an event, and returns the number of changes. If the rows are unusual, adds none."""
         if not is_whole(self.table, event):
             return 0
         body = bytes(event.body)
@@ -81,9 +81,7 @@ class RowBatch:
         return count
 
     def extend(self, statements: "RowEvents", first_place: int) -> None:
-        """Adds the rows of many events of a run. `first_place` is the place that the run's first change has in its
-        block.
-        """
+        """Adds the rows of many events of a run. `first_place` is the place of the run's first change in the block."""
         self._end_part()
         first_places = first_place + statements.first_rows
         self._parts.append(_Part([statements.bodies()], statements.counts, first_places, statements.starts))

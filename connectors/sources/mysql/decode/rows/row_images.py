@@ -33,8 +33,9 @@ def images(table_map: TableMap, rows: RowsEvent) -> Iterator[tuple[Image | None,
     """Yields the old and the new row of each change; None where an insert has no old row, or a delete no new row.
 
     `rows` must have the table id of `table_map`, and must belong to the same statement. The values are views of the
-    event's packet, which stays in memory as long as they do. Rows can have no column at all, if defaults are inserted
-    with a minimal row image. Then the log does not say how many rows there were, and this function yields one change.
+    event's packet, which stays in memory as long as they do. If only defaults are inserted, and `binlog_row_image` is
+    MINIMAL, the rows in the log have no column at all. Then the log does not say how many rows there were, and this
+    function yields one change.
 
     Raises ChangelogError: MALFORMED, with the offset in the event's rows, if the rows cannot be read; PRECONDITION if
     the table map has no names of columns.

@@ -111,7 +111,7 @@ _CHARACTER = frozenset(
         TypeCode.VECTOR,
     }
 )
-"""The types of columns that have a collation in the log."""
+"""The types of columns that always have a collation in the log; for `GEOMETRY`, see `Dialect`."""
 
 _WITHOUT_TEXT = frozenset({TypeCode.GEOMETRY, TypeCode.VECTOR})
 """The types of columns that have a collation in the log, but no text."""
@@ -273,7 +273,7 @@ def _label_list(field: Cursor) -> Iterator[bytes]:
 
 
 def _primary_key(fields: _Fields, width: int) -> Iterator[int]:
-    """Yields the indexes of the primary key's columns, even if the key has only a prefix of a column."""
+    """Yields the indexes of the primary key's columns, including columns of which the key has only a prefix."""
     simple, prefixed = fields.get(_Field.PRIMARY_KEY), fields.get(_Field.PRIMARY_KEY_WITH_PREFIX)
     while simple is not None and simple.left:
         yield _index(simple, width)
