@@ -54,7 +54,7 @@ Session = Any
 
 
 def create(session: Session) -> None:
-    """Creates the database and its tables. The table for changes is empty."""
+    """Creates the database and its tables. The table that is measured, `orders`, is still empty."""
     with session.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {DATABASE}")
         cursor.execute(f"USE {DATABASE}")
@@ -114,7 +114,7 @@ def fill(session: Session, rows: int, transaction_rows: int) -> None:
 
 
 def raw_drain(session: Session, flavour: Flavour, file: str, offset: int) -> float:
-    """Asks the server for its log from a certain place to the end, and receives it into a buffer that nobody reads.
+    """Asks the server for its log, from `offset` in `file` to the end, and receives it into a buffer that nobody reads.
 
     Returns how many seconds this took. The server marks the end of the log by an end-of-file packet.
     """
