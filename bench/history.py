@@ -70,7 +70,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The medians of all rounds. `limit_mib` says how much any search must read. `limit_seconds` says how long a running
+    """The medians of all rounds. `limit_mib` says how much any search must read, and `limit_seconds` how long a running
     process takes to read just this.
     """
 

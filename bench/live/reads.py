@@ -175,8 +175,8 @@ def is_ready(address: str) -> bool:
 
 @contextmanager
 def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[int | None]:
-    """Publishes changes at an even pace, in another process, until the `with` block ends. Yields the id of this process,
-    or None if no changes are wanted.
+    """Publishes changes at an even pace, in another process, until the `with` block ends. Yields the id of this
+    process, or None if no changes are wanted.
     """
     if not per_second:
         yield None

@@ -12,10 +12,11 @@ name of the process.
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns the user and system seconds of a running process and of all processes that its main thread started,
-    together.
+    """Returns the CPU seconds (user and system) of a running process, of its child processes, of their child processes,
+    and so on, together.
 
-    Processes that have ended are included. The call is cheap, because it reads no files of other processes.
+    Processes that have ended are included. Of those that still run, only those that a main thread started are included.
+    The call is cheap, because it reads no files of unrelated processes.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

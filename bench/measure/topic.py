@@ -70,7 +70,9 @@ class Topic:
         return consumer
 
     def count(self) -> int:
-        """Reads all committed messages, and returns their number."""
+        """Reads all committed messages, and returns their number. After `COUNT_S_MAX` seconds, gives up and
+        returns how many it has read so far.
+        """
         consumer = self.consumer({partition.partition: 0 for partition in self._partitions})
         count, ended = 0, 0
         deadline = time.monotonic() + COUNT_S_MAX
