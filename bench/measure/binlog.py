@@ -30,7 +30,7 @@ FROM (SELECT n + %s AS g FROM numbers WHERE n < %s) AS row_numbers
 _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id >= %s AND id < %s"
 _STATEMENT_ROWS = 500
 
-# Each statement is a transaction of its own. A procedure writes such small transactions faster than a client could.
+# In this procedure, each statement is a transaction of its own. It writes them faster than a client could.
 _ONE_BY_ONE = f"""
 CREATE PROCEDURE change_one_by_one(orders int) BEGIN
     DECLARE number int DEFAULT 1;

@@ -160,8 +160,8 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the newest `last` changes that are stored now, and then new changes as they are stored.
 
-        Looks for new changes five times a second. Whenever there is no new change, it may end: if `stop()` returns
-        True, or if `timeout` seconds have passed since `follow` was called. Without `stop` and `timeout`, it never
+        Looks for new changes five times a second. Whenever there is no new change, it ends if `stop()` returns
+        True, or if `timeout` seconds have passed since the call of `follow`. Without `stop` and `timeout`, it never
         ends. The changes come in the same order as from `changes`.
         """
         if last < 0:
