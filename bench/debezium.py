@@ -60,7 +60,7 @@ jars = {jars}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """How long one side took for all rows: in seconds, and in seconds of CPU time. All of this includes the start of
+    """How long one side took for all rows: in seconds, and in seconds of CPU time. The figures include the start of
     Java, which takes about 2 s of CPU time.
     """
 

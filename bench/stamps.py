@@ -5,7 +5,7 @@ compared with those of a transaction without a stamp.
 A transaction updates one row by its key. The client and the server are on the same machine, and the server does not
 wait for the disk. So the stamp's share of the time is as large as it can be. All ways take turns in a random order, one
 transaction each. So they are all affected alike by other load on the machine, and by what the previous transaction has
-left in caches. The figures are 10th percentiles, because other load disturbs them less than medians.
+left in caches. The times are 10th percentiles, because other load disturbs them less than medians.
 """
 
 import argparse

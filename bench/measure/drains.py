@@ -133,7 +133,7 @@ def drain(
 
 
 def profiled(file: str | None, call: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
-    """Makes a call. If `file` is given, makes the call under cProfile, and writes the figures to this file."""
+    """Calls `call` with the options. If `file` is given, cProfile measures the call, and writes into this file."""
     if file is None:
         call(options)
         return

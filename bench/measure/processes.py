@@ -6,8 +6,8 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _UTIME, _CSTIME = 11, 14
 """The line /proc/PID/stat has four times: the user and the system time of the process, and then those of its children
-that have ended. These two numbers are the indexes of the first and the last of these times, among the fields after the
-name of the process.
+that have ended. `_UTIME` and `_CSTIME` are the indexes of the first and the last of these times, among the fields after
+the name of the process.
 """
 
 

@@ -31,7 +31,7 @@ class Topic:
             result.result()
 
     def ends(self) -> Mapping[int, int]:
-        """Returns the end of each partition: the offset after the marker of the last committed transaction.
+        """Returns, for each partition, the offset at which readers of committed messages stop.
 
         If a partition has no leader yet, because the topic is new, asks again for at most `TIMEOUT_S` seconds.
         """

@@ -106,10 +106,10 @@ class ChangelogReader:
         With `as_of`, the rows and columns are those that the entity had at that moment; without it, those that it has
         now. The table has the entity's columns (docs/reference/types.md has their types). With `provenance`, it also
         has the columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
-        `_context`, which describe each row's last change, and two columns that say why other columns of the row are
-        null: `_unavailable` names those whose value the database's log did not send, and `_out_of_range` those whose
-        value does not fit their type. The rows have no order. The Spark job `rebuild_view` makes the same rows. The
-        rows include all changes up to the position that the table's metadata `changelog.position` gives.
+        `_context`, which describe each row's last change. Two more columns say why other columns of the row are null:
+        `_unavailable` names those whose value the database's log did not send, and `_out_of_range` those whose value
+        does not fit their type. The rows have no order. The Spark job `rebuild_view` makes the same rows. The rows
+        include all changes up to the position that the table's metadata `changelog.position` gives.
 
         Holds the table in memory, and one change for each key that the entity ever had. In addition to the errors of
         every method, raises ChangelogError: USAGE for a moment before the first change, and for a position past the
@@ -160,9 +160,9 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the newest `last` changes that are stored now, and then new changes as they are stored.
 
-        Looks for new changes five times a second. Whenever there is no new change, it ends if `stop()` returns
-        True, or if `timeout` seconds have passed since the call of `follow`. Without `stop` and `timeout`, it never
-        ends. The changes come in the same order as from `changes`.
+        Looks for new changes five times a second. Whenever there is no new change, it ends if `stop()` returns True, or
+        if `timeout` seconds have passed since the call of `follow`. Without `stop` and `timeout`, it never ends. The
+        changes come in the same order as from `changes`.
         """
         if last < 0:
             raise ChangelogError(Kind.USAGE, f"last={last} is not a number of changes", hint="give 0 or more")

@@ -86,9 +86,9 @@ class Checkpointing:
     `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
     signal's signature must cover, and returns how the signal must be signed; None if no signature is needed. Columns
     are *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table
-    is read again. But if the entity is in `asking`, an operator decides when to read its table, and the checkpoint
-    only lists the restated columns. `stretch` says which epoch a place in the log belongs to. `reach` is called at the
-    fail point `signal:heard`, so that tests can crash the service there.
+    is read again. But if the entity is in `asking`, an operator decides when to read its table, and the checkpoint only
+    lists the restated columns. `stretch` says which epoch a place in the log belongs to. `reach` is called at the fail
+    point `signal:heard`, so that tests can crash the service there.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ read once more, and the second read may find other rows than the first. So no ro
 transaction that was partly published before the restart.
 
 **Stops.** If a policy (a setting of an entity) refuses a row, the changelog stops. Everything before the row's
-*transaction* is published, and nothing of the transaction itself. So an operator can decide on the row before
-readers see a part of that transaction. If the bytes of a block are invalid (MALFORMED), nothing of it is published.
+*transaction* is published, and nothing of the transaction itself. So an operator can decide on the row before readers
+see a part of that transaction. If the bytes of a block are invalid (MALFORMED), nothing of it is published.
 
 **Versions.** When an entity's columns differ from those that the changelog knows, a row that announces the new version
 is put before the first row with the new columns, in a batch of its own (`announcing`).

@@ -28,8 +28,8 @@ def published_fields(
     """Returns the published columns of the table `table`, in the order of `names`.
 
     `names` has the names of all columns of the table. A tuple of the log has the values of one row, in the same order.
-    `codec_of` takes the index of a column in `names`, and returns the column's codec.
-    `hmac_key` is the secret of the `sha256` masks.
+    `codec_of` takes the index of a column in `names`, and returns the column's codec. `hmac_key` is the secret of the
+    `sha256` masks.
     """
 
     def field(index: int, *, masked: bool) -> Field:
