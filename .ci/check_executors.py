@@ -1,8 +1,9 @@
 """Checks that jobs send only functions of executor modules to Spark's workers.
 
-The contract `EXECUTORS` in pyproject.toml lists the executor modules, and says which modules of `connectors` they may
-import. This script checks two more rules. Each function that a job passes to `mapInArrow`, `udf` and similar calls must
-be defined in an executor module. Of the modules in `spark_jobs`, an executor module may import only executor modules.
+Executor modules are those whose functions run on Spark's workers. A contract in pyproject.toml lists them, and says
+which modules of `connectors` they may import; `EXECUTORS` is its name. This script checks two more rules. Each function
+that a job passes to `mapInArrow`, `udf` and similar calls must be defined in an executor module. Of the modules in
+`spark_jobs`, an executor module may import only executor modules.
 
 Prints one line for each problem, and exits with 1 if there are problems.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 MAX = 120
 FENCE = re.compile(r"\s*(`{3,})(\w*)")
 OUTPUT_LANGUAGES = ("", "text")
-"""What follows the backticks at the beginning of a block that shows output."""
+"""A fenced block shows output if one of these follows the backticks that open it."""
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
-"""Checks three rules for the lock files: each package has a hash; there are no paths and no addresses; and the packages
-and versions are those that pyproject.toml requires.
+"""Checks three rules for the lock files. Each package must have a hash. No line may have a path, an address or an
+option. Each package that pyproject.toml requires must be there, in a version that it allows, and no other package may
+be marked as required by it.
 
 Prints one line for each problem, and exits with 1 if there are problems. `make lock` writes the files again.
 """

@@ -1,7 +1,7 @@
 """Compares the schemas in this repository with those on its main branch.
 
-Run this script from the root, as `python .ci/check_schemas.py`. In a checkout without history, there is no main branch
-to compare with. Then the script says so, and passes.
+Run this script from the root, as `python .ci/check_schemas.py`. If the checkout has no history, there is no main branch
+to compare with: the script says so, and exits with 0.
 """
 
 import sys

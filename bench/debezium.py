@@ -1,9 +1,9 @@
 """Measures how much CPU time Debezium takes in a Java process, and how much the Python process that started it adds.
 
-In each measurement, Debezium reads the snapshot of one table. Three programs (*sides*) take turns to receive its
-records. *frames* reads frames (batches of records), as a source of the service does. *events* makes an event object
-from each record, and stores the offset of each batch in a folder. *frames* and *events* discard what they read.
-*service* is our complete service: it translates the records, and publishes them to a file log.
+In each measurement, Debezium reads the snapshot of one table, and one of three programs (*sides*) receives the records.
+The sides take turns. *frames* reads frames (batches of records), as a source of the service does. *events* makes an
+event object from each record, and stores the offset of each batch in a folder. *frames* and *events* discard what they
+read. *service* is our complete service: it translates the records, and publishes them to a file log.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ jars = {jars}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """How long one side took for all rows: in seconds, and in seconds of CPU time. All of this includes the start of
+    """How long one side took for all rows: in seconds, and in seconds of CPU time. The figures include the start of
     Java, which takes about 2 s of CPU time.
     """
 

@@ -1,11 +1,11 @@
-"""Measures how long the drift job takes to compare a table with its changelog. For comparison, also measures how long
-it takes only to read the table, and only to read the changelog.
+"""Measures how long the drift job takes to compare a table with its changelog. For comparison, two simpler things are
+measured, too: reading just the table, and reading just the changelog.
 
 The service publishes a table of 15 columns into a file log; then 5 % of the table's rows are updated. Four jobs take
 turns in one Spark session, after each of them has run once to warm up. `copy` reads the table by COPY over one
 connection. `copy_in_tasks` does the same over as many connections as the job has tasks. `scan` reads the changelog's
-rows in Spark. `drift` is the whole drift job, until its report is written. The rows that the other jobs read are
-discarded.
+rows in Spark. `drift` is the whole drift job, until its report is written. The first three jobs discard the rows that
+they read.
 """
 
 import contextlib

@@ -70,8 +70,8 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The medians of all rounds. `limit_mib` says how much any search must read, and `limit_seconds` how long it takes
-    only to read this.
+    """The medians of all rounds. `limit_mib` says how much any search must read, and `limit_seconds` how long a running
+    process takes to read just this.
     """
 
     cold: Search
@@ -203,7 +203,7 @@ def _evict(log: Path) -> None:
 
 
 def _needed(log: Path, selection: Selection) -> Iterator[Span]:
-    """Yields the parts of files that any search for these rows must read."""
+    """Yields the parts of files that any search for the selected rows must read."""
     manifest = read_manifest(log)
     assert manifest is not None
     files = [log / file.path for file in manifest.files if selection.may_be_in_file(file)]

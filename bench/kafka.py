@@ -107,7 +107,7 @@ class Servers:
 def _servers(sides: Sequence[str]) -> Iterator[Servers]:
     """Runs PostgreSQL, a broker that is warmed up, and, if a side uses Avro, a schema registry."""
     if PEER in sides:
-        fetched("debezium")  # if it is missing, this fails before the other sides run
+        fetched("debezium")  # if Debezium is missing, this fails before the other sides run
     with ExitStack() as stack:
         postgres = stack.enter_context(temporary_server(settings=POSTGRES))
         broker = stack.enter_context(warm_broker())

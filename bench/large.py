@@ -82,8 +82,8 @@ def main() -> None:
 def _job(kind: str, rows: int, *, before: bool) -> Figures:
     """Fills the table, and measures until the service has stored all rows.
 
-    If `before` is true, the table is filled before the service starts, so its snapshot is measured. Otherwise, the
-    table is filled in one transaction while the service runs, so this transaction is measured.
+    If `before` is true, the table is filled before the service starts, so the snapshot of the table is measured.
+    Otherwise, the table is filled in one transaction while the service runs, so this transaction is measured.
     """
     with large_table(kind) as table, tempfile.TemporaryDirectory() as folder:
         if before:

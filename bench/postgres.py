@@ -98,7 +98,7 @@ def _drain(options: argparse.Namespace) -> None:
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
-    """Returns a function that opens the source at the beginning of the backlog, as if it had read the table before."""
+    """Returns a function that opens the source at the beginning of the backlog, as if the table had been read."""
     settings = Settings(
         name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
     )

@@ -99,10 +99,10 @@ def main() -> None:
 
 
 def _peak_mib(before: str, then: str, mib: int) -> int:
-    """Returns the peak memory of the service, in MiB.
+    """Runs one case, and returns the peak memory of the service, in MiB.
 
-    The SQL `before` runs before the service starts, and `then` when the service has read all tables. If `then` is not
-    empty, only the peak from this moment on counts.
+    The SQL `before` runs before the service starts, and `then` once the service has read the table. If `then` is not
+    empty, only the memory from this moment on counts.
     """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,

@@ -126,8 +126,8 @@ _KEY_ID, _VALUE_ID = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The CPU time of a message in microseconds: for its translation, and for everything after it. Also, how many
-    events are processed in a second.
+    """The CPU time of a message in microseconds: for its translation, and for everything after it. `events_s` is how
+    many events are processed in a second of CPU time.
     """
 
     translate_us: float

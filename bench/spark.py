@@ -6,10 +6,10 @@ alters two of the document's 15 columns. Three functions are compared: *identity
 The results are discarded. The functions take turns, after each of them has run once to warm up. Because jsonpatch is
 slow, it gets a fifth of the rows.
 
-views: Spark computes the last state of each key from changes of the same kind, in typed columns, and discards these
-states. The time is compared with the time that Spark takes only to read the changes.
+views: from changes of the same kind, Spark computes the last state of each key, as typed columns, and discards these
+states. The time is compared with the time that Spark takes just to read the changes.
 
-blame: Spark finds the change that set each attribute of each row, in changes of the same kind, and discards the result.
+blame: in changes of the same kind, Spark finds the change that set each attribute of each row, and discards the result.
 The time is compared with the time to compute the last states.
 
 compaction: a file log with commits of 1,000 rows is archived. The size of the archive on disk is compared with the size

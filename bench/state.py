@@ -1,5 +1,5 @@
-"""Measures how much time the *state* costs, the service's own store of current rows. The service publishes the same
-backlog of changes into the file log, once with a state and once without one.
+"""Measures how much time the *state* costs. The state is the service's own store of current rows. The service publishes
+the same backlog of changes into the file log, once with a state and once without one.
 
 The database's log has only the keys of old rows (REPLICA IDENTITY DEFAULT). With a state, the service adds the old rows
 itself. Half of the changes are inserts, and half are updates. There are two backlogs. In `recent`, a transaction

@@ -2,9 +2,9 @@
 
 The service starts three times with each sink. After the first start (`first`), it reads every table. After the second
 start (`again`), there is nothing to read, so this is the least time that a start takes with so many tables. Before the
-third start (`over_gap`), the replication slot is dropped and some rows are deleted, so the changelog misses these
-deletes. So after this start, the service reads every table once more, and searches the whole changelog for rows that
-the tables no longer have.
+third start (`over_gap`), the replication slot is dropped and some rows are deleted. The changelog misses these deletes.
+That is why the service then reads every table once more, and searches the whole changelog for rows that the tables no
+longer have.
 """
 
 import argparse
@@ -141,10 +141,10 @@ def _create(connection: psycopg.Connection, tables: int) -> None:
 
 
 def _check(log: Log, tables: int, deleted: list[str]) -> None:
-    """Checks that the changelog has two reads of each row that still exists, and one read and one delete of each row
-    that was deleted.
+    """Checks that the changelog has two reads of each row that still exists (by the starts `first` and `over_gap`), and
+    one read and one delete of each row that was deleted.
 
-    Raises SystemExit if it has others.
+    Raises SystemExit if the numbers differ.
     """
     reads, deletes = 0, []
     for rows in log.read():

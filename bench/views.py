@@ -44,7 +44,7 @@ serve = { port = 0 }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """How many milliseconds a read takes in one way. `times_faster` is the median of *scan*, divided by `p50_ms`."""
+    """How long a read takes in one of the ways. `times_faster` is the median of *scan*, divided by `p50_ms`."""
 
     read: str
     p50_ms: float
@@ -111,7 +111,7 @@ def measure(path: Path, keys: Sequence[str]) -> Iterator[Figures]:
 
 
 def timed(name: str, keys: Sequence[str], read: Callable[[str], object], scan: Figures | None = None) -> Figures:
-    """Reads each key, and returns how long one read takes. `scan` has the figures with which this is compared."""
+    """Reads each key, and returns how long one read takes. `scan` has the figures of *scan*, for `times_faster`."""
     began_cpu_s = time.process_time()
     times_ms = []
     for key in keys:

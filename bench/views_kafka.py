@@ -4,14 +4,14 @@ start again, and to read a row.
 The sink of the service publishes a million changes of 100,001 orders to a topic with three partitions. A message has
 1.1 kB. Each start is a process of its own, and lasts until every row can be read:
 
-- *first*: the engine's folder is empty, and its application has no offsets. Kafka Streams processes all messages.
+- *first*: the engine's folder is empty, and no offsets are committed. Kafka Streams processes all messages.
 - *warm*: the previous process was stopped, and a thousand changes were added.
 - *crash*: the previous process was killed, and a thousand changes were added.
-- *restored*: the folder was deleted. Kafka Streams restores its stores up to the offsets of the application.
+- *restored*: the folder was deleted. Kafka Streams restores its stores up to the committed offsets.
 
 With `--keep-service NAME` or `--drop-service NAME`, the view counts only the changes by some services. All changes are
-by `order-api`, so with `--drop-service other` all of them count. Such a run measures what the choice costs. This
-includes the cost of another topic, from which Kafka Streams restores the store of such a view.
+by `order-api`, so with `--drop-service other` all of them count. Such a run measures what it costs to choose services.
+This includes the cost of one more topic, from which Kafka Streams restores the store of such a view.
 
 The CPU time of a start is that of the whole process, from the moment when Java has started. The CPU time of a read is
 that of the thread that reads.

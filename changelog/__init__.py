@@ -1,8 +1,8 @@
 """Makes the packages of the changelog publisher importable under one name, and opens changelogs for Python programs.
 
-`changelog.open` and the names beside it are imported only when they are used, because every program of the project
-imports this module. In a checkout, the packages below are links to the folders of the same names at the top of the
-repository.
+Every program of the project imports this module. To keep this fast, the code behind `changelog.open` and the other
+names of `__all__` is imported only when it is used. In a checkout, the packages in this folder are links to the folders
+of the same names at the top of the repository.
 """
 
 import os

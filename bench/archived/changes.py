@@ -1,5 +1,4 @@
-"""Generates changes of orders, as Arrow batches with the changelog's columns. It makes millions of changes in a few
-seconds.
+"""Generates changes of orders, millions in a few seconds, as Arrow batches with the changelog's columns.
 
 Changes are numbered. The change with the number c has the key `c * STEP % key_count`. So the changes go through all
 keys in a scattered order, and then through all keys again in the same order. The first change of a key creates the row;
@@ -23,7 +22,9 @@ import pyarrow as pa
 from changelog.envelope.columnar.batch import SCHEMA
 
 STEP = 7_654_321
-"""The distance from the key of one change to the key of the next. It and `key_count` must have no common divisor."""
+"""The distance from the key of one change to the key of the next, modulo `key_count`. It and `key_count` must have no
+common divisor greater than 1; otherwise, the changes would leave out some keys.
+"""
 
 CHANGES_A_TRANSACTION = 5
 CHANGES_A_REQUEST = 20
@@ -197,7 +198,7 @@ def _hashed(numbers: Numbers, seed: int) -> Numbers:
 
 
 def _texts(rows: Bytes, nulls: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Returns the texts whose bytes are the rows of a matrix."""
+    """Returns the texts whose bytes are the rows of a matrix. Where `nulls` is true, returns null instead."""
     count, width = rows.shape
     ends = pa.py_buffer(np.arange(0, (count + 1) * width, width, dtype=np.int32))
     valid = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))

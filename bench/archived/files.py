@@ -20,9 +20,9 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.position import Position, commit_text
 
 LEVELS = ((0, 78), (78, 92))
-"""The levels of the archive. For each level, there are its first day, and the day after its last day.
+"""For each level of the archive, its first day and the day after its last day.
 
-The changes of a *level*'s days were merged and sorted by key, into files whose ranges of keys do not overlap. Each day
+A *level* has the changes of many days, merged and sorted by key, in files whose ranges of keys do not overlap. Each day
 after the levels has a file of its own, except the last day, which is in the log. After 99 days with weekly runs of
 `archive.py --compact levels`, an archive has about this layout.
 """

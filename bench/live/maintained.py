@@ -1,10 +1,10 @@
 """Measures how long a committed row takes until it is visible in a view that `maintain_view` keeps in PostgreSQL.
 
 A writer commits transactions at a steady pace. Each transaction updates nine rows, and inserts one row; the ids of the
-new rows are consecutive. The service publishes the transactions to a file log. The job runs on Spark in a process of
-its own, and applies them to a table in another database of the same server. Twenty times a second, the benchmark asks
-the view for its highest id. The latency of a transaction counts from the time just before its COMMIT until the view has
-the id of its new row.
+new rows are consecutive. The service publishes the transactions to a file log. In a process of its own, the Spark job
+`maintain_view` applies them to the view: a table in another database of the same server. Twenty times a second, the
+benchmark asks the view for its highest id. The latency of a transaction counts from the time just before its COMMIT
+until the view has the id of its new row.
 """
 
 import argparse

@@ -65,8 +65,8 @@ def send(
 ) -> Answers:
     """Sends `GET` requests for `path(0)`, `path(1)` and so on, and returns when all answers have arrived.
 
-    If all connections wait for answers when a request is due, it is sent as soon as one of them is free. Raises
-    SystemExit if the server closes a connection, or if no answer arrives for a long time.
+    If a request is due while all connections wait for answers, the request is sent as soon as a connection is free.
+    Raises SystemExit if the server closes a connection, or if no answer arrives for `_ARRIVE_S_MAX` seconds.
     """
     count = round(per_second * seconds)
     idle = deque(_Connection(host, port) for _ in range(connections))

@@ -3,8 +3,8 @@
 One process publishes 5,000 changes a second. The benchmark's own process sends 1,000 requests a second over many
 connections. Both processes share the machine with the broker and the service. So the CPU time of each process is
 printed, too. The CPU time of the service is also printed for each group of its threads. The group *python* has the
-event loop and Python's other threads; the threads in the other groups are Java's. For *python*, the CPU time of one
-request is printed, too.
+event loop and Python's other threads; the threads in the other groups are Java's. The CPU time of *python* is also
+divided by the number of requests.
 
 With `--changes 0`, nothing is published, so the CPU time is that of the requests and of the idle service. With
 `--reads 0`, no requests are sent, so the CPU time is that of the changes and of the idle service.
@@ -175,8 +175,8 @@ def is_ready(address: str) -> bool:
 
 @contextmanager
 def publishing(settings: KafkaSettings, world: World, per_second: int) -> Iterator[int | None]:
-    """Publishes changes at an even pace, in another process, until the block ends. Yields the id of this process; None
-    if there are no changes.
+    """Publishes changes at an even pace, in another process, until the `with` block ends. Yields the id of this
+    process, or None if no changes are wanted.
     """
     if not per_second:
         yield None

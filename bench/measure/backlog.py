@@ -34,8 +34,8 @@ def fill(connection: psycopg.Connection, rows: int) -> None:
 
 
 def fill_scattered(connection: psycopg.Connection, rows: int, random: Random) -> None:
-    """Commits `rows` changes: first all inserts, and then all updates, in random order. Each transaction has
-    `TRANSACTION_ROWS` changes.
+    """Commits `rows` changes: first all inserts, and then all updates. The updates are in random order. Each
+    transaction has `TRANSACTION_ROWS` changes.
     """
     for first in range(1, rows // 2 + 1, TRANSACTION_ROWS):
         connection.execute(_INSERT, [first, min(first + TRANSACTION_ROWS - 1, rows // 2)])

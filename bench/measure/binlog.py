@@ -30,7 +30,7 @@ FROM (SELECT n + %s AS g FROM numbers WHERE n < %s) AS row_numbers
 _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id >= %s AND id < %s"
 _STATEMENT_ROWS = 500
 
-# Each statement is a transaction of its own. A procedure writes such small transactions faster than a client could.
+# In this procedure, each statement is a transaction of its own. It writes them faster than a client could.
 _ONE_BY_ONE = f"""
 CREATE PROCEDURE change_one_by_one(orders int) BEGIN
     DECLARE number int DEFAULT 1;
@@ -54,7 +54,7 @@ Session = Any
 
 
 def create(session: Session) -> None:
-    """Creates the database and its tables. The table for changes is empty."""
+    """Creates the database and its tables. The table that is measured, `orders`, is still empty."""
     with session.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {DATABASE}")
         cursor.execute(f"USE {DATABASE}")
@@ -114,7 +114,7 @@ def fill(session: Session, rows: int, transaction_rows: int) -> None:
 
 
 def raw_drain(session: Session, flavour: Flavour, file: str, offset: int) -> float:
-    """Asks the server for its log from a certain place to the end, and receives it into a buffer that nobody reads.
+    """Asks the server for its log, from `offset` in `file` to the end, and receives it into a buffer that nobody reads.
 
     Returns how many seconds this took. The server marks the end of the log by an end-of-file packet.
     """

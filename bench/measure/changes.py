@@ -13,7 +13,7 @@ CHANGES_OF_A_KEY = 5
 """How many updates a key has on average. They are spread over the whole changelog."""
 
 BLOCK = 50_000
-"""How many rows a batch has."""
+"""How many rows a batch has. The last batch may have fewer."""
 
 _TYPES: Mapping[str, ColumnType] = {
     "id": Primitive.LONG,

@@ -140,9 +140,9 @@ class MysqlDebezium(_Debezium):
     def prepare(self) -> None:
         """See `Publisher`. Runs Debezium until it has described the table, published a row, and stored its offset.
 
-        Without a stored offset, Debezium would start at the end of the log. The row that it publishes here is inserted
-        for this purpose, and does not belong to the backlog. So Debezium must be prepared first: a side that was
-        prepared before it would publish this row together with the backlog.
+        Without a stored offset, the measured Debezium would start at the end of the log, after the backlog. The row
+        that is published here is inserted for this purpose, and does not belong to the backlog. So Debezium must be
+        prepared first: a side that was prepared before it would publish this row together with the backlog.
         """
         self._create_topic(self._workspace.name, 1)  # Debezium describes tables in it
         topic = self._create_topic(self.topic, self._workspace.partitions)

@@ -1,5 +1,5 @@
-"""Measures how long a source takes to read a backlog of changes (a *drain*). Each *side*, which is one of the programs
-that a benchmark compares, runs in a process of its own.
+"""Measures *drains*: how long a source takes to read a whole backlog of changes. Each *side*, which is one of the
+programs that a benchmark compares, runs in a process of its own.
 """
 
 import argparse
@@ -47,8 +47,8 @@ class Figures:
 def timed(command: Sequence[str]) -> Figures:
     """Runs a command and returns its figures.
 
-    Our own sides print how many seconds the drain took, without the start of Python. If a command prints this, its
-    number is used instead of the time that the whole command took.
+    Our own sides print how many seconds the drain took, without the start of Python. If the command prints such a
+    number, it is used. Otherwise, the time of the whole command is used.
     """
     started_at = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -115,7 +115,7 @@ def drain(
     reached: Callable[[Checkpoint, int], bool],
     state: BeforeImages | None = None,
 ) -> None:
-    """Reads a source until `reached` returns true for the stored checkpoint and the number of rows so far.
+    """Reads a source until `reached` returns true for the stored checkpoint and the number of rows stored so far.
 
     Prints a line of JSON that says how many seconds this took, and how many rows there were.
     """
@@ -133,7 +133,7 @@ def drain(
 
 
 def profiled(file: str | None, call: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
-    """Makes a call. If `file` is given, makes the call under cProfile, and writes the figures to this file."""
+    """Calls `call` with the options. If `file` is given, cProfile measures the call, and writes into this file."""
     if file is None:
         call(options)
         return

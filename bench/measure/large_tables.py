@@ -53,10 +53,10 @@ class LargeTable(Protocol):
         """Inserts this many rows in one transaction."""
 
     def settle(self) -> None:
-        """Makes the server finish the work that follows a large insert, because this would disturb the measurement."""
+        """Makes the server finish the work that follows a large insert, which would disturb the measurement later."""
 
     def has_reached_end(self) -> Callable[[Checkpoint], bool]:
-        """Returns a function that says whether a checkpoint is at or after the present end of the database's log."""
+        """Returns a function that says whether a checkpoint has reached the present end of the database's log."""
 
 
 @contextmanager

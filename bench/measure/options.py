@@ -1,4 +1,4 @@
-"""Defines the options that several benchmarks share, such as how many rows and rounds they have. Prints figures."""
+"""Defines the options that several benchmarks share, such as `--rows` and `--rounds`. Prints figures."""
 
 import argparse
 import json

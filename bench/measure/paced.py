@@ -1,4 +1,4 @@
-"""Measures how long changes take from their commit until a consumer has them. They are written at a steady pace."""
+"""Writes changes at a steady pace, and measures how long they take from their commit until a consumer has them."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ TRANSACTIONS_PER_S = 200
 CHANGES_PER_TRANSACTION = 10
 WARM_S = 5.0
 """For how many seconds changes are written before latency is measured. The measured process has just published a
-backlog as fast as it could, and needs time to get used to this load.
+backlog as fast as it could, and needs time to get used to a steady pace.
 """
 
 _IDS = CHANGES_PER_TRANSACTION // 2
@@ -48,10 +48,10 @@ class Latency:
 
 
 def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
-    """Writes changes in another process, and reads the topic until all of them have arrived. Measures for `seconds`.
+    """Writes changes in another process, for `WARM_S` + `seconds` seconds, and reads the topic until all have arrived.
 
-    Before it measures, changes are written for `WARM_S` seconds; `changes` in the result also counts these. Raises
-    SystemExit if a change does not arrive.
+    The percentiles leave out the changes of the first `WARM_S` seconds, but `changes` in the result counts them, too.
+    Raises SystemExit if a change does not arrive.
     """
     transactions = round((WARM_S + seconds) * TRANSACTIONS_PER_S)
     consumer = topic.consumer(topic.ends())

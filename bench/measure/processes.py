@@ -6,16 +6,17 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _UTIME, _CSTIME = 11, 14
 """The line /proc/PID/stat has four times: the user and the system time of the process, and then those of its children
-that have ended. These two numbers are the indexes of the first and the last of these times, among the fields after the
-name of the process.
+that have ended. `_UTIME` and `_CSTIME` are the indexes of the first and the last of these times, among the fields after
+the name of the process.
 """
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns the user and system seconds of a running process and of all processes that its main thread started,
-    together.
+    """Returns the CPU seconds (user and system) of a running process, of its child processes, of their child processes,
+    and so on, together.
 
-    Processes that have ended are included. The call is cheap, because it reads no files of other processes.
+    Processes that have ended are included. Of those that still run, only those that a main thread started are included.
+    The call is cheap, because it reads no files of unrelated processes.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

@@ -67,7 +67,8 @@ class Publisher(Protocol):
 class Ours:
     """Our service: `changelog run` with its default settings.
 
-    If `profile` is given, the service runs under cProfile. Then the figures are written into the file `profile`.
+    Without a `registry`, it publishes JSON; with the address of a schema registry, Avro. If `profile` is given, the
+    measured process runs under cProfile, which writes its figures into this file.
     """
 
     def __init__(self, workspace: Workspace, *, registry: str | None = None, profile: Path | None = None) -> None:

@@ -12,7 +12,7 @@ from changelog.envelope.checkpoint import Checkpoint
 def wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
     """Waits until `reached` returns true for the checkpoint that is stored in `log`.
 
-    Raises SystemExit if the service ends first, or if the time runs out.
+    Raises SystemExit if the service ends first, or if this takes longer than `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Starts Spark on all cores of this machine, and measures how long jobs take. The jobs take turns."""
+"""Starts Spark on all cores of this machine, and measures how long each of several jobs takes. The jobs take turns."""
 
 import os
 import statistics

@@ -1,5 +1,5 @@
-"""Creates PostgreSQL replication slots for benchmarks. With them, each *side*, which is one of the programs that are
-compared, reads the same backlog of changes.
+"""Creates PostgreSQL replication slots for benchmarks that compare several programs (*sides*). With these slots, each
+side reads the same backlog of changes.
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ def create_base(connection: psycopg.Connection) -> None:
 
 
 def end_of_backlog(connection: psycopg.Connection) -> str:
-    """Makes PostgreSQL write a checkpoint, so that no side has to wait for it. Then returns the LSN at the end of the
-    backlog.
+    """Runs PostgreSQL's command CHECKPOINT now, so that no side has to wait for it later. Then returns the LSN at the
+    end of the backlog.
     """
     connection.execute("CHECKPOINT")
     row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()

@@ -37,8 +37,9 @@ PEER = "debezium"
 class Throughput:
     """The figures of one drain.
 
-    CPU time is measured only during the drain, not while the process starts. `*_cores` says how many cores were busy on
-    average during the drain. The figures `late_*` are those for the second half of the backlog.
+    CPU time is measured only during the drain, not while the process starts. The three figures `*_cores` say how many
+    cores the side, the broker and the database kept busy, on average during the drain. The figures `late_*` are those
+    for the second half of the backlog.
     """
 
     rows_per_second: float

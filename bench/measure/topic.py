@@ -31,7 +31,7 @@ class Topic:
             result.result()
 
     def ends(self) -> Mapping[int, int]:
-        """Returns the end of each partition: the offset after the marker of the last committed transaction.
+        """Returns, for each partition, the offset at which readers of committed messages stop.
 
         If a partition has no leader yet, because the topic is new, asks again for at most `TIMEOUT_S` seconds.
         """
@@ -70,7 +70,9 @@ class Topic:
         return consumer
 
     def count(self) -> int:
-        """Reads all committed messages, and returns their number."""
+        """Reads all committed messages, and returns their number. After `COUNT_S_MAX` seconds, gives up and
+        returns how many it has read so far.
+        """
         consumer = self.consumer({partition.partition: 0 for partition in self._partitions})
         count, ended = 0, 0
         deadline = time.monotonic() + COUNT_S_MAX

@@ -14,10 +14,10 @@ from changelog.envelope.position import Position
 def position_at(log: Log, at: Moment) -> Position:
     """Returns the position that the changelog had reached at a moment.
 
-    If `at` is a position, returns it unchanged. If `at` is a time, reads all changes, finds the first transaction that
-    committed after that time, and returns the end of the transaction before it. The Spark jobs treat times in the same
-    way. Raises ChangelogError: USAGE for a position past the end of the changelog, and for a time before the first
-    change; PRECONDITION for a time if the changelog is empty.
+    If `at` is a position, returns it unchanged. If `at` is a time, reads all changes, and returns the last position
+    before the first transaction that committed after that time; if there is none, the position of the last change. The
+    Spark jobs treat times in the same way. Raises ChangelogError: USAGE for a position past the end of the changelog,
+    and for a time before the first change; PRECONDITION for a time if the changelog is empty.
     """
     if isinstance(at, Position):
         _refuse_past_end(log, at)

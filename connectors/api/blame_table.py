@@ -25,8 +25,8 @@ BLAME: Final = pa.schema(
     ]
 )
 """The columns of the table, which has a row for each attribute. `path` is a JSON Pointer (RFC 6901). `value` is the
-attribute's JSON text. The other columns describe the change that set this value: `before` is the JSON text that the
-attribute had before the change, and `existed` says whether the attribute existed then (null if that is unknown)."""
+attribute's JSON text. The other columns describe the change that set this value. `before` is the attribute's JSON text
+before this change, and `existed` says whether the attribute existed before it (null if that is unknown)."""
 
 
 def blame_table(blame: Blame) -> pa.Table:

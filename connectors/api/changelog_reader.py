@@ -30,9 +30,9 @@ POLL_S = 0.2
 class ChangelogReader:
     """A changelog that is open for reading. `changelog.open` makes it.
 
-    Every method reads the files or the topics again, and sees only committed changes. No method leaves a file or a
-    connection open, so there is nothing to close. Every method may raise `changelog.ChangelogError`. Its kind is USAGE
-    for an unknown entity, for a key that the changelog never had, and for an invalid argument.
+    Every call of a method reads the files or the topics anew, and sees only committed changes. No method leaves a file
+    or a connection open, so there is nothing to close. Every method may raise `changelog.ChangelogError`. Its kind is
+    USAGE for an unknown entity, for a key that the changelog never had, and for an invalid argument.
 
     `entity` is the name of an entity. `key` is the key of one row: the value of its key column, such as `42` or
     `"DE-7"`, or a tuple or list with the values of all key columns in the key's order. Instead of a value, its
@@ -106,10 +106,10 @@ class ChangelogReader:
         With `as_of`, the rows and columns are those that the entity had at that moment; without it, those that it has
         now. The table has the entity's columns (docs/reference/types.md has their types). With `provenance`, it also
         has the columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
-        `_context`, which describe each row's last change, and two columns that say why other columns of the row are
-        null: `_unavailable` names those whose value the database's log did not send, and `_out_of_range` those whose
-        value does not fit their type. The rows have no order. The Spark job `rebuild_view` makes the same rows. The
-        rows include all changes up to the position that the table's metadata `changelog.position` gives.
+        `_context`, which describe each row's last change. Two more columns say why other columns of the row are null:
+        `_unavailable` names those whose value the database's log did not send, and `_out_of_range` those whose value
+        does not fit their type. The rows have no order. The Spark job `rebuild_view` makes the same rows. The rows
+        include all changes up to the position that the table's metadata `changelog.position` gives.
 
         Holds the table in memory, and one change for each key that the entity ever had. In addition to the errors of
         every method, raises ChangelogError: USAGE for a moment before the first change, and for a position past the
@@ -124,10 +124,10 @@ class ChangelogReader:
 
         The columns are `position`, `committed_at`, `op`, `key`, `service_name`, `api_version`, `identifier`, `context`,
         `transaction`, `current`, `original` and `patch`. `current` is the row after the change, and `original` the row
-        before it. These two, `context` and `patch` are JSON text. `patch` is the JSON Patch (RFC 6902) from the
-        original to the current row of an update, null for any other change. If the row moved to this key from another
-        one, the table also has the row's changes before the move, and their `key` is the other key. A truncate that
-        deleted the row has a null `key`. Changes at `since` and at `until` are included.
+        before it. These two, `context` and `patch` are JSON text. For an update whose `original` is known, `patch` is
+        the JSON Patch (RFC 6902) from `original` to `current`; otherwise, it is null. If the row moved to this key from
+        another one, the table also has the row's changes before the move, and their `key` is the other key. A truncate
+        that deleted the row has a null `key`. Changes at `since` and at `until` are included.
         """
         records = key_history(
             self._log, entity, _text(key), since=moment_of("since", since), until=moment_of("until", until)
@@ -141,10 +141,10 @@ class ChangelogReader:
         (RFC 6901), such as `/address/street`. `value` is the JSON text of its value. `before` is the JSON text of its
         value before the change that set it, null if that value is unknown or did not exist. `existed` says whether the
         attribute existed before that change, and is null if this is unknown. The columns `service_name`, `api_version`,
-        `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. The first four
-        of these are null if the writer is unknown, for example if the value was first seen when the row was read from
-        its table. In this case, the other four describe the change, or the reading of the row, in which the value was
-        first seen. The table is empty if the row does not exist at that moment.
+        `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. If the writer
+        is unknown, for example because the value was first seen when the row was read from its table, the first four of
+        these columns are null. Then the other four describe the change, or the reading of the row, in which the value
+        was first seen. The table is empty if the row does not exist at that moment.
         """
         return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
 
@@ -160,9 +160,9 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the newest `last` changes that are stored now, and then new changes as they are stored.
 
-        Looks for new changes five times a second. Whenever there is no new change, it calls `stop`, and ends if
-        `stop()` returns True. It also ends `timeout` seconds after the call. Without `stop` and `timeout`, it never
-        ends. The changes come in the same order as from `changes`.
+        Looks for new changes five times a second. Whenever there is no new change, it ends if `stop()` returns True, or
+        if `timeout` seconds have passed since the call of `follow`. Without `stop` and `timeout`, it never ends. The
+        changes come in the same order as from `changes`.
         """
         if last < 0:
             raise ChangelogError(Kind.USAGE, f"last={last} is not a number of changes", hint="give 0 or more")

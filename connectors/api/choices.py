@@ -15,8 +15,10 @@ When = Position | datetime | str
 
 
 def moment_of(name: str, value: When | None) -> Moment | None:
-    """Returns the position or the time that a caller gave as the argument `name`. Raises ChangelogError (USAGE) if
-    `value` is neither, if the time has no zone, or if the time in UTC is not in the years 1 to 9999.
+    """Returns the position or the time that a caller gave as the argument `name`; None if the caller gave None.
+
+    Raises ChangelogError (USAGE) if `value` is neither a position nor a time, if the time has no zone, or if the time
+    in UTC is not in the years 1 to 9999.
     """
     at = moment(value) if isinstance(value, str) else in_utc(value) if isinstance(value, datetime) else value
     if value is None or isinstance(at, Position):

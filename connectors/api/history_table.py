@@ -26,7 +26,8 @@ HISTORY: Final = pa.schema(
         pa.field("patch", pa.utf8()),
     ]
 )
-"""The columns of a history. `context`, `current`, `original` and `patch` are JSON text; null if there is none."""
+"""The columns of a history. `context`, `current`, `original` and `patch` are JSON text; null if there is none. A
+truncate has a null `key`."""
 
 
 def history_table(records: Iterable[Record]) -> pa.Table:

@@ -16,7 +16,7 @@ KeyValue = str | int | float | bool | Decimal | UUID | date | datetime | time | 
 """A value of a key column. A `datetime` without a zone is a timestamp without a time zone."""
 
 Key = KeyValue | Sequence[KeyValue]
-"""A key: the value of its column, or a tuple or list with the value of each column, in the key's order."""
+"""A key: the value of its only column, or a tuple or list with the values of all its columns, in the key's order."""
 
 
 def key_texts(key: Key) -> list[str]:

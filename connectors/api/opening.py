@@ -13,7 +13,7 @@ CONFIG = Path("changelog.toml")
 
 
 def open_changelog(source: str | os.PathLike[str] | None = None) -> ChangelogReader:
-    """Does what `changelog.open` describes."""
+    """Opens a changelog. The docstring of `changelog.open` explains `source` and the errors."""
     path = CONFIG if source is None else Path(source).expanduser()
     try:
         is_folder, exists = path.is_dir(), path.exists()

@@ -79,7 +79,7 @@ def _refuse_same_names(entity: str, columns: Sequence[Column]) -> None:
 
 
 def _live(states: pa.RecordBatch, op: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the states of keys that are not deleted, with only the columns of `schema`; in `states` these come first.
+    """Returns the states of keys that are not deleted, with only their first columns, which are those of `schema`.
 
     `op` is the index of the column with the operation. It is not found by its name `_op`, because a column of the
     entity may have the same name.

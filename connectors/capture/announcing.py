@@ -19,7 +19,7 @@ from changelog.envelope.versions import Announced, TableColumns, Versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """A row before which a version must be announced: an entity's first row that does not fit its last version.
+    """A row before which a new version must be announced: an entity's first row that its last version does not fit.
 
     `row` is the number of the row in the batch. `table` has the columns of the row.
     """

@@ -10,8 +10,8 @@ plan. The change is made in the *checkpoint* alone, as a new revision, and takes
                          (still follows 4)        `is_outdated`
 
 So the start of a repair, its continuation after a crash and its end all work in the same way: the source opens and
-follows its checkpoint. Until the source opens again, it reads tables by the old plan. The entities whose plan has
-changed are in `replanned`; for them, these reads do not count as progress.
+follows its checkpoint. Until the source opens again, it reads tables by the old plan. If an entity's plan has changed,
+the entity is in `replanned`, and such reads of its table do not count as progress.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -86,9 +86,9 @@ class Checkpointing:
     `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
     signal's signature must cover, and returns how the signal must be signed; None if no signature is needed. Columns
     are *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table
-    is read again. The tables of entities in `asking` are not read again; the checkpoint only lists their restated
-    columns. `stretch` says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that
-    tests can crash there.
+    is read again. But if the entity is in `asking`, an operator decides when to read its table, and the checkpoint only
+    lists the restated columns. `stretch` says which epoch a place in the log belongs to. `reach` is called at the fail
+    point `signal:heard`, so that tests can crash the service there.
     """
 
     def __init__(
@@ -187,8 +187,8 @@ class Checkpointing:
         """Records a new version of an entity's columns.
 
         If the version restates columns, and the entity's table was complete, the table is read again, unless the entity
-        is in `asking`. An operator's acceptance is for one change of columns only, so acceptances for this entity up to
-        the version's position are removed.
+        is in `asking`. An operator accepts one change of columns at a time. So the acceptances (`Checkpoint.accepted`)
+        for this entity up to the version's position are removed.
         """
         version = announced.version
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)

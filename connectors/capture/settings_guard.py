@@ -26,7 +26,8 @@ def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dic
 def check_settings(checkpoint: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
     """Raises ChangelogError (SETTINGS) if `shapes` differs from the settings that the changelog was written with.
 
-    New entities are allowed. With `accept`, changes are allowed too, unless the changelog ends inside a transaction.
+    New entities are allowed. With `accept`, other differences are allowed, too, unless the changelog ends inside a
+    transaction.
     """
     if checkpoint is None:
         return

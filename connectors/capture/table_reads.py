@@ -4,8 +4,8 @@
                  └─────▶ a thread that sweeps the changelog
 
 A *window* reads one chunk: a range of a table, or the rows of some keys. A *sweep* searches the changelog for *ghosts*:
-keys that the changelog has and their table may no longer have. It then reads these keys from the table, and publishes a
-delete for each key that is not there.
+keys that the changelog has, and that may be gone from their table. It then reads these keys from the table, and
+publishes a delete for each key that is not there.
 
 A source provides the functions that read a chunk and take a snapshot. This module does the rest: it decides what is
 read, runs the threads, stores the progress in the checkpoint, and passes the error of a thread to the source.
@@ -114,7 +114,7 @@ class TableReads:
             self._reach("reading:complete")
             self.close()
             _log.info("all tables are read")
-        # A running sweep is not interrupted, because it would start again from the beginning.
+        # A running sweep would start again from the beginning, so only a pause or a cancellation interrupts it.
         if state.is_outdated(sweeping=self._plan.sweeping):
             raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
 

@@ -33,7 +33,7 @@ class Listener(Protocol):
         """Discards the rows that were read from the table and are not published yet, because the table changed."""
 
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
-        """Handles a message that arrived at `change`. Returns the rows to publish there, or None."""
+        """Handles a message at the place `change` of the log. Returns the rows to publish there, or None."""
 
     def withdraw(self) -> None:
         """Records that the rows of the last `signal` are not published after all."""
@@ -43,9 +43,9 @@ class Listener(Protocol):
 class EncodedRows:
     """Rows of the changelog in the log's order, and the commit and the transaction id of each row.
 
-    The metadata of `rows` has the columns of their entities. `unstamped` counts, by entity, the changes without a stamp
-    (which says who made a change). It covers only entities whose policy is to warn about such changes. If a policy
-    stops the changelog at a row, `stop` is the error, and later rows may be missing.
+    The metadata of `rows` has the columns of their entities. A stamp says who made a change. `unstamped` counts the
+    changes without a stamp, by entity, for the entities whose setting is to warn about such changes. If a policy (a
+    setting of an entity) stops the changelog at a row, `stop` is the error, and later rows may be missing.
     """
 
     rows: pa.RecordBatch
@@ -60,7 +60,7 @@ Encode = Callable[[int, int, Spans], EncodedRows]
 
 The rows of a block are numbered from 0. A span is a run of rows with the same transaction and stamp; the spans cover
 exactly the rows to encode. If a policy stops the changelog at a row, the result has the stop and the rows before that
-row. Raises ChangelogError (MALFORMED).
+row. Raises ChangelogError (MALFORMED) if a row is invalid.
 """
 
 
@@ -81,7 +81,7 @@ class Assembled:
 
     - `rows`: the rows, in batches. The metadata of each batch has the columns of its entities
       (`changelog.envelope.columnar.batch.shapes`), which are the same for all rows of a batch.
-    - `through`: the end of the last transaction that ended in the block, None if none ended.
+    - `through`: where the last transaction that ended in the block ends; None if none ended.
     - `partial`: whether the last row belongs to a transaction that does not end in the block.
     - `altered`: the changes of the tables' columns. `announced`: the new versions of columns.
     - `unstamped`: as in `EncodedRows`.

@@ -21,12 +21,12 @@ including the last published one are dropped. But if only a part of the last tra
 the last published position ordinal are delivered.
 
 Rows that were read from a table are published at a signal (a message to the service). After a restart, the table is
-read once more, and may have other rows. So no rows of table reads are published inside a transaction that was partly
-published before the restart.
+read once more, and the second read may find other rows than the first. So no rows of table reads are published inside a
+transaction that was partly published before the restart.
 
-**Stops.** A row that a policy refuses stops the changelog. Everything before the row's *transaction* is published, and
-nothing of the transaction itself. So an operator can decide what to do with the row before readers see a part of that
-transaction. If the bytes of a block are invalid (MALFORMED), nothing of the block is published.
+**Stops.** If a policy (a setting of an entity) refuses a row, the changelog stops. Everything before the row's
+*transaction* is published, and nothing of the transaction itself. So an operator can decide on the row before readers
+see a part of that transaction. If the bytes of a block are invalid (MALFORMED), nothing of it is published.
 
 **Versions.** When an entity's columns differ from those that the changelog knows, a row that announces the new version
 is put before the first row with the new columns, in a batch of its own (`announcing`).
@@ -163,8 +163,8 @@ class AssemblyRun:
     def take(self, rows: int) -> None:
         """Takes the next `rows` rows of the block. They belong to the open transaction.
 
-        A description of a table between two rows does not end their span. Raises ChangelogError: LIMIT if the
-        transaction is too large, MALFORMED if no transaction is open.
+        If the log describes a table between two rows, the rows can still be in one span. Raises ChangelogError: LIMIT
+        if the transaction is too large, MALFORMED if no transaction is open.
         """
         if not rows:
             return

@@ -40,6 +40,6 @@ class EndedTransactions:
         return None
 
     def keep_before(self, commit: int) -> None:
-        """Forgets all transactions but the last one before `commit`. Only `last` may be called afterwards."""
+        """Forgets all transactions except the last one whose commit is below `commit`. Afterwards, only call `last`."""
         last = self.last(commit)
         self._parts = [] if last is None else [last]

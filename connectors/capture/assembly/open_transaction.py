@@ -18,8 +18,9 @@ class OpenTransaction(msgspec.Struct, gc=False):
 
     A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. Without such a
     message, `fallback` applies: the last stamp of `AssemblyRun.sign` or of a session's message. `ordinal` is the number
-    of the next row or message in the transaction. `published` is the last part of the position of the transaction's
-    last published record, or -1; rows up to that record are dropped.
+    of the next row or message in the transaction. If a part of the transaction was published already, `published` is
+    the last part of the position of the last published record, and rows up to that record are dropped. Otherwise, it is
+    -1.
     """
 
     transaction: Transaction

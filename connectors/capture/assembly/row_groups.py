@@ -37,7 +37,7 @@ FEW_ROWS = 32
 class RowGroup:
     """The rows of one table with the same op.
 
-    `places` has the number of each row in the block, ascending. `before` and `after` have the complete old and new
+    `places` has the numbers of these rows in the block, ascending. `before` and `after` have the complete old and new
     rows, None if the op has none: an insert has no old rows, a delete no new rows, a truncate neither.
     """
 
@@ -111,9 +111,10 @@ def _is_usual(group: RowGroup, meta: Meta) -> Mask:
 def _one_by_one(
     origin: Origin, rows: Sequence[tuple[int, RowGroup, int]], data: Data, meta: Meta
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
-    """Encodes rows, each given as its place, its group and its number in the group, up to the first stop.
+    """Encodes rows, until a policy stops the changelog at a row.
 
-    Returns the records, the place of each record, and the error of the stop; None if there is no stop.
+    `rows` gives for each row its number in the block (its place), its group, and its number in the group. Returns the
+    records, the place of each record, and the error of the stop; None instead of the error if there is no stop.
     """
     records: list[Record] = []
     places: list[int] = []

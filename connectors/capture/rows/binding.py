@@ -40,7 +40,7 @@ class Binding:
     - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
       SQL statement that makes the database log complete old rows; hints quote it.
     - `crossing`: whether rows may move between partitions of the table. `leaves`: the replica identities of those
-      partitions for which the log has incomplete old rows; each identity is the set of the places of its columns.
+      partitions whose old rows are incomplete in the log. Each identity is given as the places of its columns.
     - `mask`: an id of the masks and their secret; None if nothing is masked.
     """
 

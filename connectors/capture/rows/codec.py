@@ -1,4 +1,4 @@
-"""Converts the values of a column from the server's text to JSON, and to the canonical text that keys are made of."""
+"""Converts the database server's text of values to JSON, and to the canonical text that keys are made of."""
 
 import re
 from collections.abc import Callable, Iterator

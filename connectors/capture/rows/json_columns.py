@@ -77,9 +77,9 @@ class JsonRows:
 class _Marks:
     """The places of constants that become part of values, such as `true`.
 
-    A place is the start and the length of a constant in the text that has all constants of a template. If the fraction
-    of a second has n bytes, including its point, `fractions[n]` is the constant that fills the fraction up to six
-    digits. `fractions_z[n]` is the same with a Z at its end.
+    A place is the start and the length of a constant in the text that has all constants of a template. `t` is the T
+    before the time of a timestamp. `fractions[n]` is for a fraction of a second that has n bytes, including its point:
+    the constant that fills the fraction up to six digits. `fractions_z[n]` is the same with a Z at its end.
     """
 
     true: tuple[int, int]
@@ -129,7 +129,8 @@ class Template:
         A row is unusual if it is large, lacks a value, moves to another key or partition, has a null in a column of its
         key or partition, or may have a JSON null. The result's `other_places` has the numbers of the unusual rows, and
         of the rows that `good` does not select. `before` and `after` have the values of the old and of the new rows,
-        None if the op has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
+        None if the op has none. `data` ends with `splice.INLINE` bytes of padding, and `buffer` is `data` as an array.
+        The method also deselects the unusual rows in `good`.
         """
         binding = self._binding
         for side in (side for side in (before, after) if side is not None):

@@ -27,9 +27,9 @@ def published_fields(
 ) -> PublishedFields:
     """Returns the published columns of the table `table`, in the order of `names`.
 
-    `names` has the names of all columns of the table. A column has the same index in `names` and in the tuples of the
-    log, which hold the values of one row each. `codec_of` returns the codec of the column with the given index.
-    `hmac_key` is the secret of the `sha256` masks.
+    `names` has the names of all columns of the table. A tuple of the log has the values of one row, in the same order.
+    `codec_of` takes the index of a column in `names`, and returns the column's codec. `hmac_key` is the secret of the
+    `sha256` masks.
     """
 
     def field(index: int, *, masked: bool) -> Field:

@@ -1,4 +1,4 @@
-"""Completes the rows of a block with their position, transaction and provenance, and sorts them in log order.
+"""Adds to the rows of a block their positions, transactions and provenance, and sorts the rows in the log's order.
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
 place. The rows of a block arrive here as several `JsonRows`. Each has the keys and JSON objects of the rows of one
@@ -49,7 +49,7 @@ _NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0
 class _Constants:
     """The parts of the provenance JSON that are the same for all rows of one binding and op.
 
-    `source` is the text between the stamp and the position. `tail` is the text after the transaction.
+    `source` is the text between the stamp and the position. `tail` is the text after the time of the commit.
     """
 
     source: bytes

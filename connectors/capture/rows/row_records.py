@@ -1,9 +1,9 @@
 """Makes the records of one decoded row. A record is an envelope with its key and partition: one message.
 
 This is the plain path, which defines what a record is. A faster path (`json_columns`, `render_rows`) encodes many rows
-at once; tests compare its records with those of the plain path. The faster path leaves unusual rows to the plain path:
-rows whose key or partition changes, rows with values that the database's log did not send, and rows at which a policy
-stops the service.
+at once; tests compare its records with those of the plain path. The faster path leaves unusual rows to the plain path,
+for example rows whose key or partition changes, rows with values that the database's log did not send, and rows at
+which a policy (a setting of the entity) may stop the service.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One side of a change: its JSON object, the columns that the log left out, and those with the value JSON null."""
+    """One side of a change, that is, the row before it or the row after it: its JSON object, the columns that the log
+    left out, and those with the value JSON null.
+    """
 
     json: Raw
     unavailable: tuple[str, ...]
@@ -231,8 +233,8 @@ def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
 
     A row of a partitioned table is logged with the replica identity of the partition that holds it, and with null in
     all columns outside this identity. The tuple does not name its partition. So a tuple with nulls is whole only if the
-    row cannot be in a partition that logs less than the whole row. It cannot be in such a partition if the tuple has a
-    value in a column that the partition does not log.
+    row cannot be in any partition that logs less than the whole row. The row cannot be in such a partition if its tuple
+    has a value in a column that the partition does not log.
     """
     if kind != "O" or None not in old:
         return kind == "O"

@@ -3,7 +3,7 @@
 A block is a stretch of the log that is decoded at once. Its rows are numbered from 0. This number is called the row's
 place. The ordinal of a row is the number of rows and messages (such as stamps) that the log has before it in the same
 transaction. A row is published as one or two records. The *position ordinal* of a record is the last part of its
-position (`changelog.connectors.capture.rows.render_rows`).
+position: twice the row's ordinal, plus 1 for the second record.
 """
 
 from collections.abc import Sequence

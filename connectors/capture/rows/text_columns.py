@@ -77,7 +77,7 @@ class TextColumns:
         return values
 
     def fill(self, other: "TextColumns", mask: Mask) -> None:
-        """Copies from `other` the values that the mask `mask` selects."""
+        """Replaces the values that `mask` selects by those of `other`, which are in the same buffer."""
         if mask.any():
             np.copyto(self.starts, other.starts, where=mask)
             np.copyto(self.lengths, other.lengths, where=mask)

@@ -78,8 +78,8 @@ class ChunkRows:
         return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
-        """Returns the rows that `keep` selects, at positions after `change`, as if `change.transaction` had written
-        them.
+        """Returns the rows that `keep` selects, as rows of `change.transaction` at positions after `change`. Their
+        commit time is the time at which they were read.
         """
         transaction = change.transaction._replace(committed_at=self.read_at)
         usual = self.texts.size
@@ -141,8 +141,8 @@ class KeyedRows:
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
         """See `windows.WindowRows`. For a key that is in neither the table nor `ghosts`, no row is returned.
 
-        For a key in `ghosts`, the only row that can be returned is a delete. If the table has the key after all, no row
-        is returned, because the changelog already has the row.
+        For a key in `ghosts`, only a delete can be returned. If the table has the key after all, nothing is returned
+        for it, because the changelog already has the row.
         """
         ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
         ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Reads the chunks of tables that `Windows` hands out, in a few threads. A window is a chunk that is being read."""
+"""Reads, in a few threads, the chunks of tables that `Windows` hands out. A window is a chunk that is being read."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from changelog.envelope.model import Envelope, Op, Place, Record
 
 
 def truncates(entities: Sequence[Entity], gap_record: Record) -> Iterator[Record]:
-    """Yields truncate records for the entities whose changelog has lost rows: one for each of their partitions.
+    """Yields truncate records for these entities, whose changelog has lost rows: one for each partition of each entity.
 
     Consumers may have read the lost rows, and nobody knows the keys of those rows. So consumers must drop all rows of
     these entities. An immutable entity whose policy is to ignore deletes has no truncate record, so consumers keep its

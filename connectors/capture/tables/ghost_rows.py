@@ -16,8 +16,8 @@ from changelog.envelope.model import MISSING, Envelope, Missing, Op, Place, Reco
 
 
 def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> Record:
-    """Returns a delete of the ghost. Its `original` is the ghost's last state; columns that no longer fit the table are
-    left out.
+    """Returns a delete of the ghost. Its `original` is the ghost's last state, without the values that do not fit the
+    present columns of the table.
     """
     provenance = row_records.provenance(origin, binding, Op.DELETE, change, change.position())
     original, left_out = _fitting(binding, ghost)
@@ -37,7 +37,7 @@ def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> R
 def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
     """Returns the members of the ghost's state that fit the entity's present columns, as a JSON object.
 
-    The second result has the names of the present columns that the object lacks, without those that were already
+    The second result has the names of the present columns that the object lacks, except those that were already
     unavailable in the ghost's state.
     """
     shape = dict(binding.shape.fields)

@@ -6,7 +6,7 @@ then shows which ghosts the table really lacks.
 `Windows` hands out two kinds of tasks, in parts. One kind reads a complete table. The other kind is a `Lookup`. The
 parts of a lookup are groups of keys. For each part, the reader writes a message into the database's log. When the
 message arrives in the stream, the service publishes the rows of the part's keys, and a delete for each ghost that the
-table lacks. A part that was handed out and given back is handed out once more.
+table lacks. If the reader gives a part back instead, the part is handed out once more.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -102,7 +102,7 @@ class Lookup:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """The keys that the table lacked."""
+        """The keys that the table lacked. Empty for a sweep."""
         return tuple(self._absent)
 
     def next_range(self) -> LookupKeys | None:
