@@ -136,7 +136,7 @@ def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> Cons
 def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
     """Yields what is printed for the changes of one key, and between two changes the time that passed between them.
 
-    If the row had another key before it moved to `key`, each change under the other key is shown with the other key.
+    If the row had another key before it moved to `key`, its changes under that other key are shown with that key.
     `render` renders one change.
     """
     earlier: datetime | None = None

@@ -114,8 +114,8 @@ def follow(
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Returns the last checkpoint of the changelog at `path`, None if there is none.
 
-    Takes no lock. So between the listing and the opening of a damaged file, a service can set the file aside. Then this
-    function tries once more.
+    Takes no lock, so a service can set a damaged file aside after this function has listed the files, but before it
+    opens this one. Then the function tries once more.
     """
     try:
         return find_recovery(path).checkpoint
