@@ -102,7 +102,7 @@ class ChangeSource(Protocol):
 
 
 class Changelog(Protocol):
-    """Lets a source read the stored changelog. The source uses it only after it has called `Recover`."""
+    """Lets a source read the stored changelog. The source calls these methods only after it has called `Recover`."""
 
     def versions(self) -> Iterable[Version]:
         """Returns the stored versions of all entities' columns, oldest first."""
@@ -228,7 +228,7 @@ class ChangelogEnd:
     """Where a changelog ends, as `Database.cross_gap` needs it.
 
     `checkpoint` is None if no checkpoint can be read. `epoch` is the highest epoch of any stored row. `committed_at` is
-    when the last row was committed; None if unknown. `lost` names the entities that have lost stored rows.
+    when the database committed the last row; None if unknown. `lost` names the entities of which the sink lost rows.
     """
 
     checkpoint: Checkpoint | None

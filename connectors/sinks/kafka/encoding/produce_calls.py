@@ -23,7 +23,7 @@ class ProduceCalls:
     """Makes produce calls for the topics of `prefix`. `topic_of` returns the present topic of an entity.
 
     `client_limit` is the size of the largest message that the client accepts, in bytes; None if it accepts all.
-    `on_too_large` is the policy for larger messages.
+    `on_too_large` is the policy for messages that are too large for the client or the topic.
     """
 
     def __init__(

@@ -179,9 +179,8 @@ class KafkaLog:
                 yield from _batches(records)
 
     def complete_ends(self, entities: Collection[str]) -> dict[Part, int]:
-        """Waits until readers see all rows of these entities up to the checkpoint; returns the end of each partition.
-
-        See `changelog.connectors.sinks.kafka.reading.complete_ends`.
+        """Waits until readers see all rows of these entities up to the checkpoint. Returns, for each partition, the
+        offset at which to stop reading (see `changelog.connectors.sinks.kafka.reading.complete_ends`).
         """
         existing = topics.entities(self._admin, self._prefix)
         return self._ends([part for entity in entities for part in self._parts_of(entity, existing)])
@@ -390,7 +389,10 @@ def _only(key: str | None) -> Collection[str] | None:
 
 
 def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
-    """Returns whether topics were deleted, and each of them had ended because its entity was repartitioned."""
+    """Returns whether topics were deleted, and only such that had ended because their entity was repartitioned.
+
+    `parts` are the partitions before, `present_parts` those that exist now.
+    """
     names = {name for name, _ in present_parts}
     deleted = {name for name, _ in parts} - names
     newest = {name: max(map(generation_of, group)) for name, group in groupby(sorted(names), first_topic)}
@@ -398,7 +400,7 @@ def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
 
 
 def _placed(envelope: Envelope, position: Position) -> Envelope:
-    """Returns an event with a position. It was published without one, so `position` was made from its offset."""
+    """Returns an event with `position`, which was made from the message's offset, in place of the missing position."""
     provenance = envelope.provenance
     return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=position)))
 

@@ -85,6 +85,6 @@ class JsonSplitter:
 
 
 def check_utf8(content: bytes) -> None:
-    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
+    """Raises UnicodeDecodeError unless the content is UTF-8. Without this check, other bytes could be published."""
     if not content.isascii():
         content.decode()
