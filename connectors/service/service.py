@@ -169,8 +169,7 @@ class Service:
         self._stop.set()
 
     def _sample(self) -> None:
-        """Asks the database for its status every `SAMPLE_S` seconds, and updates the metrics that depend on the status.
-        """
+        """Asks the database for its status every `SAMPLE_S` seconds, and updates the metrics that depend on this."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             through = self._watch.through

@@ -346,9 +346,9 @@ class Database(Protocol):
         the log does not show, and the roles that may send signals. `checkpoint` is the changelog's checkpoint, None
         before the changelog begins; if there is one, the log must reach back to it.
 
-        `open` raises an error for each finding with the status `fail`. A finding's `fix` holds statements that remove
-        the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be called
-        while a service runs. Raises ChangelogError if the database cannot be reached.
+        `open` raises an error if there is a finding with the status `fail`. A finding's `fix` holds statements that
+        remove the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be
+        called while a service runs. Raises ChangelogError if the database cannot be reached.
         """
 
     def fix(self, statements: Iterable[str]) -> None:

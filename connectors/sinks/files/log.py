@@ -222,7 +222,7 @@ class FileLog:
 
 
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
-    """Returns the position of the selected row just before the last `count` selected rows; None if no row is there.
+    """Returns the position of the selected row just before the last `count` selected rows; None if there is none.
 
     If `count` is 0, this is the position of the newest row, selected or not. Reads the newest file first. If that file
     has too few rows, reads the newest two files, then the newest four, and so on.

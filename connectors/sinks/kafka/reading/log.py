@@ -314,7 +314,8 @@ class KafkaLog:
     def _selected(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[Record]]:
         """Yields the selected records in the spans: as they arrive, or with a `key` all at once.
 
-        A key's records can be in several partitions if the entity's settings changed.
+        A key's records can be in several partitions if the entity's settings changed, and the caller sorts only the
+        records that it gets together.
         """
         lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, _only(key)))
         if key is None:

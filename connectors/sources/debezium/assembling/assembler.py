@@ -155,6 +155,7 @@ class Assembler:
         self._run_of: tuple[str, int] | None = None
         """The id and the commit time by which further events of the open transaction are recognised."""
         self._stopped_in: OpenEnd | None = None
+        """After an error: the transaction with the error, if it was open before the call of `feed` that failed."""
         self.ended = ended
         """The last transaction that has ended; None before the first."""
         if open_end is not None:

@@ -46,8 +46,7 @@ def transaction_of(event: Read) -> str | None:
 
 
 def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
-    """Returns the items in the order that the module describes. `current` is the transaction of the event before them.
-    """
+    """Returns the items in the order described above. `current` is the transaction of the event before `items`."""
     queues: dict[str, deque[Item]] = {}
     for item in items:
         queues.setdefault(item.placed.part, deque()).append(item)

@@ -234,7 +234,10 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether a transaction need not wait any longer: no more events are expected, or too much is held."""
+        """Returns whether a transaction need not wait any longer: no more events are expected, or too much is held.
+
+        `ended` says whether the END of the transaction has arrived.
+        """
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._transactions[name].since < WAIT_S:

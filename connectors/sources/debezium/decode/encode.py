@@ -110,7 +110,10 @@ class RowEncoder:
     def _together(
         self, rows: Sequence[PublishedRow], meta: Meta, live: Mask, encoded: Mask
     ) -> Sequence[tuple[Origin, list[JsonRows]]]:
-        """Encodes the usual rows, and marks them in `encoded`. Returns their texts, by origin."""
+        """Encodes the usual rows, and marks them in `encoded`. Returns their texts, by origin.
+
+        `live` is a mask of the rows that are not in the changelog yet.
+        """
         groups = [group for group in _groups(rows, live & _may_be_usual(rows, meta)) if len(group.places) > FEW_ROWS]
         parts: dict[int, tuple[Origin, list[JsonRows]]] = {}
         if not groups:

@@ -131,8 +131,8 @@ class ValueColumn:
 def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
     """Returns the readers of rows with these columns. `unavailable` are the strings for a value that was not sent."""
     scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
-    # The new value of a column is not converted if it is the same as the old one. But equal floats may be printed
-    # differently (0 and -0). So in columns whose `passing` is None, two values are the same only if they are one object.
+    # A new value is not converted if it is the same as the old one. But equal floats may be printed differently (0 and
+    # -0). So in columns whose `passing` is None, two values are the same only if they are one object.
     same = ["is" if column.passing is None else "==" for column in columns]
     row, change = _functions(
         [_expression(column) for column in columns], [column.convert for column in columns], same, scope

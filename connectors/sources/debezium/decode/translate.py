@@ -41,7 +41,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
-"""If a row's key changes, Debezium sends a delete with the header `NEW_KEY`, then a create with the header `OLD_KEY`."""
+"""If a row's key changes, Debezium sends a delete with the header `NEW_KEY`, and then a create with `OLD_KEY`."""
 
 Op = Literal["c", "u", "d", "r"]
 _OPS: Final[dict[str, Op]] = {"c": "c", "i": "c", "u": "u", "d": "d", "r": "r"}
@@ -201,8 +201,7 @@ class Translator:
         return rows, *rows.rows.read_change(*sides)
 
     def _emitted(self, layout: Layout, payload: Payload, facts: EventFacts) -> Emitted:
-        """Returns a logical message. Its content arrives in base64, or as text that `binary.handling.mode` describes.
-        """
+        """Returns a logical message. Its content arrives in base64, or as text encoded by `binary.handling.mode`."""
         if payload.message is None:
             raise ValueError("a logical message without the block message")
         block = None if layout.schema is None else schemas.field(layout.schema, "message")

@@ -68,8 +68,7 @@ class FlatRow(msgspec.Struct):
         )
 
     def table(self, source: SourceBlock, topic: str) -> Name:
-        """Returns the table. What the message does not say (name, schema) comes from the topic: `prefix.schema.table`.
-        """
+        """Returns the table. If the message lacks its schema or name, the topic `prefix.schema.table` gives them."""
         name = table_of(source)
         if name is not None and name[0]:
             return name
