@@ -44,7 +44,7 @@ MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
 To read these two entities, a reader opens only the files in the list. The list in the footer of such a file contains
-the file itself. So the list is complete even if such a file is the newest one."""
+the file itself. So the newest list is complete, even in a copy of the log that ends at such a file."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove this file; the service then reads the changes after the newest log file once more"
@@ -231,8 +231,9 @@ def _parted(checkpoint: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[
 def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
     """Returns the sequences of the log files that may hold rows of `schemas` or `gaps`.
 
-    The newest whole file lists them. `live` are the sequences of all log files, in ascending order. If an older version
-    of this program wrote that file, it has no list. Then any file may hold such rows, and all of `live` is returned.
+    The newest whole file lists them. `live` are the sequences of the log files to read, ascending, up to the newest. If
+    an older version of this program wrote the newest whole file, the file has no list. Then any file may hold such
+    rows, and all of `live` is returned.
     """
     for sequence in reversed(live[-2:]):
         with suppress(NotWholeError):

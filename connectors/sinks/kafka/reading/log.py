@@ -314,8 +314,8 @@ class KafkaLog:
     def _selected(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[Record]]:
         """Yields the selected records in the spans: as they arrive, or with a `key` all at once.
 
-        A key's records can be in several partitions if the entity's settings changed, and the caller sorts only the
-        records that it gets together.
+        If the entity's settings changed, a key's records can be in several partitions. The caller sorts the records of
+        each list, so those of a key must be in one list.
         """
         lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, _only(key)))
         if key is None:
@@ -390,7 +390,7 @@ def _only(key: str | None) -> Collection[str] | None:
 
 
 def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
-    """Returns whether topics were deleted, and only such that had ended because their entity was repartitioned.
+    """Returns whether topics were deleted, and all of them had ended because their entity was repartitioned.
 
     `parts` are the partitions before, `present_parts` those that exist now.
     """

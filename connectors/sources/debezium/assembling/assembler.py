@@ -11,7 +11,7 @@ and each step adds 1. The `commit` in the positions of a transaction is the plac
     commit     └──────── 7 ──────┘         └─ 11
 
 A transaction ends when an event of another transaction follows, or when no further event has arrived. If more of its
-events arrive later, they are published as another transaction with the same id and the stamp of the first one.
+events arrive later, they are published as another transaction with the same id, which keeps the last stamp.
 """
 
 from collections import Counter

@@ -119,7 +119,7 @@ class ValueColumn:
 
     The converter `convert` defines the result for each value. `type` is the base type in Kafka Connect. `passing` is
     the type of the column if one of `_PRINTS` prints its usual values, otherwise None. `in_cell` says that the values
-    are cells of Cassandra, which are never null.
+    are cells of Cassandra. There, None does not stand for NULL, but for a column that the statement did not write.
     """
 
     convert: ConvertValue
