@@ -252,7 +252,7 @@ class _Run:
     def _drain(self, source: ChangeSource) -> None:
         """Reads up to the present end of the source's log, for at most DRAIN_S_MAX.
 
-        If the connection to the source is lost, ends earlier: the rows that were read can still be stored.
+        After an error that is retried, ends earlier if the sink is intact: the rows that were read can still be stored.
         """
         deadline = self._clock() + DRAIN_S_MAX
         try:
