@@ -113,13 +113,14 @@ def json_texts(state: Raw | Missing | None) -> dict[str, str]:
 def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
     """Returns one change for printing. The first line says when, how and by whom the row was changed.
 
-    The attributes follow. If `subject` is True, the first line also has the entity and the key.
+    If the stamp has a context, the second line shows the context. The attributes follow. If `subject` is True, the
+    first line also has the entity and the key.
     """
     return change_with(change, _body(change.envelope), subject=subject)
 
 
 def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> ConsoleRenderable:
-    """Returns what is printed for one change, like `record`, but with `lines` instead of the change's attributes."""
+    """Returns one change for printing: what `record` shows, with `lines` in place of the attributes."""
     source = change.envelope.provenance.source
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
@@ -136,7 +137,7 @@ def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> Cons
 def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
     """Yields what is printed for the changes of one key, and between two changes the time that passed between them.
 
-    If the row had another key before it moved to `key`, each change under the other key is shown with the other key.
+    If the row had another key before it moved to `key`, its changes under that other key are shown with that key.
     `render` renders one change.
     """
     earlier: datetime | None = None

@@ -70,7 +70,8 @@ IN_USE = "Address already in use"
 _SYSTEM_TABLES = ("_system_tables", "_performance_tables", "_system_tables_data", "_sys_schema")
 _SYSTEM_SQL = b"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
 
-# If an initialisation is interrupted, its data folder is not used. So an initialisation need not wait for the disk.
+# A data folder is used only if its initialisation was not interrupted. So an initialisation need not wait until its
+# files are on disk.
 _INITIALISATION: Mapping[Flavour, tuple[str, ...]] = {
     "mariadb": ("--bootstrap", "--innodb_flush_method=nosync", "--max_allowed_packet=8M", "--log_warnings=0"),
     "mysql": ("--initialize-insecure", "--innodb_flush_method=nosync", "--auto_generate_certs=OFF"),
@@ -100,14 +101,14 @@ class MysqlServer(ServerProcess):
     """One server with its data in `data_dir`, which is initialised if it is empty or absent.
 
     `home` has the programs in `bin`, and the messages and character sets in `share`. Libraries that only the server
-    uses are in `lib`; if the C library is among them, the loader of that C library starts the server.
+    uses are in `lib`. If `lib` also has the C library, the server is started by the loader of that C library.
 
     `settings` are added to DEFAULT_SETTINGS and FLAVOUR_SETTINGS and go on the server's command line. A change of the
     attribute `settings` takes effect at the next start. `port` is by default a free one, and stays the same after a
     restart. If `templates` is set, a copy of the initialised data folder is kept in `templates`, and later servers
     start from that copy. As a context manager, the server starts at the beginning, and shuts down at the end. Starting
-    raises ChangelogError: ACCESS if the server's user cannot read the programs, PRECONDITION if the server does not
-    start; then the message has the last error of the server's log.
+    raises ChangelogError: ACCESS if the server's user cannot read the programs, PRECONDITION (with the last error of
+    the server's log) if the server does not start.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ def temporary_server(
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies a data folder. The files that InnoDB fills with zeros in advance take no room in the copy. The target
+    """Copies a data folder. The zeros with which InnoDB fills its files in advance take no room in the copy. The target
     exists only once the copy is complete.
     """
     own = target.with_name(f"{target.name}-{os.getpid()}")

@@ -40,8 +40,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 START_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Texts in the log of a server that fails to start for a passing reason: children of a killed postmaster still run, or
-# another program has the port.
+# If a server fails to start and logs one of these texts, another attempt may succeed. The first text means that
+# children of a killed postmaster still run, the second that another program has the port.
 TEMPORARY_FAILURES = ("shared memory block", "could not bind")
 
 
@@ -67,8 +67,8 @@ class PostgresServer(ServerProcess):
     variables that are added to our own environment. Changes of the attributes `settings` and `environment` take effect
     at the next start. `port` is by default a free one, and stays the same after a restart. As a context manager, the
     server starts at the beginning, and stops in the mode *fast* at the end. Starting raises ChangelogError: ACCESS if
-    the server's user cannot read the programs, PRECONDITION if the server does not start; then the message has the end
-    of the server's log.
+    the server's user cannot read the programs, PRECONDITION (with the end of the server's log) if the server does not
+    start.
     """
 
     def __init__(

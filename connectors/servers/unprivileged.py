@@ -38,8 +38,8 @@ keep it where temporary files are.
 def free_port() -> int:
     """Returns a port that nothing uses at the moment. Raises OSError if there is none.
 
-    A process gets a port again only after it has got all others. The reason is that a port that seems free may belong
-    to a server that has not started yet, or that is about to start again.
+    A process gets the same port again only after it has got every other port of its share. This matters because a port
+    that nothing uses may belong to a server that has not started yet, or that is about to start again.
     """
     ports = _ports()
     for _ in PORTS:

@@ -28,7 +28,7 @@ class HealthState:
 
     `phase` is a word or two for a person, such as `snapshot` or `streaming`. `ready` says whether the service publishes
     committed changes. `waits_for` has the ids of the database's transactions that must end before tables can be read.
-    `waiting` is the reason why the database server sends nothing; None while the server sends.
+    `waiting` is the reason why the database server sends nothing; None if it sends, or if the reason is unknown.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,8 +74,8 @@ class _Server(ThreadingHTTPServer):
 class HealthServer:
     """Serves `state` and the text from `metrics` on `address`, in a thread. It is a context manager.
 
-    Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port;
-    `listen` is the same address as text.
+    Raises ChangelogError (PRECONDITION) if the address is not available. If the given port is 0, the system chooses a
+    port, which is then part of the attribute `address`. The attribute `listen` is the same address as text.
     """
 
     def __init__(self, address: tuple[str, int], state: HealthState, metrics: Callable[[], bytes]) -> None:

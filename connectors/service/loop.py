@@ -35,23 +35,26 @@ DRAIN_S_MAX = 10.0
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.5, 30.0
 
 _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
-"""The kinds of errors by which a sink rejects a whole batch. Rows that were added earlier can still be committed."""
+"""If `Sink.add` raises an error of one of these kinds, it has added none of the rows that it was called with. Rows that
+were added before can still be committed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
     """The rules for when a commit (rows and a checkpoint that are stored together) is stored.
 
-    A commit with rows is stored after `seconds` (or later, with a backlog), or as soon as it has `rows` rows or
-    `nbytes` bytes.
+    A commit with rows is stored as soon as it has `rows` rows or `nbytes` bytes, at the latest after it has gathered
+    rows for `seconds` (with a backlog, for longer).
 
-    A checkpoint without rows is stored at once if it is urgent or the changelog's first one, and after `seconds` if
-    table reads or repairs made progress. Any other checkpoint without rows is stored after `idle_seconds`, or earlier
-    if the database's log has grown by `idle_log_bytes` since the previous checkpoint.
+    A checkpoint without rows is stored at once if it is urgent or the changelog's first one. If table reads or repairs
+    made progress, it is stored once the previous commit is `seconds` old. Any other checkpoint without rows is stored
+    once the previous commit is `idle_seconds` old, or as soon as `idle_log_bytes` of the database's log were read since
+    that commit.
 
     There is a backlog if the last piece had at least `backlog_rows` rows. Then a commit gathers rows for `patience`
-    times the duration of the previous commit, but for at least `seconds` and at most `seconds_max`. So commits grow if
-    they are slow. Without a backlog, waiting longer would gain nothing.
+    times as long as the sink took for the previous commit, but for at least `seconds` and at most `seconds_max`. So the
+    slower the sink is, the more rows a commit has. Without a backlog, waiting longer would gain nothing.
     """
 
     seconds: float = 1.0
@@ -71,7 +74,7 @@ class Observer:
         """Called when a commit is durable; the sink took `seconds` for it. `rows` are results of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """Called after each turn of the loop. All that was to be published from the log before `through` is durable."""
+        """Called after each turn of the loop. All rows from the log before the place `through` are durable."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
         """Called after the source was opened, to continue at `checkpoint`.
@@ -153,8 +156,8 @@ def publish(
     function waits, and then continues with both from the last checkpoint. Each wait is twice as long as the previous
     one, up to BACKOFF_S_MAX. The waits start again at BACKOFF_S_MIN after something was committed, or after the source
     has streamed for longer than the last wait. Each opening of the source recovers the sink again, because another
-    instance may have published in between. On any other ChangelogError, the function stores all rows before the error,
-    and then raises the error.
+    instance may have published in between. On any other ChangelogError, the function first stores all rows that it read
+    before the error, and then raises the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, state, cadence or Cadence(), watcher, reach, clock)
@@ -247,7 +250,10 @@ class _Run:
             raise
 
     def _drain(self, source: ChangeSource) -> None:
-        """Reads up to the present end of the source's log, for at most DRAIN_S_MAX."""
+        """Reads up to the present end of the source's log, for at most DRAIN_S_MAX.
+
+        After an error that is retried, ends earlier if the sink is intact: the rows that were read can still be stored.
+        """
         deadline = self._clock() + DRAIN_S_MAX
         try:
             end = source.end()
@@ -258,7 +264,7 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
-        """Returns a place in the log (`Checkpoint.through`). All that was to be published from before it is durable."""
+        """Returns a place in the log (`Checkpoint.through`). All rows from the log before this place are durable."""
         newest = self._stored_checkpoint if self._next.rows else self._next.checkpoint or self._stored_checkpoint
         return "" if newest is None else newest.through
 
@@ -325,7 +331,7 @@ class _Run:
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
     def _commit(self, source: ChangeSource, stop: Stop | None = None) -> None:
-        """Stores the rows that were read. If an error came after these rows, also stores the error as a `stop`."""
+        """Stores the rows that were read. With `stop`, the checkpoint also says which error came after these rows."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored_checkpoint
         checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is not None and self._state is not None:

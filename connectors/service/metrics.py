@@ -7,7 +7,7 @@ COMMIT_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class Metrics:
-    """One set of metrics in its own registry. Each attribute is a Prometheus metric, which any thread may use."""
+    """One set of Prometheus metrics, and the `registry` that has them. Any thread may use the metrics."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -169,7 +169,7 @@ class Service:
         self._stop.set()
 
     def _sample(self) -> None:
-        """Asks the server for its status every `SAMPLE_S`, and updates the metrics that depend on the answer."""
+        """Asks the database for its status every `SAMPLE_S` seconds, and updates the metrics that depend on this."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             through = self._watch.through
@@ -177,7 +177,7 @@ class Service:
                 status = self._database.status(through)
             except ChangelogError:
                 self._watch.waits(None)
-                continue  # the loop reports a lost database and waits for it
+                continue  # the loop itself reports that the connection is lost, and connects again
             self._watch.waits(status.waits_for)
             if status.retained is not None:
                 self._metrics.slot_retained_bytes.set(status.retained.nbytes)

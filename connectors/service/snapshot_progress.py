@@ -16,10 +16,7 @@ _log = structlog.get_logger("service")
 
 
 class SnapshotProgress:
-    """Reports how far each table has been read: in metrics and, unless `quiet`, in log lines.
-
-    `windows` is the part of a checkpoint that has the progress of each table.
-    """
+    """Reports how far each table has been read: in metrics and, unless `quiet`, in log lines."""
 
     def __init__(self, metrics: Metrics, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._quiet, self._clock = metrics, quiet, clock
@@ -27,7 +24,10 @@ class SnapshotProgress:
         self._reported: Mapping[str, Mapping[str, Any]] = {}
 
     def update(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
-        """Sets the metrics, and from time to time logs the progress of each table that is not complete."""
+        """Sets the metrics, and from time to time logs the progress of each table that is not read completely.
+
+        `windows` is the member of a checkpoint that has the progress of each entity's table.
+        """
         for entity, progress in windows.items():
             if self._reported.get(entity) != progress:
                 pages_done, pages = pages_read(progress)

@@ -1,7 +1,6 @@
-"""Reports, in metrics and in the log, how large the state is, at which position it ends, and how far a restore has
-come.
+"""Reports the size of the state, the position of its last row, and how many rows a restore has read.
 
-The state is a local store of the current row of every key.
+The state is a local store of the current row of every key. A restore fills it from the changelog.
 """
 
 import time

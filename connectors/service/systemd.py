@@ -12,8 +12,8 @@ from dataclasses import dataclass
 class Manager:
     """A service manager that listens at `address`.
 
-    The manager may end a service that sends no message for `watchdog_s` seconds. If `watchdog_s` is None, it does not
-    watch the service.
+    The manager may end a service that sends no message for `watchdog_s` seconds. If `watchdog_s` is None, the manager
+    sets no such limit.
     """
 
     address: str

@@ -110,17 +110,18 @@ class Log(Protocol):
         """Yields the rows of all these entities that are stored now, in any order. The store is read once.
 
         With an archive, this is much faster than `read`, which sorts the archive's rows. `after` and `identifier` have
-        the same meaning as in `read`. With a `key`, this method also searches files whose range of keys in the manifest
-        excludes the key: a repair must find rows that are there by mistake.
+        the same meaning as in `read`. With a `key`, this method also searches archive files that, by the manifest,
+        cannot hold the key: a repair must also find rows that are there by mistake.
         """
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the `last` rows that are stored now, by default all of them, and then new rows as they are stored.
+        """Yields rows that are stored now, and then new rows as they are stored.
 
-        "Now" is the moment of the call, even if the iteration begins later. The method calls `wait()` whenever it finds
-        no more rows; the iteration ends if `wait()` returns False.
+        Of the rows that are stored now, yields only the newest `last`, by default all. "Now" is the moment of the call,
+        even if the iteration begins later. The method calls `wait()` whenever it finds no more rows; the iteration ends
+        if `wait()` returns False.
         """
 
     def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:

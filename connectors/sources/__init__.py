@@ -102,7 +102,7 @@ class ChangeSource(Protocol):
 
 
 class Changelog(Protocol):
-    """Lets a source read the stored changelog. The source uses it only after it has called `Recover`."""
+    """Lets a source read the stored changelog. The source calls these methods only after it has called `Recover`."""
 
     def versions(self) -> Iterable[Version]:
         """Returns the stored versions of all entities' columns, oldest first."""
@@ -228,7 +228,7 @@ class ChangelogEnd:
     """Where a changelog ends, as `Database.cross_gap` needs it.
 
     `checkpoint` is None if no checkpoint can be read. `epoch` is the highest epoch of any stored row. `committed_at` is
-    when the last row was committed; None if unknown. `lost` names the entities that have lost stored rows.
+    when the database committed the last row; None if unknown. `lost` names the entities of which the sink lost rows.
     """
 
     checkpoint: Checkpoint | None
@@ -346,9 +346,9 @@ class Database(Protocol):
         the log does not show, and the roles that may send signals. `checkpoint` is the changelog's checkpoint, None
         before the changelog begins; if there is one, the log must reach back to it.
 
-        `open` raises an error for each finding with the status `fail`. A finding's `fix` holds statements that remove
-        the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be called
-        while a service runs. Raises ChangelogError if the database cannot be reached.
+        `open` raises an error if there is a finding with the status `fail`. A finding's `fix` holds statements that
+        remove the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be
+        called while a service runs. Raises ChangelogError if the database cannot be reached.
         """
 
     def fix(self, statements: Iterable[str]) -> None:

@@ -98,7 +98,7 @@ def _hash(value: str) -> int:
 
 
 def _stripes(data: bytes) -> tuple[int, int]:
-    """Hashes the whole stripes of 32 bytes. Returns the hash so far, and where the rest of the data begins."""
+    """Hashes all complete stripes of 32 bytes. Returns the hash so far, and where the rest of the data begins."""
     if len(data) < _STRIPE.size:
         return _P5, 0
     lanes = [_P1 + _P2 & _ALL, _P2, 0, -_P1 & _ALL]

@@ -17,13 +17,13 @@ def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
     make_folder(folder.parent, mode)
     try:
         permissions.make_folder(folder, mode)
-    except FileExistsError:
+    except FileExistsError:  # a file, not a folder, has this name
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync(folder.parent)
 
 
 def sync(path: Path) -> None:
-    """Makes the content of a file durable, or the entries of a folder."""
+    """Makes the content of a file durable; for a folder, the names of the files and folders in it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -44,7 +44,7 @@ MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
 To read these two entities, a reader opens only the files in the list. The list in the footer of such a file contains
-the file itself. So in a copy of the log that ends at this file, the newest list is complete, too."""
+the file itself. So the newest list is complete, even in a copy of the log that ends at such a file."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove this file; the service then reads the changes after the newest log file once more"
@@ -119,7 +119,7 @@ def verify(file: Path) -> Checkpoint:
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass
-    # Otherwise, Arrow's memory pool would retain several times the size of the largest row.
+    # Without this call, Arrow's memory pool would retain several times the size of the largest row.
     pa.default_memory_pool().release_unused()
     return checkpoint
 
@@ -231,8 +231,9 @@ def _parted(checkpoint: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[
 def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
     """Returns the sequences of the log files that may hold rows of `schemas` or `gaps`.
 
-    The newest whole file lists them. `live` are the sequences of all log files, in ascending order. If an older version
-    of this program wrote that file, it has no list. Then any file may hold such rows, and all of `live` is returned.
+    The newest whole file lists them. `live` are the sequences of the log files to read, ascending, up to the newest. If
+    an older version of this program wrote the newest whole file, the file has no list. Then any file may hold such
+    rows, and all of `live` is returned.
     """
     for sequence in reversed(live[-2:]):
         with suppress(NotWholeError):
@@ -260,8 +261,8 @@ def _second_newest(file: Path) -> Checkpoint:
 def refuse_holes(path: Path, present: list[int], archived: int) -> None:
     """Raises ChangelogError (MALFORMED) if a sequence is neither in the log nor in the archive.
 
-    `present` are the sequences in the log, ascending. `archived` is the last sequence that the archive replaces, 0 if
-    there is no archive.
+    `present` are the sequences in the log, ascending. `archived` is the sequence of the last log file whose rows are in
+    the archive, 0 if there is no archive.
     """
     if not present:
         if archived:

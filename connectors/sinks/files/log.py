@@ -114,8 +114,8 @@ def follow(
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Returns the last checkpoint of the changelog at `path`, None if there is none.
 
-    Takes no lock. So between the listing and the opening of a damaged file, a service can set the file aside. Then this
-    function tries once more.
+    Takes no lock, so a service can set a damaged file aside after this function has listed the files, but before it
+    opens this one. Then the function tries once more.
     """
     try:
         return find_recovery(path).checkpoint
@@ -222,7 +222,7 @@ class FileLog:
 
 
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
-    """Returns the position of the selected row just before the last `count` selected rows; None if no row is there.
+    """Returns the position of the selected row just before the last `count` selected rows; None if there is none.
 
     If `count` is 0, this is the position of the newest row, selected or not. Reads the newest file first. If that file
     has too few rows, reads the newest two files, then the newest four, and so on.

@@ -72,8 +72,8 @@ class ArchiveFile:
     def level(self) -> str:
         """The name of the level to which the file belongs; empty if the file has the rows of one day.
 
-        One run of the archiving job writes a level: a set of files with rows of one entity and of several days. No two
-        files of a level have the same key, unless one key has more rows than a file can have.
+        A level is a set of files that one run of the archiving job wrote, with rows of one entity and of several days.
+        No two files of a level have the same key, unless one key has more rows than a file can have.
         """
         return self.path.rpartition("-")[0] if _FROM.search(self.path) else ""
 

@@ -37,9 +37,9 @@ _SCHEMAS = texts([SCHEMAS])[0]
 class Selection:
     """The rows that a reader asked for. Without `entities`, these may be rows of every entity but `schemas`.
 
-    If `ordered` is False, archived rows come file by file, in the order in which the manifest lists the files. If
-    `trusts_key_ranges` is False, a file is searched even if `key` is outside the range of keys that the manifest has
-    for the file.
+    If `ordered` is True, the rows are sorted by their positions. Otherwise, archived rows come file by file, in the
+    order in which the manifest lists the files. If `trusts_key_ranges` is False, a file is searched even if `key` is
+    outside the range of keys that the manifest has for the file.
     """
 
     entities: Sequence[str] | None = None

@@ -93,9 +93,9 @@ class FileSink:
     def recover(self) -> Checkpoint | None:
         """Takes the lock, if this sink does not hold it yet, and returns the newest checkpoint; None if the log is new.
 
-        If the newest file is damaged, the sink ignores it, and sets it aside only at the next commit. Before that
-        commit, the caller checks whether the source still has the database's log after the returned checkpoint, and may
-        stop. With `over_gap`, all damaged files at the end are set aside at once.
+        If the newest file is damaged, the sink ignores it, and sets it aside only at the next commit. So the file is
+        still in its place if the caller stops before that commit, because the source no longer has the database's log
+        after the returned checkpoint. With `over_gap`, all damaged files at the end are set aside at once.
 
         Raises ChangelogError: IN_USE if another process holds the lock; GAP if `resume.json` was written after a log
         file and no whole log file is left, or if the two newest log files are damaged; MALFORMED if an earlier file is
@@ -329,7 +329,7 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
                 writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
     if table.nbytes > ROW_GROUP_BYTES:
-        # Otherwise, Arrow's memory pool would retain several times the size of the largest row.
+        # Without this call, Arrow's memory pool would retain several times the size of the largest row.
         pa.default_memory_pool().release_unused()
 
 

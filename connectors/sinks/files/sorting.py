@@ -33,8 +33,8 @@ def in_order(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of `batches` (`changelog.envelope.columnar.batch.SCHEMA`) in the order of position and partition.
 
-    Batches have at most `rows_max` rows. If the rows have more than `bytes_max` bytes, they are written to a temporary
-    file, which is deleted at the end. Raises ChangelogError (STORAGE) if the file cannot be written.
+    The yielded batches have at most `rows_max` rows. If the rows have `bytes_max` bytes or more, they are written to a
+    temporary file, which is deleted at the end. Raises ChangelogError (STORAGE) if the file cannot be written.
     """
     unsorted_batches: list[pa.RecordBatch] = []
     size = 0
@@ -135,7 +135,7 @@ class _Part:
         return True
 
     def take(self, last: tuple[str, int]) -> pa.Table:
-        """Returns the chunk's next rows up to the place `last`, and counts them as merged."""
+        """Returns the chunk's next rows up to `last` (a position and a partition), and counts them as merged."""
         start, self.next_index = self.next_index, bisect_right(self.places, last, self.next_index)
         return self.rows.slice(start, self.next_index - start)
 

@@ -91,7 +91,7 @@ class Insistence:
         )
 
     def _topic_states(self) -> dict[str, TopicState]:
-        """Asks the cluster for the states of the topics. Leaves out topics if their request fails."""
+        """Asks the cluster for the states of the topics, in two requests. Leaves out the topics of a failed request."""
         answers: dict[str, TopicState] = {}
         # The requests are separate, because we often have no right to describe `__transaction_state`.
         for topics in (self._topics(), [_TRANSACTIONS]):

@@ -1,8 +1,8 @@
 """Ends the topic of an entity, and begins a new topic with another number of partitions.
 
-If a topic got another number of partitions, the later changes of a key would be in another partition, and a reader
-could not know their order. So the entity's next *generation* is a new topic. One transaction ends the old topic and
-begins the new one:
+If the same topic got another number of partitions, later changes of a key could be in another partition than its
+earlier changes, and a reader could not know their order. So the entity continues in a new topic, its next *generation*.
+One transaction ends the old topic and begins the new one:
 
 - Each partition of the old topic gets a *mark* as its last message. A mark has no value, so readers that do not know
   marks take it for a tombstone.

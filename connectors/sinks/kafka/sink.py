@@ -230,9 +230,10 @@ class KafkaSink:
         self._generations = generations
 
     def _present_generations(self) -> GenerationEntries:
-        """Returns the entities' generations for a checkpoint that was made again after a gap.
+        """Returns the entities' generations for a checkpoint that lacks them, because it was made anew after a gap.
 
-        If the present topic was lost, it may have been created again with another number of partitions.
+        The present topic of an entity may have been created again with another number of partitions. So its generation
+        gets the configured number.
         """
         counts = {entity.name: entity.partitions for entity in self._prepared}
         return {
@@ -243,8 +244,8 @@ class KafkaSink:
     def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are those of the checkpoint. Returns the checkpoint without the topics' ids.
 
-        With `over_gap`, it does not compare ids and rows. Instead, it finds out which topics were created again, and
-        returns the checkpoint as it is.
+        With `over_gap`, raises nothing because of ids or rows that differ. Instead, finds out which topics were created
+        again, and returns the checkpoint with the topics' ids.
         """
         settings = self._settings
         known_ids = {} if checkpoint is None else checkpoint.sink.get(_TOPICS, {})
@@ -388,9 +389,9 @@ class KafkaSink:
     def _error(self, error: KafkaError, action: str) -> ChangelogError:
         """Translates an error. Two ambiguous errors become CONNECTION, and the next `recover` finds out the cause.
 
-        - *Another producer took over*, if our transaction was open for longer than its timeout: the broker also says
-          this if it ended such a transaction (KIP-588).
-        - *The topic is unknown*: the topic may have been deleted, or it may not be visible yet.
+        - *Another producer took over*, if our transaction was open for longer than its timeout. The broker may instead
+          have ended the transaction because of the timeout: then it sends the same error (KIP-588).
+        - *The topic is unknown*. The topic may have been deleted, or it may not be visible yet.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             return self._refused_time(action)
@@ -409,7 +410,9 @@ class KafkaSink:
             raise self._error(error.args[0], action) from error
 
     def _refused_time(self, action: str) -> ChangelogError:
-        """Returns the error for a refused time. A message has the time of its commit, by the database's clock."""
+        """Returns the error for a message whose time the broker refused. A message has the time of the commit in the
+        database, by the database's clock.
+        """
         first, *others = self._limiting_time or ["a topic"]
         names = first + (f" and {len(others)} other topics" if others else "")
         return ChangelogError(

@@ -12,8 +12,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class DebeziumCandidate:
-    """The tables whose events are in `origin`. `guesses` translates the events. `where` is what error texts call the
-    topics.
+    """The tables whose events are in `origin`. `guesses` translates the events, and guesses the types of columns if the
+    events carry no schemas. `where` is what error texts call the topics.
     """
 
     kind = "debezium"

@@ -3,7 +3,7 @@
 The changelog continues in a new epoch. Each part of the input continues at its next event. If that event is lost, the
 part continues at the oldest event that it still has. The service cannot read tables, so rows whose events were lost
 stay as they are until another event changes them; Debezium's own snapshots make such events. If the changelog itself
-has lost rows, everything that the input has is read once more, after a truncate of the entities that lost rows.
+has lost rows, the entities of these rows are truncated first, and then the whole input is read once more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +34,8 @@ def crossing(
     reason: str,
     reach: Reach,
 ) -> Iterator[CrossedGap]:
-    """Crosses a gap. Inside the `with` block, the caller commits the yielded rows and checkpoint. See
-    `Database.cross_gap`.
+    """Crosses a gap, as `Database.cross_gap` says. Inside the `with` block, the caller commits the yielded rows and
+    checkpoint.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     check_settings(

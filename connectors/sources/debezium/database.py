@@ -108,8 +108,8 @@ class DebeziumDatabase:
         return self._source
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. The lag is estimated: the number of steps left (`Input.left`), times the mean size of
-        messages.
+        """See `Database.status`. The lag is an estimate: the number of steps that are left (`Input.left`), times the
+        mean size of messages.
         """
         source, hold = self._source, self._settings.origin.hold()
         if checkpoint is not None:

@@ -36,7 +36,9 @@ GenerationEntries = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def generations_of(checkpoint: Checkpoint | None, prefix: str, entity: str) -> list[Generation]:
-    """Returns the generations of an entity, oldest first; the last one is the present one."""
+    """Returns the generations of an entity, oldest first; the last one is the present one. There is always at least
+    one: an entity that the checkpoint does not list has only its first topic.
+    """
     entries = [] if checkpoint is None else checkpoint.sink.get(GENERATIONS, {}).get(entity, [])
     if entries:
         return [Generation(**members) for members in entries]

@@ -9,10 +9,10 @@ from changelog.envelope.entity import DEAD, GAPS, SCHEMAS
 POSITIONS = "positions"
 
 _GENERATION = ".G"
-"""The text between the name of an entity's first topic and the number of a later generation.
+"""The text between the name of an entity's first topic and the number of a later generation: `app.orders.G2`.
 
-Names of entities have no capital letters, so no entity of a changelog with a longer prefix has a topic of such a
-name."""
+No other changelog has a topic of such a name. One with the prefix `app.orders` would need an entity `G2`, but names of
+entities have no capital letters."""
 
 
 def topic(prefix: str, entity: str, generation: int = 1) -> str:

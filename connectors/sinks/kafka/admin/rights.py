@@ -48,7 +48,7 @@ def _granted(client: Client, names: Sequence[str]) -> dict[str, set[AclOperation
 def transaction_rights(client: Client, transactional_id: str) -> Finding:
     """Tries to begin transactions with this id, and returns whether the user may do so.
 
-    This fences (shuts out) a running producer with the same id, so call it only while no service runs.
+    The attempt fences (shuts out) a running producer with the same id. So call this only while no service runs.
     """
     try:
         with translated(f"beginning transactions as {transactional_id}"):

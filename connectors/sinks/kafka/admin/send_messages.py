@@ -1,4 +1,4 @@
-"""Sends a few messages to a broker outside any transaction."""
+"""Sends a few messages to a broker, without a transaction."""
 
 from collections.abc import Iterable
 from typing import Any

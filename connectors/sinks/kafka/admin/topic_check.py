@@ -114,7 +114,8 @@ def _in_sync(name: str, state: TopicState) -> Iterator[Finding]:
 def _retention(name: str, state: TopicState, lag_s: float | None) -> Iterator[Finding]:
     """Warns if the changelog lags by more than half of the topic's retention.
 
-    A message has the time of its commit. So if the changelog lags, a message may be expired as soon as it is stored.
+    A message has the time of the commit in the database. So if the changelog lags far behind the database, a message
+    may be expired as soon as it is stored.
     """
     if "delete" not in state.settings.get("cleanup.policy", "") or lag_s is None:
         return

@@ -105,7 +105,8 @@ _POSITIONS = {**_PROFILES["aggressive"], "max.message.bytes": str(CHECKPOINT_BYT
 _DELTA_BYTES = 4
 """The size limit of a delta, as a multiple of the size limit of the changelog's messages.
 
-A delta has the name of each changed column twice, and both values."""
+A delta can be larger than the message of its change, because it has the name of each changed column twice, and both
+values of the column."""
 
 _UNLIMITED = {**_COMMIT_TIMES, "cleanup.policy": "delete", "retention.ms": "-1"}
 
@@ -187,8 +188,10 @@ def topics_of(
     generations: Mapping[str, int] | None = None,
 ) -> list[Topic]:
     """Returns the topics of a changelog: one for each entity, and one each for checkpoints, messages that were set
-    aside, versions of columns, and gaps. `settings` has the settings by entity. `generations` has the number
-    of the present generation of each entity that was repartitioned.
+    aside, versions of columns, and gaps.
+
+    `settings` has the settings by entity. `generations` has the number of the present generation of each entity that
+    was repartitioned.
     """
     numbers = generations or {}
     return [
@@ -348,7 +351,9 @@ def _requests(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
 
 
 def _create(admin: AdminClient, absent: Sequence[Topic], replication_factor: int | None) -> None:
-    """Creates topics. If the broker refuses the setting `AHEAD`, as versions before 3.6 do, leaves out this setting."""
+    """Creates topics. If the broker refuses the setting `AHEAD`, as versions before 3.6 do, creates the topics without
+    this setting. A topic that exists by now is left as it is.
+    """
     new_topics = {
         topic.name: NewTopic(topic.name, topic.partitions, replication_factor or -1, config=dict(topic.settings))
         for topic in absent

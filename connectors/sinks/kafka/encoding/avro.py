@@ -31,9 +31,10 @@ class AvroValues:
     """Encodes values with the Avro schema that is made from the columns of an entity. Implements `ValueCodec`.
 
     A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
-    entity change in the stream, its schema changes, too; then `registry` looks up the new schema, and registers or
-    refuses it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. Values of an entity
-    for which the batch has no columns are encoded as JSON, for example those of `dead` (messages that were set aside).
+    entity differ from those in the batch before, so does its schema. Then `registry` looks up the new schema, and
+    registers or refuses it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. If a
+    batch does not name the columns of an entity, the entity's values are encoded as JSON, for example those of `dead`
+    (messages that were set aside).
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -47,8 +47,9 @@ class ConnectValues:
     """Encodes rows as `envelope` says, with schemas of Kafka Connect. Implements `ValueCodec`.
 
     With `registry`, keys and values are in Avro, otherwise in JSON with the schema inside. A batch says which columns
-    its entities have; if the columns of an entity change in the stream, its schemas change, too. `publishes_truncates`
-    says for which entities a truncate has a message; for other entities, truncates are left out.
+    its entities have. If the columns of an entity differ from those in the batch before, so do its schemas. The
+    function `publishes_truncates` says for which entities a truncate has a message; for other entities, truncates are
+    left out.
     """
 
     def __init__(self, envelope: OtherEnvelope, prefix: str, registry: Registry | None) -> None:
@@ -141,8 +142,9 @@ class ConnectValues:
 def publishes_truncates(entity: Entity, envelope: str, *, is_avro: bool) -> bool:
     """Returns whether a truncate of the entity has a message.
 
-    With several partitions, a truncate would reach the consumer out of order, and the consumer would also delete rows
-    that were inserted later. Debezium's truncates have no key, but a compacted topic takes only messages with a key.
-    Only JSON has a key that can stand for a missing key (`NULL_IN_JSON`).
+    Flat messages have only rows, so they cannot express a truncate. With several partitions, a consumer could read a
+    truncate after rows that were inserted later, and would delete these rows, too. Debezium's truncates have no key,
+    but a compacted topic takes only messages with a key. Only JSON has a key that can stand for a missing key
+    (`NULL_IN_JSON`).
     """
     return envelope == "debezium" and not is_avro and entity.partitions == 1

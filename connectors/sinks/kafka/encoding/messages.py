@@ -26,7 +26,9 @@ from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, R
 from changelog.envelope.position import Position
 
 KEY, SOURCE = "entityKey", "sourceName"
-"""Headers of messages in another envelope. `KEY` holds `=` and the percent-encoded key; `SOURCE` the source's name."""
+"""Headers of messages in another envelope. `KEY` holds `=` and the percent-encoded key; a text that begins with `=` is
+never JSON. `SOURCE` holds the name of the source.
+"""
 
 _PLAIN_HEADERS = frozenset({"op", "position", "transaction"})
 

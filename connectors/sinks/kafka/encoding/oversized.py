@@ -42,7 +42,7 @@ def headers_bytes(headers: Headers) -> int:
 def parts(message: ProducerRecord, *, topic: str, position: str, nbytes_max: int) -> Iterator[ProducerRecord]:
     """Cuts a message into parts. Each part is a message to `topic` that has at most `nbytes_max` bytes.
 
-    `position` is the text of the message's position.
+    `position` is the position of the original message's row, as text.
     """
     headers = [
         *message.headers,

@@ -23,7 +23,7 @@ class ProduceCalls:
     """Makes produce calls for the topics of `prefix`. `topic_of` returns the present topic of an entity.
 
     `client_limit` is the size of the largest message that the client accepts, in bytes; None if it accepts all.
-    `on_too_large` is the policy for larger messages.
+    `on_too_large` is the policy for messages that are too large for the client or the topic.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class ProduceCalls:
     def of_rows(self, batch: pa.RecordBatch, decisions: Decisions) -> list[ProduceCall]:
         """Returns the arguments of `Producer.produce` for each row's message, and for the tombstone after a delete.
 
-        Raises ChangelogError (STOP) if a message is too large, `decisions` has no decision on it, and the policy is to
-        stop.
+        `decisions` are those that an operator made about single messages (`changelog accept`). Raises ChangelogError
+        (STOP) if a message is too large, there is no decision on it, and the policy is to stop.
         """
         messages = self._values.messages(batch)
         if not (batch := messages.rows).num_rows:
@@ -107,7 +107,8 @@ class ProduceCalls:
     def _decision(self, message: oversized.ProducerRecord, op: str, position: str, decisions: Decisions) -> str:
         """Returns what to do with an oversized message: `dead-letter` or `skip`.
 
-        A decision on the message overrides the policy. Raises STOP if there is no decision and the policy is to stop.
+        An operator's decision on the message overrides the policy. Raises STOP if there is no decision, and the policy
+        is to stop.
         """
         at = Position.parse(position)
         decision = decisions.at(at)

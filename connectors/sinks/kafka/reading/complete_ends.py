@@ -3,7 +3,7 @@
 Kafka answers a commit as soon as the outcome is decided. After that, Kafka marks the end of the transaction in one
 partition after the other. Readers of committed messages see the rows of a partition only after the end is marked there.
 So a reader can see the checkpoint before it sees all rows up to that checkpoint. Usually, the rows follow a moment
-later. They take longer while a replica is slow, or while another program has an open transaction before them.
+later. They take longer while a replica is slow, or while another program has an open transaction at a lower offset.
 """
 
 import time
@@ -34,13 +34,15 @@ def complete_ends(
     parts: Collection[Part],
     read_checkpoint: Callable[[], Checkpoint | None],
 ) -> dict[Part, int]:
-    """Waits until readers of committed messages see all rows up to the checkpoint; returns the end of each partition.
+    """Waits until readers of committed messages see all rows up to the checkpoint. Returns, for each partition, the
+    offset up to which they then see the messages.
 
-    `read_checkpoint` reads the visible checkpoint of the source `name`. A reader that reads up to the returned ends has
-    all rows of every checkpoint that was visible before the call. The function takes three steps:
+    `read_checkpoint` reads the visible checkpoint of the source `name`. A reader that reads up to the returned offsets
+    has all rows of every checkpoint that was visible before the call. The function takes three steps:
 
-    1. It asks for the ends that readers see, and for the ends of everything written. Usually they are the same.
-    2. It searches between the two ends, also in open transactions, for rows of the source up to its checkpoint.
+    1. For each partition, it asks at which offset readers of committed messages stop, and at which offset everything
+       that was written ends. Usually the two are the same.
+    2. It searches between the two offsets, also in open transactions, for rows of the source up to its checkpoint.
     3. It waits until readers see these rows. It does not wait for transactions after these rows.
 
     Raises ChangelogError (CONNECTION) if readers still do not see the rows after `WAIT_S`.

@@ -179,9 +179,8 @@ class KafkaLog:
                 yield from _batches(records)
 
     def complete_ends(self, entities: Collection[str]) -> dict[Part, int]:
-        """Waits until readers see all rows of these entities up to the checkpoint; returns the end of each partition.
-
-        See `changelog.connectors.sinks.kafka.reading.complete_ends`.
+        """Waits until readers see all rows of these entities up to the checkpoint. Returns, for each partition, the
+        offset at which to stop reading (see `changelog.connectors.sinks.kafka.reading.complete_ends`).
         """
         existing = topics.entities(self._admin, self._prefix)
         return self._ends([part for entity in entities for part in self._parts_of(entity, existing)])
@@ -315,7 +314,8 @@ class KafkaLog:
     def _selected(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[Record]]:
         """Yields the selected records in the spans: as they arrive, or with a `key` all at once.
 
-        A key's records can be in several partitions if the entity's settings changed.
+        If the entity's settings changed, a key's records can be in several partitions. The caller sorts the records of
+        each list, so those of a key must be in one list.
         """
         lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, _only(key)))
         if key is None:
@@ -390,7 +390,10 @@ def _only(key: str | None) -> Collection[str] | None:
 
 
 def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
-    """Returns whether topics were deleted, and each of them had ended because its entity was repartitioned."""
+    """Returns whether topics were deleted, and all of them had ended because their entity was repartitioned.
+
+    `parts` are the partitions before, `present_parts` those that exist now.
+    """
     names = {name for name, _ in present_parts}
     deleted = {name for name, _ in parts} - names
     newest = {name: max(map(generation_of, group)) for name, group in groupby(sorted(names), first_topic)}
@@ -398,7 +401,7 @@ def _misses_ended(parts: Sequence[Part], present_parts: Sequence[Part]) -> bool:
 
 
 def _placed(envelope: Envelope, position: Position) -> Envelope:
-    """Returns an event with a position. It was published without one, so `position` was made from its offset."""
+    """Returns an event with `position`, which was made from the message's offset, in place of the missing position."""
     provenance = envelope.provenance
     return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=position)))
 

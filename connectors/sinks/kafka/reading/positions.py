@@ -20,11 +20,11 @@ SILENCE_S = 30.0
 def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
     """Returns the last committed checkpoint of the source `name`, which publishes `entities`.
 
-    Returns None if the source has no checkpoint. The caller resumes from the checkpoint, so it must first end our last
-    transaction (`init_transactions`). An open transaction of another source hides all messages after its start, so this
-    function waits until that transaction ends. Raises ChangelogError: CONNECTION if the transaction does not end in
-    time, or if the topic does not exist; GAP if the message is not a checkpoint; PRECONDITION if another source
-    publishes one of `entities`.
+    Returns None if the source has no checkpoint. The caller must first end our last transaction (`init_transactions`),
+    which could otherwise still store a newer checkpoint. An open transaction of another source hides all messages after
+    its start, so this function waits until that transaction ends. Raises ChangelogError: CONNECTION if the transaction
+    does not end in time, or if the topic does not exist; GAP if the source's message is not a checkpoint; PRECONDITION
+    if another source publishes one of `entities`.
     """
     topic_name = positions_topic(prefix)
     admin = client.admin()  # the variable keeps the client alive until it has its answer
@@ -108,9 +108,9 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    Reads up to the end that the committed messages had when the first message arrived. It does not read beyond this
-    end, because other sources may write to the topic all the time. If `end` is given, reads the committed messages up
-    to the offset `end`, and waits for them if necessary.
+    Stops where the committed messages ended when the first message arrived, because other sources may write to the
+    topic all the time. If `end` is given, reads the committed messages up to the offset `end`, and waits for them if
+    necessary.
     """
     action = f"reading {topic}"
     checkpoints: dict[bytes, _Stored] = {}

@@ -18,10 +18,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 def read_generations(client: Client, prefix: str, name: str, configured: Mapping[str, int]) -> GenerationEntries:
     """Returns the generations in the visible checkpoint of the source `name`.
 
-    `configured` has the configured number of partitions of each entity. The checkpoint is read only if a later
-    generation has a topic, or if the topic of one of these entities is missing or has another number of partitions. If
-    there is no checkpoint, or if it is lost (GAP), the generations of these entities are taken from the names of the
-    topics that exist.
+    `configured` has the configured number of partitions of each entity. If every entity has only its first topic, with
+    this number of partitions, returns an empty mapping without reading the checkpoint. If there is no checkpoint, or if
+    it is lost (GAP), the generations of the configured entities are taken from the names of the topics that exist.
     """
     admin = client.admin()
     parts = topics.entities(admin, prefix)

@@ -92,8 +92,8 @@ def refuse_older(
 def refuse_rows(client: Client, values: ValueCodec, prefix: str, name: str, parts: Collection[Part]) -> None:
     """Raises ChangelogError (GAP) if one of `parts` ends with a row of the source `name`.
 
-    Call this if that source has no checkpoint. Without a checkpoint, the source would start from the beginning, so new
-    rows could have lower positions than that row.
+    Call this if that source has no checkpoint. Without a checkpoint, the source would begin a new changelog, in which
+    rows could have lower positions than the row that is already there.
     """
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)

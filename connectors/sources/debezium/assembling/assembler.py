@@ -11,8 +11,7 @@ and each step adds 1. The `commit` in the positions of a transaction is the plac
     commit     └──────── 7 ──────┘         └─ 11
 
 A transaction ends when an event of another transaction follows, or when no further event has arrived. If more of its
-events arrive later, they are published as another transaction with the same id, and the earlier stamp also applies to
-them.
+events arrive later, they are published as another transaction with the same id, which keeps the last stamp.
 """
 
 from collections import Counter
@@ -156,6 +155,7 @@ class Assembler:
         self._run_of: tuple[str, int] | None = None
         """The id and the commit time by which further events of the open transaction are recognised."""
         self._stopped_in: OpenEnd | None = None
+        """After an error: the transaction with the error, if it was open before the call of `feed` that failed."""
         self.ended = ended
         """The last transaction that has ended; None before the first."""
         if open_end is not None:
@@ -190,8 +190,8 @@ class Assembler:
         return "" if self._run_of is None else self._run_of[0]
 
     def feed(self, items: Sequence[Item], *, more: bool) -> Fed:
-        """Turns the items into rows. The last transaction ends with the items, unless `more` says that further items
-        have arrived.
+        """Turns the items into rows. The last transaction ends with these items, unless `more` says that further items
+        have already arrived.
 
         If there is an error, it is in `stop`, and `Fed.consumed` does not include the transaction with the error.
         """
@@ -330,7 +330,9 @@ class Assembler:
         block.take(PublishedRow(self._origin(created.facts), binding, Op.UPDATE, row))
 
     def _emit_pending(self, block: "_Block") -> None:
-        """Publishes a delete that could have been the first half of a move."""
+        """Publishes the pending delete, if there is one. It could have been the first half of a move (a delete and a
+        create that together change a row's key), but the create did not follow.
+        """
         deleted, block.pending = block.pending, None
         if deleted is not None:
             self._take(block, deleted)
@@ -430,7 +432,7 @@ class _Block:
 
 
 class _Rows:
-    """The rows of one block, and their encoder. `AssemblyRun` says why this object must not refer to it."""
+    """The rows of one block, and their encoder. It must not refer to an `AssemblyRun`, whose docstring says why."""
 
     def __init__(self, encoder: RowEncoder) -> None:
         self.rows: list[PublishedRow] = []

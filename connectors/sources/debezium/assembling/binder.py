@@ -9,7 +9,8 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The `relid` (a table's id) for every table: events do not show whether another table has taken a table's name."""
+"""Every table has this `relid` (a table's id), because events do not show when a new table takes an old table's name.
+"""
 
 _WHOLE_ROWS = "let the database log whole rows, so that events have `before`"
 
@@ -24,7 +25,7 @@ class Binder:
     def bind(self, entity: Entity, table: EventTable) -> Binding:
         """Returns the binding of a table to an entity.
 
-        An old row that is not complete has only the columns of the message's key, and an update may have no old row at
+        The old row of an event may have only the columns of the message's key, and an update may have no old row at
         all. In both cases, the row's earlier key and partition are known only if the message's key has all columns of
         the entity key and of the partition key.
         """

@@ -11,7 +11,8 @@ _PARTLY = frozenset({"postgresql"})
 null, or even have their defaults.
 
 With PostgreSQL, the table's replica identity decides which columns the log has. Events do not contain the replica
-identity. But if it is FULL, each update has an old row, and otherwise almost no update has one.
+identity. But if it is FULL, each update has an old row, and otherwise almost no update has one. So the old row of a
+delete counts as complete if the table's last update had an old row.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-replica-identity
 """
 
@@ -36,8 +37,8 @@ class OldRows:
     def update(self, event: Changed) -> Update:
         """Returns the row of an update.
 
-        An update never changes the key of a message. So if an old row has another key, it has only the columns of an
-        index, and the index lacks columns of the key. Such an old row is ignored.
+        Debezium sends no update if a row's key changes. So if the old row of an update has another key, values of that
+        key are missing: the database logged only the columns of an index. Such an old row is ignored.
         """
         assert event.after is not None
         before, after = event.before, event.after

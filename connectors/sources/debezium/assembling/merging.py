@@ -46,7 +46,7 @@ def transaction_of(event: Read) -> str | None:
 
 
 def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
-    """Returns the items in the order described above. `current` is the transaction of the last earlier event."""
+    """Returns the items in the order described above. `current` is the transaction of the event before `items`."""
     queues: dict[str, deque[Item]] = {}
     for item in items:
         queues.setdefault(item.placed.part, deque()).append(item)
@@ -57,7 +57,7 @@ class _Merge:
     """Merges the queues of several parts.
 
     `_waiting` has, for each transaction, the parts whose next event belongs to this transaction. `_heap` sorts parts by
-    the time of their next event.
+    the commit time of their next event.
     """
 
     def __init__(self, queues: dict[str, deque[Item]], current: str) -> None:
@@ -91,7 +91,7 @@ class _Merge:
             while self._heap:
                 committed_at, _, part = heapq.heappop(self._heap)
                 event = self._queues[part][0].event if self._queues[part] else None
-                # An entry is outdated if the part's event was taken because of its transaction.
+                # An entry is outdated if its event was taken earlier, together with other events of its transaction.
                 if isinstance(event, Changed | RowsTruncated | Emitted) and event.facts.committed_at == committed_at:
                     self._current = event.facts.transaction
                     parts = self._waiting[self._current] if self._current else [part]

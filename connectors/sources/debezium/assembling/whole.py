@@ -13,9 +13,9 @@ restart reads them again. A *part* is a partition of a topic. Below, `t 5 (3)` i
 Here, transaction 5 is complete. Transaction 6 has two events and waits for the second.
 
 The events of a part stay in their order, because the progress of a part is one offset. The transactions of a connector
-have the same order in the topic of transactions and in every part. So when the END of a transaction comes, no part
-should hold other events before the events of this transaction. If a part does, the END for these other events is lost,
-or they have no transaction. They are published first.
+have the same order in the topic of transactions and in every part. So when the END of a transaction comes, its events
+should be the first held events of each part. If a part holds other events before them, these have no transaction, or
+the END of their transaction is lost. They are published first.
 
 **A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
 transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may
@@ -234,7 +234,10 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether a transaction need not wait any longer: no more events are expected, or too much is held."""
+        """Returns whether a transaction need not wait any longer: no more events are expected, or too much is held.
+
+        `ended` says whether the END of the transaction has arrived.
+        """
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._transactions[name].since < WAIT_S:

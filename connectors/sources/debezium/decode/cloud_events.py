@@ -1,7 +1,8 @@
 """Reads CloudEvents, as Debezium's CloudEventsConverter writes them in JSON.
 
-The attributes `iodebezium…` have the members of the blocks `source` and `transaction`, as strings. An attribute's name
-is `iodebezium` and the name of the member, without underscores. `data` has the rows, with or without a schema.
+The attributes `iodebezium…` have the members of the blocks `source` and `transaction`, mostly as strings. An
+attribute's name is `iodebezium` and the name of the member without underscores, such as `iodebeziumtsms` for `ts_ms`.
+For the block `transaction`, `tx` comes in between: `iodebeziumtxid`. `data` has the rows, with or without a schema.
 https://debezium.io/documentation/reference/stable/integrations/cloudevents.html
 """
 

@@ -37,13 +37,16 @@ class Documents:
         self._layouts = layouts
 
     def rows(self, layout: Layout, name: Name) -> TableRows:
-        """Returns a collection as a table."""
+        """Returns the description of the table that stands for a collection."""
         fields: Callable[[], Any] = lambda: [("id", _DOCUMENT), ("document", _DOCUMENT)]  # noqa: E731
         return self._layouts.rows(layout, name, KEY, CONNECTOR, (), fields)
 
     @staticmethod
     def row(document: Any) -> Row:
-        """Returns the row of a document. `document` is a JSON string, or the text in that string. Raises ValueError."""
+        """Returns the row of a document. `document` is the document's text, or that text as a JSON string (`Raw`).
+
+        Raises ValueError.
+        """
         text = (_strings.decode(document) if isinstance(document, Raw) else document).encode()
         return bytes(_ids.decode(text).id), text
 

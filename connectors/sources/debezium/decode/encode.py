@@ -86,8 +86,8 @@ class RowEncoder:
     def encode(self, rows: Sequence[PublishedRow], spans: Spans) -> EncodedRows:
         """Encodes rows; `spans` cover exactly these rows.
 
-        If a policy stops the changelog at a row, the result has the error (`stop`) and the rows before that row. Raises
-        ChangelogError (MALFORMED).
+        If a policy stops the changelog at a row, the result has the error (`stop`), all rows before that row, and
+        perhaps some of the later ones. Raises ChangelogError (MALFORMED).
         """
         meta = Meta(spans)
         live: Mask = 2 * meta.ordinals > meta.published
@@ -110,7 +110,10 @@ class RowEncoder:
     def _together(
         self, rows: Sequence[PublishedRow], meta: Meta, live: Mask, encoded: Mask
     ) -> Sequence[tuple[Origin, list[JsonRows]]]:
-        """Encodes the usual rows, and marks them in `encoded`. Returns their texts, by origin."""
+        """Encodes the usual rows, and marks them in `encoded`. Returns their texts, by origin.
+
+        `live` is a mask of the rows that are not in the changelog yet.
+        """
         groups = [group for group in _groups(rows, live & _may_be_usual(rows, meta)) if len(group.places) > FEW_ROWS]
         parts: dict[int, tuple[Origin, list[JsonRows]]] = {}
         if not groups:
@@ -146,7 +149,7 @@ def _bindings(rows: Sequence[PublishedRow]) -> Collection[Binding]:
 
 
 def _may_be_usual(rows: Sequence[PublishedRow], meta: Meta) -> Mask:
-    """Returns a mask of the rows on which no policy has to decide, and whose key is known."""
+    """Returns a mask of the rows that have a key, and about which no policy has to decide."""
     usual = np.ones(len(rows), bool)
     if all(
         binding.lost is None and not binding.entity.immutable and binding.entity.missing_stamp != "stop"

@@ -72,8 +72,8 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gives no id. `committed_at` is the time of the change in the database, in microseconds since 1970, UTC.
     `snapshot` is `true` for a row of a snapshot, `last` for the row that ends the snapshot, and empty for other events.
     If Debezium numbers the events of each transaction, `order` is the number of this event, and `counted_in` is the id
-    of the transaction in the block `transaction`. The member `transaction` may have another id: the one in the block
-    `source`, if that block has an id.
+    of the transaction in the message's block `transaction`. The attribute `transaction` may differ from `counted_in`:
+    it has the id in the block `source`, if that block has one.
     """
 
     connector: str

@@ -57,7 +57,7 @@ class TransactionBlock(msgspec.Struct, gc=False):
 
 
 def facts_of(source: SourceBlock, transaction: TransactionBlock | None, timestamp_ms: int) -> EventFacts:
-    """Returns the facts of an event. If `source` has no time, `timestamp_ms`, the time of the message, is used."""
+    """Returns the facts of an event. `timestamp_ms` is the time of the message; it is used if `source` has no time."""
     block_id = "" if transaction is None else transaction_id(transaction.id)
     order = 0 if transaction is None else transaction.total_order or 0
     return EventFacts(
@@ -105,4 +105,4 @@ def _microseconds(source: SourceBlock, timestamp_ms: int) -> int:
         return source.ts_us
     if source.ts_ms is None:
         return timestamp_ms * 1000
-    return source.ts_ms if source.connector == "cassandra" else source.ts_ms * 1000
+    return source.ts_ms if source.connector == "cassandra" else source.ts_ms * 1000  # Cassandra's are microseconds

@@ -85,6 +85,6 @@ class JsonSplitter:
 
 
 def check_utf8(content: bytes) -> None:
-    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
+    """Raises UnicodeDecodeError unless the content is UTF-8. Nothing else checks this, as values are not decoded."""
     if not content.isascii():
         content.decode()

@@ -41,7 +41,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
 
 def _is_plain(content: bytes) -> bool:
-    """Returns whether `content` is certainly a JSON object without a schema."""
+    """Returns whether `content`, if it is JSON at all, is certainly an object without a schema."""
     return content[:1] == b"{" and MEMBER not in content and content.isascii()
 
 
@@ -88,8 +88,8 @@ class KeyReader:
         return Key(names, payload, rows)
 
     def document(self, key: Key) -> Key:
-        """Returns the key of a MongoDB document with its values as JSON, because documents are published as JSON. A key
-        that already has such values is returned as it is.
+        """Returns the key of a MongoDB document with each value as a JSON token, because the column `id` is JSON. A key
+        without a schema already has such tokens, and is returned as it is.
         """
         if key.own is None:
             return key

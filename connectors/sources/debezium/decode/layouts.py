@@ -75,9 +75,9 @@ class Layouts:
         """Returns the table of this name, with the reader of its rows.
 
         `key` has the names of the fields in the message's key. `names` has the names of the row's columns; it is empty
-        if the layout has them, or if they are fixed. `fields` returns the columns with their schemas. Raises
-        ChangelogError: PRECONDITION if a column has neither a schema nor a declared type, USAGE if a declared type does
-        not exist.
+        if the layout has them, or if all tables have the same (documents). `fields` returns the columns with their
+        schemas. Raises ChangelogError: PRECONDITION if a column has neither a schema nor a declared type, USAGE if a
+        declared type does not exist.
         """
         description = name, key, connector, names
         rows = layout.tables.get(description)

@@ -1,5 +1,7 @@
-"""Defines the members of Debezium's messages. Events, messages about transactions and heartbeats share one type,
-because a message in JSON does not say which of them it is.
+"""Defines the members of Debezium's messages.
+
+Events, messages about transactions or tables, and heartbeats share one type (`Payload`), because a message in JSON does
+not say which of them it is.
 """
 
 from collections.abc import Sequence

@@ -31,8 +31,8 @@ _PASSES: Final = {
 }
 """For each type whose tokens are mostly published as they are: the expression that converts a token `t`.
 
-`c` is the column's converter. The expression of STRING is right only for a token without a backslash. If a row has a
-backslash, `compiled` uses an expression that also tests this."""
+`c` is the column's converter. The expression of STRING is right only for a token without a backslash. For a row with a
+backslash, the functions from `compiled` use another expression, which also tests the token for backslashes."""
 
 _PRINTS: Final = {
     Primitive.STRING: "encode({t}) if type({t}) is str and {t} not in special else {c}({t})",
@@ -119,7 +119,7 @@ class ValueColumn:
 
     The converter `convert` defines the result for each value. `type` is the base type in Kafka Connect. `passing` is
     the type of the column if one of `_PRINTS` prints its usual values, otherwise None. `in_cell` says that the values
-    are cells of Cassandra, which are never null.
+    are cells of Cassandra. There, None does not stand for NULL, but for a column that the statement did not write.
     """
 
     convert: ConvertValue
@@ -131,8 +131,8 @@ class ValueColumn:
 def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
     """Returns the readers of rows with these columns. `unavailable` are the strings for a value that was not sent."""
     scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
-    # Equal floats may be printed differently (0 and -0). So in columns whose `passing` is None, two values are the same
-    # only if they are one object.
+    # A new value is not converted if it is the same as the old one. But equal floats may be printed differently (0 and
+    # -0). So in columns whose `passing` is None, two values are the same only if they are one object.
     same = ["is" if column.passing is None else "==" for column in columns]
     row, change = _functions(
         [_expression(column) for column in columns], [column.convert for column in columns], same, scope

@@ -6,7 +6,7 @@ from typing import Any, Final
 from changelog.envelope.connect.schema import ConnectSchema
 
 DEPTH_MAX: Final = 64
-"""The deepest nesting of schemas. Debezium's own schemas have five levels."""
+"""How deep schemas may be nested. Debezium's own schemas have five levels."""
 
 
 def from_json(schema: Any, depth: int = 0) -> ConnectSchema:

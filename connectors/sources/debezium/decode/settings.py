@@ -23,8 +23,9 @@ class TranslationSettings:
     """The settings of the translation.
 
     - `tables`: the tables whose rows are translated; None for all. Rows of other tables are ignored.
-    - `types`: the declared types of columns, by table and column. A declared type is the name of a neutral type or of a
-      semantic type (`declared_types`). It replaces the type that the column has in the schema of a message.
+    - `types`: the declared types of columns, by table and column. A declared type is one of our own types, such as
+      `long`, or a semantic type of Debezium, such as `MicroTimestamp` (see `declared_types`). It replaces the type that
+      the column has in the schema of a message.
     - `unwrapped`: whether messages are flat rows, as the transformation ExtractNewRecordState makes them.
       `added_prefix` is the prefix of the fields and the headers that the transformation adds. `tombstones_delete` says
       that a message without a value deletes the row: the transformation turned the delete into this message.

@@ -33,8 +33,8 @@ UNFIT: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, Ove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadColumn:
-    """A column, with the schema of its values. `semantics` says how the values are published, and `cell` that each of
-    them is in a cell of Cassandra.
+    """A column, with the schema of its values. `semantics` says how the values are published. `cell` says that they
+    come from Cassandra, where each value is inside a cell.
     """
 
     name: str
@@ -159,7 +159,7 @@ def unfit(column: str) -> ChangelogError:
 
 
 def described(name: tuple[str, str], columns: Sequence[ReadColumn], key: Sequence[str]) -> EventTable:
-    """Describes a table, with a new number."""
+    """Returns the description of a table, with a number that no other description has."""
     return EventTable(
         name=name,
         number=next(_numbers),

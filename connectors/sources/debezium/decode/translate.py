@@ -41,7 +41,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
-"""The headers of the two events that Debezium sends when a row's key changes: a delete, then a create."""
+"""If a row's key changes, Debezium sends a delete with the header `NEW_KEY`, and then a create with `OLD_KEY`."""
 
 Op = Literal["c", "u", "d", "r"]
 _OPS: Final[dict[str, Op]] = {"c": "c", "i": "c", "u": "u", "d": "d", "r": "r"}
@@ -182,9 +182,9 @@ class Translator:
     def _untyped(
         self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str
     ) -> tuple[TableRows, Row | None, Row | None]:
-        """Reads the rows of an event without a schema. It first tries the columns of the table's last event.
+        """Reads the rows of an event without a schema. Returns the table, and the row before and after the change.
 
-        Returns the table, and the row before and after the change.
+        Most events of a table have the same columns, so this method first tries the columns of the table's last event.
         """
         sides = _sides(payload)
         last = layout.tables.get((name, key.names, connector, ()))
@@ -201,7 +201,7 @@ class Translator:
         return rows, *rows.rows.read_change(*sides)
 
     def _emitted(self, layout: Layout, payload: Payload, facts: EventFacts) -> Emitted:
-        """Returns a logical message. Its content is bytes, or text, as `binary.handling.mode` says."""
+        """Returns a logical message. Its content arrives in base64, or as text encoded by `binary.handling.mode`."""
         if payload.message is None:
             raise ValueError("a logical message without the block message")
         block = None if layout.schema is None else schemas.field(layout.schema, "message")

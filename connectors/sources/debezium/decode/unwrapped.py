@@ -68,7 +68,7 @@ class FlatRow(msgspec.Struct):
         )
 
     def table(self, source: SourceBlock, topic: str) -> Name:
-        """Returns the table. If the message does not name the table, the topic does: `prefix.schema.table`."""
+        """Returns the table. If the message lacks its schema or name, the topic `prefix.schema.table` gives them."""
         name = table_of(source)
         if name is not None and name[0]:
             return name
@@ -86,7 +86,7 @@ class FlatRows:
         self._prefix, self._connector = prefix, connector
 
     def is_other(self, members: Mapping[str, Any]) -> bool:
-        """Returns whether a message is not a row, but an event that the transformation left as it is."""
+        """Returns whether a message is not a row, but one that the transformation left as it is (or a heartbeat)."""
         return any(names <= members.keys() for names in _OTHERS) or members.keys() == {"ts_ms"}
 
     def read(self, message: SourceRecord, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:

@@ -1,6 +1,7 @@
-"""Decodes values in Avro with fastavro. Its values are correct by definition: the faster `reader` must return the same.
+"""Decodes values in Avro with fastavro. Its results are correct by definition: the module `reader`, which is faster,
+must return the same.
 
-`messages` imports this module when the first message in Avro arrives, because fastavro is an optional package.
+The module `messages` imports this one when the first message in Avro arrives, because fastavro is an optional package.
 """
 
 from collections.abc import Callable

@@ -134,7 +134,7 @@ def payload_of(value: dict[str, Any]) -> Payload:
 
 
 def _message(value: dict[str, Any]) -> MessageBlock:
-    """Returns a logical message. Content that is bytes in Avro is returned in base64."""
+    """Returns a logical message. Content that is bytes in Avro becomes base64, as in JSON; a string stays as it is."""
     content = value.get("content") or b""
     return MessageBlock(
         prefix=value["prefix"], content=content if isinstance(content, str) else b64encode(content).decode()

@@ -6,8 +6,8 @@ the schemas that Connect's converters register. If they meet anything unusual, s
 bytes, they raise one of `UNUSUAL`, and the caller uses fastavro. Tests compare the generated functions with fastavro,
 also for damaged messages.
 
-- A function of `values_reader` returns what fastavro returns.
-- A function of `event_reader` returns the members of a change event. Rows are tuples with one value for each column,
+- A function from `values_reader` returns what fastavro returns.
+- A function from `event_reader` returns the members of a change event. Rows are tuples with one value for each column,
   and members of the event that the translation does not need are only checked.
 
 A generated function has the message in `d` and the place of the next byte in `p`. Because `p` never decreases, it is
@@ -34,7 +34,9 @@ exceed the 20 levels of nested blocks that Python allows.
 """
 
 TOGETHER: Final = 4
-"""How many columns of the old and the new row are compared at once. Most updates leave most columns as they are."""
+"""How many columns of the old and the new row are compared at once. Most updates change few columns, so most of these
+comparisons save reading the values.
+"""
 
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
@@ -63,7 +65,7 @@ class UnsupportedError(Exception):
 
 
 def _long(d: bytes, p: int) -> tuple[int, int]:
-    """Reads the number at `p`, which has at least two bytes. Returns the number, and the place after it."""
+    """Reads a number of at least two bytes, which begins at `p`. Returns the number, and the place after it."""
     low = d[p] & 127
     byte = d[p + 1]
     low |= (byte & 127) << 7

@@ -23,7 +23,7 @@ _TYPES: Final = {
 
 
 def from_avro(schema: Any) -> ConnectSchema:
-    """Returns the schema of Kafka Connect. Raises ValueError, TypeError or KeyError if no converter writes `schema`."""
+    """Returns the schema of Kafka Connect. Raises ValueError, TypeError or KeyError if no converter made `schema`."""
     return _Reader().read(schema, "", 0)
 
 
