@@ -81,7 +81,8 @@ class PostgresFence:
 
 @contextlib.contextmanager
 def hold_fence(dsn: str, hmac_key: bytes, entities: Sequence[Entity], *, deadline: float) -> Iterator[PostgresFence]:
-    """Yields a fence and holds it until the block ends.
+    """Yields a fence and holds it until the block ends. After the block, a query checks that the session still holds
+    the fence.
 
     `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError on a standby or
     if a table stays locked, and ChangelogError (ALTERED) if a table is gone.

@@ -163,7 +163,8 @@ class Noticed:
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 
     def _is_logged(self, change: Unlogged) -> bool:
-        """Returns whether the change is only a TRUNCATE of the whole table that the stream has delivered.
+        """Returns whether the change is nothing but a TRUNCATE of the whole table, and the stream has delivered this
+        TRUNCATE.
 
         The catalogue is read right after each TRUNCATE in the stream, so there is hardly time for another change
         between the TRUNCATE and the reading. Before the source was opened, nothing read the catalogue. So a change from

@@ -170,7 +170,7 @@ class _Reader:
         return None
 
     def rest(self) -> Statement | None:
-        """Returns the statement made of the tokens after the last statement; None if there are no tokens."""
+        """Returns the statement made of the tokens that were taken since the last statement; None if there are none."""
         statement = None
         if self.first is not None:
             statement = Statement(
