@@ -76,7 +76,7 @@ class Pending:
     # Rows
 
     def fetch(self, entity: str, keys: Collection[bytes]) -> None:
-        """Reads rows of an entity, so that `get` has them."""
+        """Reads rows of an entity at once, so that `get` need not read them singly."""
         distinct = list(set(keys))
         self._fetched.update(zip(distinct, self.lookup(entity, distinct), strict=True))
 

@@ -61,8 +61,7 @@ def planned_reads(
     windows: Mapping[str, Any],
     repairs: Repairs,
 ) -> TableReads:
-    """Plans what an opened source reads. `windows` (the progress of each table) and `repairs` are from the checkpoint.
-    """
+    """Plans what an opened source reads. The checkpoint has `windows` (the progress of each table) and `repairs`."""
     plan = PlannedReads(entities, windows, repairs, can_sweep=context.changelog is not None)
     hashes = signatures(catalog, [entity.table for entity in plan.unread])
     tables = {
