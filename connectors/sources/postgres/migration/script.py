@@ -26,8 +26,8 @@ class RefusedStatement:
     why: str
 
 
-# Each alternative is a token that can contain a semicolon, or a single character. An unclosed quote extends to the end
-# of the text.
+# Each alternative is a token, such as a comment or a quoted text, or a single character. An unclosed quote extends to
+# the end of the text.
 _TOKEN = re.compile(
     r"""
     (?P<line>--[^\n]*)

@@ -29,7 +29,7 @@ _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _NO_FILE = b"58P01"
 _PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and the server sends no rows
-_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, also as 55000
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports missing standbys, with the same state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,9 +43,9 @@ def _identity(
     """Yields a finding if the log lacks columns of the old row of an update or a delete.
 
     If the log lacks a column of the entity key or the partition key, a change cannot be published. If it lacks other
-    columns, the message's `original` comes from the state, or is unknown if the service keeps no state. For a
-    partitioned table, the partition's replica identity decides which columns are in the log. The table's own replica
-    identity decides which of these columns the server sends.
+    columns, the message's `original` comes from the rows that the service itself stores. If the service stores no rows,
+    `original` is unknown. For a partitioned table, the partition's replica identity decides which columns are in the
+    log. The table's own replica identity decides which of these columns the server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
