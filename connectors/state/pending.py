@@ -83,7 +83,7 @@ class Pending:
     def lookup(self, entity: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Returns the present rows of an entity for these keys of the store, in the form of `StoredRow.encode`.
 
-        A row is None if it is unknown.
+        A row is None if it was deleted, or is unknown.
         """
         values: list[bytes | None] = [_UNCHANGED] * len(keys)
         for changes in self._layers():

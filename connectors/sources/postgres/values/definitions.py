@@ -113,8 +113,7 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether another transaction now alters the type, so that it is uncertain in the current transaction.
-        """
+        """Returns whether another transaction now alters the type, so that it is uncertain in the current one."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
