@@ -134,7 +134,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPhaseMessage:
-    """The fields that all messages of a two-phase commit share. `gid` is the transaction's name, given by the client."""
+    """The fields that all messages of a two-phase commit share. `gid` is the name that the client gave."""
 
     lsn: int
     end_lsn: int
