@@ -1,4 +1,4 @@
-"""Fills in values that the database's log lacks. They come from a store of current rows.
+"""Fills in values that the database's log lacks, from a store of current rows.
 
 This module also updates the store.
 """

@@ -36,7 +36,7 @@ class ColumnVersions:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, bytes]) -> "ColumnVersions":
-        """Reads the versions from the store's facts, among which are the results of `fact`."""
+        """Reads the versions from those of the store's facts that `fact` made."""
         columns = cls()
         for name, fact in facts.items():
             if name.startswith(_FACT):
@@ -45,7 +45,7 @@ class ColumnVersions:
         return columns
 
     def fact(self, entity: str) -> tuple[str, bytes]:
-        """Returns the name and the value of the fact that has the entity's versions."""
+        """Returns the name and the value of the fact that stores the entity's versions."""
         versions = [(entry.position, Raw(entry.version.state)) for entry in self._versions[entity]]
         return _FACT + entity, msgspec.json.encode(versions)
 

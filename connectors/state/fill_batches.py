@@ -150,8 +150,9 @@ _NONE, _STORE = -1, -2
 def _chain(keys: Sequence[bytes], fast: Mask, lacks: Mask) -> tuple[Ints, dict[bytes, int]]:
     """Returns, for each row that lacks its original, the number of the previous row of the same key.
 
-    This number is _STORE if the batch has no previous row of the key, and _NONE if the row needs no original or is not
-    `fast`. Also returns the number of the last row of each key.
+    This number is _STORE if the batch has no previous row of the key, and _NONE if the row needs no original. Also
+    returns the number of the last row of each key. Leaves out rows that are not `fast`, because `fill_rows` handles
+    them.
     """
     previous = [_NONE] * len(keys)
     last: dict[bytes, int] = {}

@@ -50,7 +50,7 @@ def known(row: StoredRow, usable: frozenset[str]) -> Known:
 
 
 def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
-    """Returns the row. Values that it lacks are taken from `before`, the row before the change, if that row has them.
+    """Returns the row with the values that it lacks, as far as `before`, the row before the change, has them.
 
     `columns` are the entity's columns, in order. Values that the log sent are not replaced. An update or a delete
     without an original gets one if at least one of its values is known.
@@ -85,8 +85,7 @@ def _merged(
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
     """Fills in the columns that a state lacks, as far as `before` has them. Returns the new state.
 
-    The second result has the columns that the new state still lacks. The third result has the columns whose value is a
-    JSON null.
+    Also returns the columns that the new state still lacks, and the columns whose value in it is a JSON null.
     """
     filled_values = {name: before.values[name] for name in lacking if name in before.values}
     if not filled_values:

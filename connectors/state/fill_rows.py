@@ -25,7 +25,7 @@ LACKING = ('"unavailable', '"jsonNull')
 nulls."""
 
 _WHOLE = 'Z"}}'
-"""The end of a provenance whose last member is the time of the commit. The members in LACKING would come after that."""
+"""The end of a provenance whose last member is the time of the commit, so that no member in LACKING follows it."""
 
 
 def may_lack(provenances: pa.StringArray) -> Mask:

@@ -76,14 +76,14 @@ class Pending:
     # Rows
 
     def fetch(self, entity: str, keys: Collection[bytes]) -> None:
-        """Reads rows of an entity, so that `get` has them."""
+        """Reads rows of an entity at once, so that `get` need not read them singly."""
         distinct = list(set(keys))
         self._fetched.update(zip(distinct, self.lookup(entity, distinct), strict=True))
 
     def lookup(self, entity: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Returns the present rows of an entity for these keys of the store, in the form of `StoredRow.encode`.
 
-        A row is None if it is unknown.
+        A row is None if it was deleted, or is unknown.
         """
         values: list[bytes | None] = [_UNCHANGED] * len(keys)
         for changes in self._layers():

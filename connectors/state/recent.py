@@ -16,7 +16,9 @@ ABSENT: Final = b"absent"
 
 @dataclass(slots=True)
 class RecentRows:
-    """Rows in two generations. When the younger one reaches half of `nbytes_max`, it replaces the older one."""
+    """Rows in two generations. When the younger one has half of `nbytes_max` bytes, it takes the place of the older
+    one.
+    """
 
     nbytes_max: int = NBYTES_MAX
     _young: dict[bytes, bytes | None] = field(default_factory=dict)

@@ -26,7 +26,7 @@ WRITE_BYTES: Final = 32 << 20
 """One write to the store has about this many rows, or this many bytes, at most."""
 
 _NOTHING = b""
-"""The state of a marker. Until the end of the restore, a marker stands for a row that moved away."""
+"""The state of a marker. Until the end of the restore, a marker stands for a row that moved to another key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ReadPlan:
 
 
 def restore(store: StateStore, log: Log, read_plan: ReadPlan) -> dict[str, bytes]:
-    """Brings the store to the end of the changelog. Returns the facts about the columns of entities.
+    """Brings the store to the end of the changelog. Returns the facts that hold the versions of the entities' columns.
 
     The caller writes these facts together with the store's new position. If the process ends before that, the next
     process may repeat the whole restore. Raises the ChangelogError of the reader or the store, or CONNECTION if the

@@ -1,7 +1,7 @@
 """Keeps the store of current rows in RocksDB. Only this module imports `rocksdict`, RocksDB's optional binding.
 
-Rows and facts are in the same column family and are written in the same batches. So after a crash, the facts say
-exactly which rows the store has, whatever part of the last batches was lost.
+Rows and facts are in the same column family and are written in the same batches. So even if a crash loses the last
+batches, the facts say exactly which rows the store has.
 """
 
 import errno

@@ -42,9 +42,9 @@ class Catalogue:
 def catalogue(engine: StateEngine, views: Mapping[str, ViewConfig]) -> Catalogue:
     """Returns the catalogue of a configuration's views.
 
-    Raises ChangelogError (USAGE) if a condition cannot be evaluated here, if a view does not fit its entity, or if an
-    entity cannot be served under its own name. If the changelog has no entities yet, this function does not check
-    whether the views fit their entities.
+    Raises ChangelogError (USAGE) if a view has a condition that served views do not support, if a view does not fit its
+    entity, or if no view is declared and an entity cannot be served under its own name. If the changelog has no
+    entities yet, this function does not check whether the views fit their entities.
     """
     declared = {name: _declared(engine, name, view) for name, view in views.items() if view.serve is not None}
     entities = engine.entities()

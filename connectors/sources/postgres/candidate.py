@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.candidates.Candidate` for a PostgreSQL database without a configuration."""
+"""Implements `changelog.connectors.sources.candidates.Candidate` for PostgreSQL."""
 
 from collections.abc import Callable, Collection, Sequence
 

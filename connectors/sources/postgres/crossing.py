@@ -127,7 +127,7 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], checkpoint: Checkpoint | None
 ) -> None:
-    """Raises the errors that opening the source would raise, but allows two things. Changes nothing.
+    """Raises the errors that opening the source would raise, except in two cases. Changes nothing.
 
     The slot may be missing or unusable, because a new slot then replaces it. And the changelog may end inside a
     transaction, because the rest of that transaction is not published.

@@ -230,8 +230,8 @@ class PostgresDatabase:
             return None
 
     def _waits_for(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
-        """Returns why our session receives nothing; None if no reason is known, or if none of our sessions reads the
-        slot.
+        """Returns why our session, which reads the slot, receives nothing. Returns None if no reason is known, or if
+        the reader is not one of our sessions.
         """
         pid = None if slot is None else slot.active_pid
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None

@@ -1,7 +1,8 @@
 """Takes and holds a fence: an exported snapshot, together with locks that keep the tables' definitions as they are.
 
-A comparison reads the tables under the snapshot. From the changelog, it uses only the transactions that the snapshot
-shows. A fence needs a primary server: the snapshots of a standby do not list the transactions in progress.
+A job that compares the changelog with the tables reads the tables under the snapshot. From the changelog, it uses only
+the transactions that the snapshot shows. A fence needs a primary server: the snapshots of a standby do not list the
+transactions in progress.
 """
 
 import contextlib
@@ -68,9 +69,9 @@ class PostgresFence:
     def missing(self, checkpoint: Checkpoint) -> str | None:
         """See `Fence.missing`.
 
-        Positions on different timelines cannot be compared, because after a promotion the log has another history. The
-        changelog may end in the middle of a transaction, but only of one that the snapshot does not show: the
-        transaction commits after `through_lsn`, and `through_lsn` is not before `lsn`.
+        Positions on different timelines cannot be compared, because after a promotion the log has another history. If
+        the changelog reaches `lsn`, it may still end in the middle of a transaction. But that transaction commits after
+        `lsn`, so the snapshot does not show it.
         """
         if timeline_of(checkpoint) != self.timeline:
             return f"it is on timeline {timeline_of(checkpoint)}, but the server is on {self.timeline}"
@@ -81,7 +82,8 @@ class PostgresFence:
 
 @contextlib.contextmanager
 def hold_fence(dsn: str, hmac_key: bytes, entities: Sequence[Entity], *, deadline: float) -> Iterator[PostgresFence]:
-    """Yields a fence and holds it until the block ends.
+    """Yields a fence and holds it until the block ends. After the block, a query checks that the session still holds
+    the fence.
 
     `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError on a standby or
     if a table stays locked, and ChangelogError (ALTERED) if a table is gone.

@@ -88,8 +88,8 @@ class Noticed:
         none. PostgreSQL describes a table again after each ALTER TABLE, before the table's next row. Only a reading of
         the catalogue can show that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece
         that contains a description, or that comes after one, is held back until a reading has covered the position of
-        the description. If a block of the stream describes a table but yields no piece (`piece` is None), the next
-        piece is held back.
+        the description. If no piece follows from the frames with the description (`piece` is None), the next piece is
+        held back.
 
         If the reading shows that the table can no longer be published, the whole piece is dropped, including its rows
         from before the description. The stream delivers these rows again after the next start.
@@ -163,7 +163,8 @@ class Noticed:
         return read_again(repairs, windows, change.entity, start, sweep=change.sweep, part=part)
 
     def _is_logged(self, change: Unlogged) -> bool:
-        """Returns whether the change is only a TRUNCATE of the whole table that the stream has delivered.
+        """Returns whether the change is nothing but a TRUNCATE of the whole table, and the stream has delivered this
+        TRUNCATE.
 
         The catalogue is read right after each TRUNCATE in the stream, so there is hardly time for another change
         between the TRUNCATE and the reading. Before the source was opened, nothing read the catalogue. So a change from

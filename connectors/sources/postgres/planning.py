@@ -206,7 +206,7 @@ def _untouched(before: Mapping[int, TableState], steps: Sequence[RehearsedStep])
 def _new_names(before: Mapping[TableName, int], steps: Sequence[RehearsedStep]) -> dict[TableName, int]:
     """Returns the new names of tables, each with the line of the first statement that gave a table this name.
 
-    A name is new for a table if, before the script, another table or no table had it.
+    A name is new for a table if the table did not have it before the script, even if another table had it.
     """
     lines: dict[TableName, int] = {}
     for step in steps:

@@ -108,7 +108,7 @@ class PostgresScan:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Connection]:
-        """Yields a session that sees the snapshot. Raises ChangelogError (CONNECTION) if the fence is gone."""
+        """Yields a session that sees the driver's snapshot. Raises ChangelogError if the driver no longer holds it."""
         with contextlib.closing(session(self.dsn)) as connection:
             with translated("importing the snapshot, which the driver holds"):
                 connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())

@@ -1,4 +1,4 @@
-"""The PostgreSQL source: merges a slot's stream and the rows of table reads into pieces. A piece has a checkpoint."""
+"""The PostgreSQL source: merges a slot's stream and the rows of table reads into pieces (rows and a checkpoint)."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -374,7 +374,8 @@ class PostgresSource:
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Handles the unlogged changes that a reading of the catalogue has shown, once the stream is past the reading.
+        """Handles the unlogged changes that a reading of the catalogue has shown, once the stream has passed the log
+        position of that reading.
 
         An unlogged change is one that the database's log lacks; see `Noticed`.
         """

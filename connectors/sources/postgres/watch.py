@@ -1,9 +1,9 @@
 """Watches the catalogue while the source streams. A thread does this, over a connection of its own.
 
 Some changes of tables are not in the database's log. To find them, the thread reads the catalogue again and again, and
-compares each reading with the previous one. The publish loop takes the results, but acts on a result only after the
-stream has passed the position at which the log ended during the reading. Then all rows from before the reading are
-published, and the source can correct them by reading the table again.
+compares each reading with the previous one. The publish loop takes the results. It acts on a result only after the
+stream has passed the position that the log had reached by the end of the reading. Then all rows from before the reading
+are published, and the source can correct them by reading the table again.
 
 A reading of the catalogue may also show that a table can no longer be published. If a row in the log shows this, too,
 the stream reaches that row first and stops there. An operator can then decide what the service does with the row.
@@ -55,7 +55,7 @@ class CatalogReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The result of a reading after which the tables can no longer be published completely.
+    """The result of a reading which shows that the tables can no longer be published completely.
 
     The kind of `error` is GAP or PRECONDITION. The source raises the error when the stream has passed the log position
     `until`. After a refusal, the catalogue is not read again.
@@ -68,8 +68,8 @@ class Refusal:
 class Watch:
     """A thread that reads the catalogue again and again while a source is open.
 
-    The first reading is compared with `before`. When the thread starts, changes up to the log position `covered` have
-    already been looked for. A server that does not answer for `answer_s` seconds counts as hung.
+    The first reading is compared with `before`. The caller has already looked for changes up to the log position
+    `covered`. A server that does not answer for `answer_s` seconds counts as hung.
 
     `covers` and `passed` raise the error of a `Refusal`, or the error with which a reading failed.
     """
@@ -238,7 +238,7 @@ def refuse_unpublished(
 ) -> None:
     """Raises ChangelogError (GAP) if the publication no longer sends all changes of the entities' tables.
 
-    The changelog already has all rows of these tables.
+    `entities` are those whose tables have been read completely.
     """
     with translated(f"reading publication {name}"):
         published = publication.read(connection, name)

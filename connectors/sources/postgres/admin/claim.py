@@ -109,7 +109,9 @@ FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.classid::int8 = hashtext('changelog slot ' || {name})::int8 & 4294967295
 """
-"""Selects the advisory locks of all claims on a slot. A lock has two numbers, and the first one identifies the slot."""
+"""Selects the advisory locks of all claims on a slot. Such a lock has two numbers: the first identifies the slot, the
+second is the random number of the claim.
+"""
 
 _CLAIMANTS = sql.SQL(f"""
 SELECT l.objid::int8, l.pid, {COLUMNS}

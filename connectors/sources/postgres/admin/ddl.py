@@ -1,8 +1,9 @@
-"""Defines an optional event trigger for PostgreSQL. It records some DDL statements in the database's log.
+"""Defines an optional event trigger for PostgreSQL. It writes the names of some DDL statements into the database's log.
 
-These statements, such as ALTER PUBLICATION, can keep changes of rows out of the log. Without the trigger, the service
-reads the catalogue every few seconds, and knows only between which two readings an edit was made. With the trigger, it
-knows the exact log positions of the statements. On most servers, only a superuser can create the trigger.
+These statements, such as ALTER PUBLICATION, can keep changes of rows out of the log. The service notices these
+statements by reading the catalogue every few seconds. Without the trigger, it knows only between which two readings a
+statement ran. With the trigger, it knows the exact log positions of the statements. On most servers, only a superuser
+can create the trigger.
 """
 
 from collections import deque

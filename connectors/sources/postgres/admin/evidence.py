@@ -26,7 +26,7 @@ LEAVES_MAX = 200
 all its partitions instead: every commit writes a checkpoint, so a checkpoint must be short."""
 
 _PROBED_PAGES = 128
-"""How many pages of a rewritten or truncated partition are searched for a row from before the last reading."""
+"""How many pages of a rewritten or truncated partition are searched for a row from before the earlier reading."""
 
 _SCHEMAS_PUBLISHED = 150000
 
@@ -189,10 +189,10 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """Returns `before`, but with the present state of those partitions whose changes lost no row.
+    """Returns `before`, but with the present state of those partitions for which the log lacks nothing.
 
     So `unlogged` does not report partitions that VACUUM FULL or CLUSTER has rewritten, or new partitions whose rows are
-    all in the log. A partition that was rewritten, not truncated, still has rows from before the earlier reading.
+    all in the log. Unlike a truncated partition, a rewritten one still has rows from before the earlier reading.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():

@@ -75,14 +75,14 @@ class History:
 
     @property
     def confirmable(self) -> int:
-        """The log position up to which the source may confirm."""
+        """The log position up to which the source may confirm the log; the server may then remove the log before it."""
         return self.durable if self._awaited is None else self.start_lsn
 
     def heard(self, first: Transaction | None) -> bool:
         """Checks the first transaction of the stream; returns whether it is the changelog's last transaction.
 
-        Raises ChangelogError (DIVERGED) if it is another transaction. Returns False if there is nothing to check: no
-        first transaction yet, or none that must be the changelog's last one.
+        Raises ChangelogError (DIVERGED) if it is another transaction. Returns False if there is nothing to check: if no
+        transaction has arrived yet, or if the first one need not be the changelog's last one.
         """
         if self._awaited is None or first is None:
             return False
@@ -94,7 +94,8 @@ class History:
     def reached(self, wal_end: int) -> None:
         """Checks a stream that has delivered everything before `wal_end`.
 
-        Raises ChangelogError (DIVERGED) if the stream should contain the changelog's last transaction, but did not.
+        Raises ChangelogError (DIVERGED) if the stream should have delivered the changelog's last transaction, but did
+        not.
         """
         if self._awaited is not None and wal_end > self.commit:
             raise self._diverged(self._awaited)

@@ -69,7 +69,7 @@ def read_database(conn: psycopg.Connection[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def publication_sql(name: str, entities: Sequence[Entity], *, server_version: int) -> str:
-    """Returns the statement that creates the publication; `server_version` is the number that libpq returns.
+    """Returns the statement that creates the publication; `server_version` is a number such as 180006, which is 18.6.
 
     The publication has no column lists. If a list lacked a column of the replica identity, the application's own UPDATE
     would fail.
@@ -179,7 +179,7 @@ def refuse_lost(conn: psycopg.Connection[Any], name: str) -> None:
 
 
 def refuse_foreign(state: SlotState, database: str) -> None:
-    """Raises ChangelogError (PRECONDITION) if the slot is of another kind or belongs to another database."""
+    """Raises ChangelogError (PRECONDITION) if the slot is not for pgoutput, is two-phase, or is of another database."""
     if state.plugin != "pgoutput" or state.database != database or state.two_phase:
         kind = f"{state.plugin or 'physical'}{', two-phase' if state.two_phase else ''}, of database {state.database}"
         elsewhere = state.plugin == "pgoutput" and state.database != database

@@ -1,8 +1,8 @@
 """Defines an optional trigger for PostgreSQL. It writes stamps into the log, so that applications need not write them.
 
 A stamp says who makes the changes of a transaction. Before the first change in a transaction, the trigger writes the
-stamp that is in the setting `changelog.provenance`. If the setting is empty, the trigger writes the name of the
-application and the role of the session.
+stamp that is in the setting `changelog.provenance`. It writes again before a later change if the setting has another
+value by then. If the setting is empty, the trigger writes the name of the application and the role of the session.
 """
 
 from collections.abc import Collection, Iterator, Sequence

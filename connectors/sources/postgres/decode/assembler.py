@@ -70,7 +70,7 @@ class Assembler:
 
     @property
     def between(self) -> bool:
-        """Whether no transaction is open."""
+        """Whether no transaction is open, and no frame waits for the next call of `feed`."""
         return self._assembly.open is None and not self._tail
 
     @property
@@ -217,10 +217,10 @@ class _Feed:
     def _message(self, payload: bytes) -> None:
         """Passes a logical message to the assembly, if the message belongs to a transaction.
 
-        PostgreSQL sorts the changes of a transaction and its savepoints by their LSN. For a message, this is the LSN at
-        which the message's record ends, so a message and the row right after it have the same LSN. If a savepoint
-        begins between the two, the server may deliver the row before the message. So if a row with the message's LSN
-        was delivered before the message, it was in fact written after the message.
+        PostgreSQL sorts the changes of a transaction and its savepoints by their LSN. A row has the LSN at which its
+        record begins, and a message has the LSN at which its record ends. So a message and the row right after it have
+        the same LSN. If a savepoint begins between the two, the server may deliver the row before the message. So if a
+        row with the message's LSN was delivered before the message, it was in fact written after the message.
         """
         message = pgoutput.decode(payload)
         assert isinstance(message, LogicalMessage)

@@ -60,10 +60,10 @@ class Binder:
 
 
 def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
-    """Returns, for each table or partition in `leaves`, the columns of an old row that the log contains.
+    """Returns, for each table or partition in `leaves`, which columns of an old row the log contains.
 
-    A column is given as its position in `names`; columns that are not in `names` are left out. So are tables and
-    partitions whose old rows the log contains completely.
+    A column is given as its position in `names`; columns that are not in `names` are left out. Tables and partitions
+    whose old rows the log contains completely are left out, too.
     """
     indexes = {name: index for index, name in enumerate(names)}
     return frozenset(

@@ -1,7 +1,8 @@
 """Turns a block of raw row messages into changelog columns, without an object for each value. This is the hot path.
 
-A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
-joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one:
+With numpy, a block is scanned column by column. The scan finds where each value begins and how long it is. The rows'
+JSON is then joined from these slices of the raw bytes and a few constants. Unusual rows go through `row_records`
+instead, one by one:
 - rows that move to another key or partition
 - rows with a value that the database's log lacks
 - rows at which an entity's policy may stop the stream
@@ -203,7 +204,7 @@ def _crossing(scan: _Scan, places: Ints) -> Mask:
 
 
 def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[JsonRows, Ints]:
-    """Encodes rows of one kind of message; `old` says that the messages begin with the complete old row.
+    """Encodes rows whose messages have the same kind; `old` says that the messages begin with the complete old row.
 
     Returns the encoded rows, and the indexes into `places` of the rows that `_plain` has to encode.
     """

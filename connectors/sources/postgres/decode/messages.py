@@ -56,7 +56,9 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """Describes the tuples of `relid` from here on; `replica_identity` is d, n, f or i."""
+    """Describes the rows of the relation `relid` in all later messages. `replica_identity` is d (the primary key), n
+    (nothing), f (the full row) or i (an index).
+    """
 
     relid: int
     namespace: str
@@ -132,7 +134,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPhaseMessage:
-    """The fields that all messages of a two-phase commit share."""
+    """The fields that all messages of a two-phase commit share. `gid` is the name that the client gave."""
 
     lsn: int
     end_lsn: int

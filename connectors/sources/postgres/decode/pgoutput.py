@@ -34,8 +34,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 def decode(payload: bytes, *, begin: int = 0, end: int | None = None, streaming: bool = False) -> Decoded:
     """Decodes the one message that fills `payload` from `begin` to `end`.
 
-    `streaming` says that the message is inside a stream block, where changes start with their transaction id; the id
-    is skipped. Raises ChangelogError (MALFORMED) with the offset of the first byte that cannot be read.
+    `streaming` says that the message is inside a stream block. There, a transaction id follows the kind of the message;
+    it is skipped. Raises ChangelogError (MALFORMED) with the offset of the first byte that cannot be read.
     """
     cursor = _Cursor(payload, begin, len(payload) if end is None else end)
     kind = cursor.take(1)

@@ -1,4 +1,4 @@
-"""Keeps the stream's latest description of each relation, and the binding of the relation to its entity."""
+"""Keeps the stream's latest description of each relation (a table or partition), and its binding to an entity."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +106,9 @@ class Relations:
             self._definitions.enter(xid, first, commit)
 
     def tracked_in(self, frames: Frames) -> bool:
-        """Returns whether the frames hold rows with types that can be altered without a message in the stream."""
+        """Returns whether the frames hold rows with composite types: the stream does not announce when such a type is
+        altered.
+        """
         if self._definitions is None or not self._definitions.tracking:
             return False
         return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])

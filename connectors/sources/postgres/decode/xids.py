@@ -4,7 +4,8 @@
 class Xids:
     """Extends pgoutput's 32-bit transaction ids to 64 bits.
 
-    Of all 64-bit ids with the given low bits, it takes the one that is nearest to the previous id.
+    Of all 64-bit ids with the given low bits, it takes the one that is nearest to the previous id. For the first call,
+    the previous id is `reference`.
     """
 
     def __init__(self, reference: int) -> None:

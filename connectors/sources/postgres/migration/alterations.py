@@ -125,8 +125,8 @@ class _History:
     ) -> Iterator[Alteration]:
         """Yields the added and removed partitions.
 
-        The log has no changes for the rows that a partition brings or takes away. So `restates` is set if the partition
-        may have rows.
+        The log has no changes for the rows that come or go with a partition. So `restates` is set if the partition may
+        have rows.
         """
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
             is_added = oid in after.partitions
@@ -147,7 +147,7 @@ class _History:
         return self._steps[-1].statement.line
 
     def _rewrites(self) -> list[RehearsedStep]:
-        """Returns the statements that moved rows of the table into other files."""
+        """Returns the statements that gave the table or a partition another file: rewrites and truncates."""
         return [
             step
             for old, new, step in zip(self._states, self._states[1:], self._steps, strict=False)

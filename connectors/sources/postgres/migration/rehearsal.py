@@ -15,8 +15,8 @@ from changelog.connectors.sources.postgres.session.connection import Connection
 class ColumnState:
     """A column in the catalogue. A column that is renamed keeps its `number`.
 
-    `type` includes the modifiers. `holds` says that rows from before the column was added have a value in it: its
-    default or a generated value.
+    `type` includes the modifiers. `holds` says that even rows from before the column was added have a value in it: the
+    column's default or a generated value.
     """
 
     number: int
@@ -32,8 +32,9 @@ class TableState:
     """A table in the catalogue.
 
     `keys` describes its unique indexes, and `identities` the replica identities of the table and its partitions.
-    `partitions` maps oids to names. `files` maps oids to file numbers; a rewrite of the rows changes the file number.
-    `access` is a string that changes with the owner, the rights, the row security or the persistence of the table.
+    `partitions` maps the OIDs of its partitions to their names. `files` maps the OID of each table or partition that
+    stores rows to its file number; a rewrite of the rows changes this number. `access` is a string that changes with
+    the owner, the rights, the row security or the persistence of the table.
     """
 
     oid: int

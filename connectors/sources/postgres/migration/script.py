@@ -26,8 +26,8 @@ class RefusedStatement:
     why: str
 
 
-# Each alternative is a token that can contain a semicolon, or a single character. An unclosed quote extends to the end
-# of the text.
+# Each alternative is a token, such as a comment or a quoted text, or a single character. An unclosed quote extends to
+# the end of the text.
 _TOKEN = re.compile(
     r"""
     (?P<line>--[^\n]*)
@@ -170,7 +170,7 @@ class _Reader:
         return None
 
     def rest(self) -> Statement | None:
-        """Returns the statement made of the tokens after the last statement; None if there are no tokens."""
+        """Returns the statement made of the tokens that were taken since the last statement; None if there are none."""
         statement = None
         if self.first is not None:
             statement = Statement(

@@ -46,8 +46,9 @@ class SlotCreationWait:
     """Decides whether the server may stay silent while it creates a slot.
 
     Each call of the object asks the server what it waits for. If the server waits for a transaction, it may stay
-    silent, and the object calls `alive`. If the server waits for nothing that we know of, it may stay silent until
-    `answer_s` seconds after the last call that found it waiting for a transaction.
+    silent, and the object calls `alive`. If the server waits for nothing that we know of, it may stay silent for only
+    `answer_s` seconds. They count from the last call that found it waiting, or, if there is none, from the creation of
+    the object.
     """
 
     def __init__(

@@ -96,7 +96,8 @@ class ChunkReader:
             yield lambda nonce, chunk: self._chunk(renewed.connection(), signalling, nonce, chunk)
 
     def _chunk(self, reader: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
-        """Reads a chunk, or gives it back; returns False if the thread should pause before the next chunk.
+        """Reads a chunk, or gives it back, so that it is handed out again later. Returns False if the thread should
+        pause before the next chunk.
 
         Closes the connection after large rows, because libpq never frees the memory that its largest row needed.
         """
@@ -135,7 +136,7 @@ class ChunkReader:
         return encode_copied(self._origin, table.bound, _copy(reader, table, chunk.part), read_at=at)
 
     def _table(self, reader: Connection, entity: str, table_signature: str) -> ReadTable:
-        """Returns how to read the table. Queries the catalogue only if the signature differs from the last call's."""
+        """Returns how to read the table. Queries the catalogue only if the table's signature has changed."""
         if entity not in self._tables or self._tables[entity].signature != table_signature:
             self._tables[entity] = self._bind(reader, entity)
         return self._tables[entity]

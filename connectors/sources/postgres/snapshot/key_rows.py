@@ -167,7 +167,7 @@ def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.C
 
 
 def _scan(reader: Connection, table: ReadTable, name: str, part: LookupKeys) -> bytearray:
-    """Scans the whole table for the rows with requested keys; needed if the keys cannot be converted into values."""
+    """Scans the whole table for the rows with requested keys; needed if no query can search for these keys."""
     requested = pa.array(part.keys, pa.utf8())
     rows = bytearray()
     with copying(reader, _select(table, name, sql.SQL("true"))) as rows_of_table:

@@ -64,8 +64,8 @@ class TableProgress:
 
     `signature` identifies the columns with which its chunks were read. `queue` holds the ranges that were handed out
     and are not yet published. `generation` counts restarts. If a table that was already complete is read again, `again`
-    holds the columns that are the reason. `stale` holds the columns whose values stay out of date, because only a part
-    of the table is read. A range spans `chunk_pages` pages, or less if it was divided.
+    holds the columns that are the reason. `stale` holds the columns whose published values stay out of date, because
+    only a part of the table is read again. A range spans `chunk_pages` pages, or less if it was divided.
     """
 
     entity: str

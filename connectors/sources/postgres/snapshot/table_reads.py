@@ -61,7 +61,7 @@ def planned_reads(
     windows: Mapping[str, Any],
     repairs: Repairs,
 ) -> TableReads:
-    """Plans what an opened source reads. `windows` and `repairs` are the stored progress and the stored repairs."""
+    """Plans what an opened source reads. The checkpoint has `windows` (the progress of each table) and `repairs`."""
     plan = PlannedReads(entities, windows, repairs, can_sweep=context.changelog is not None)
     hashes = signatures(catalog, [entity.table for entity in plan.unread])
     tables = {
@@ -113,7 +113,7 @@ def _snapshot(connection: Connection) -> Snapshot:
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """Returns how to read an entity's table now. Its rows are bound as streamed rows with the same columns would be.
+    """Returns how to read an entity's table now. The rows get the same binding as streamed rows with the same columns.
 
     Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION in the same case as `bind_table`.
     """

@@ -38,5 +38,5 @@ class Snapshot:
         return (ids >= self.xmax) | np.isin(ids, self.running)
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """Returns the ids of the transactions that were running, if they are below `horizon`."""
+        """Returns the ids below `horizon` of the transactions that were running when the snapshot was taken."""
         return tuple(xid for xid in self.running.tolist() if xid < horizon)

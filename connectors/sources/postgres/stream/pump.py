@@ -139,7 +139,7 @@ class Stream:
             self._wake()
 
     def _gather(self, deadline: float, frames: int) -> None:
-        """Waits for more frames until the deadline or until the queue is full. The caller holds the lock."""
+        """Waits until the queue has `frames` frames or is full, or until the deadline. The caller holds the lock."""
         while self._frames and not self._ended and len(self._frames) < frames and self._nbytes < self._max_bytes:
             if (left_s := deadline - time.monotonic()) <= 0:
                 return
@@ -193,7 +193,7 @@ class Stream:
                 self._changed.notify()
 
     def _pause(self) -> None:
-        """Gives the server a moment to write more; `_wake` ends the wait."""
+        """Gives the server a moment to write more; `_wake` ends the pause early."""
         select.select([self._waker_out], [], [], _GATHER_S)
 
     def _accept(self, payloads: list[bytes]) -> None:

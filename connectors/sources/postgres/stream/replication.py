@@ -29,7 +29,7 @@ _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _NO_FILE = b"58P01"
 _PREREQUISITE = "55000"  # from version 18 on, a missing publication causes this warning, and the server sends no rows
-_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, also as 55000
+_STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports missing standbys, with the same state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class System:
 
 
 class ReplicationConnection:
-    """One walsender session. It runs commands until `start`; then it streams, and only `close` ends it.
+    """One walsender session. It runs commands until `start`. After that, it only streams, until `finish` or `close`.
 
     Not thread-safe.
     """
@@ -102,8 +102,8 @@ class ReplicationConnection:
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput. Returns the log position from which the slot delivers changes.
 
-        The server waits until every transaction that is running now has ended. Every two seconds, this method calls
-        `excused`; if that returns false, the server counts as hung. `failover` needs PostgreSQL 17.
+        The server first waits until every transaction that is running now has ended. During this wait, the method calls
+        `excused` every two seconds; if that returns false, the server counts as hung. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience

@@ -49,7 +49,7 @@ class CompositeReading:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Definition:
-    """The types as one or more equal readings show them.
+    """The types of columns, as one or more equal readings of the catalogue show them.
 
     They are valid from the commit of the last transaction in `makers`, at least up to the log position `until`.
     """
@@ -113,7 +113,7 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether another transaction is altering the type now, which makes it uncertain in the current one."""
+        """Returns whether another transaction now alters the type, so that it is uncertain in the current one."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:

@@ -88,7 +88,9 @@ def hstore(text: bytes) -> list[tuple[bytes, bytes | None]]:
 
 
 def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Convert, parts: list[bytes]) -> int:
-    """Appends to `parts` the JSON array for the dimension that starts at offset `at`. Returns the offset of its end."""
+    """Appends to `parts` the JSON of the array or inner array that starts at offset `at`. Returns the offset of its
+    end.
+    """
     if text[at : at + 1] != b"{" or depth > MAX_DIMENSIONS:
         raise _malformed("array", at)
     at += 1

@@ -50,9 +50,9 @@ class CompositeAttribute:
 
 
 def composites(type_: PgType) -> frozenset[int]:
-    """Returns the OIDs of the relations that hold the attributes of the composites inside a type.
+    """Returns the `relation` of each composite that the type is or contains.
 
-    ALTER TYPE or ALTER TABLE can change these attributes.
+    ALTER TYPE or ALTER TABLE can change the attributes of these composites.
     """
     own = {type_.relation} if type_.relation else set()
     return frozenset(own.union(*map(composites, type_.parts)))

@@ -19,6 +19,7 @@ class RelationRights:
     - `logged`: its changes are in the database's log.
     - `owned`: our role has the rights of its owner.
     - `readable`: our role may read it. `reachable`: our role may use its schema.
+    - `row_security`: policies can hide some of its rows from our role.
     """
 
     oid: int

@@ -14,7 +14,7 @@ def finding(connection: Connection, *, signed: bool) -> Finding:
     """Returns a finding on whether other roles could send signals that the service obeys.
 
     Any role may send a signal. If the configuration has no secret (`signed` is false), the service also obeys signals
-    that are not signed.
+    that are not signed. Superusers are not counted: they can do anything.
     """
     if signed:
         return ok("signals", "the service obeys only signed signals")

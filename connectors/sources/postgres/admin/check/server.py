@@ -26,7 +26,7 @@ _FAILOVER_SLOTS = 17
 class ServerFacts:
     """Facts about the server and the current role.
 
-    `slots` and `senders` are the numbers of replication slots and of WAL senders in use. `keep_mb` is the setting
+    `slots` is how many replication slots exist, and `senders` is how many WAL senders run. `keep_mb` is the setting
     max_slot_wal_keep_size in MB, -1 for no limit. `synchronized` is the setting synchronized_standby_slots. `forbidden`
     lists the functions that the role needs but may not call; None if there are none.
     """

@@ -24,7 +24,7 @@ def findings(
     *,
     keeps_state: bool,
 ) -> Iterator[Finding]:
-    """Yields all findings on one entity and its table. `keeps_state` has the same meaning as in `Requirements`."""
+    """Yields all findings on one entity. `keeps_state` says that the service itself stores the current rows."""
     text = ".".join(entity.table)
     problems = [
         *access(entity.name, table, relations, facts.role),
@@ -40,12 +40,12 @@ def findings(
 def _identity(
     entity: Entity, table: Table, relations: Mapping[int, RelationRights], *, keeps_state: bool
 ) -> Iterator[Finding]:
-    """Yields a finding if the log lacks columns of old rows.
+    """Yields a finding if the log lacks columns of the old row of an update or a delete.
 
     If the log lacks a column of the entity key or the partition key, a change cannot be published. If it lacks other
-    columns, the message's `original` comes from the state, or is unknown if the service keeps no state. For a
-    partitioned table, the partition's replica identity decides which columns are in the log. The table's own replica
-    identity decides which of these columns the server sends.
+    columns, the message's `original` comes from the rows that the service itself stores. If the service stores no rows,
+    `original` is unknown. For a partitioned table, the partition's replica identity decides which columns are in the
+    log. The table's own replica identity decides which of these columns the server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
@@ -130,7 +130,7 @@ def _set_full(
     """Returns a finding whose fix sets REPLICA IDENTITY FULL for each of `leaves`.
 
     Only the owner of a leaf can set its replica identity. If our role lacks an owner's rights, the finding has no fix,
-    and the hint names the owner.
+    and the hint names the owner. If the table has virtual generated columns, there is no fix at all.
     """
     if any(column.generated == "virtual" for column in table.columns):
         hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"

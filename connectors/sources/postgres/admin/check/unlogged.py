@@ -23,7 +23,8 @@ def findings(
     """Yields a finding on how the service notices changes that the log lacks, then a finding for each such change that
     the service has not noticed yet.
 
-    The catalogue is compared with `checkpoint`, the changelog's checkpoint; it is None before the changelog begins.
+    The changelog's `checkpoint` has the state of the catalogue at an earlier time, and the present catalogue is
+    compared with that state. `checkpoint` is None before the changelog begins.
     """
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
     old_evidence = None if checkpoint is None else Evidence.parse(checkpoint.source.get("publication", {}))
