@@ -30,8 +30,8 @@ class ArchivedRows:
         """Yields, for each file with changes of the key, these changes and a position. No file that follows has a
         change after this position.
 
-        The files with the newest changes come first. But the ranges of positions of two files may overlap, so a file
-        that follows can have newer changes than this one. If no file follows, the position is an empty text.
+        The files with the newest changes come first. But the ranges of positions of two files may overlap, so the next
+        file can have changes that are newer than some of these. If no file follows, the position is an empty text.
         """
         selection = Selection(key=key)
         files = sorted(filter(selection.may_be_in_file, self.files), key=lambda file: file.last, reverse=True)

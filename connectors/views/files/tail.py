@@ -35,8 +35,8 @@ _ENDS = pa.array([Op.DELETE.value, Op.TRUNCATE.value])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The index of the log's files that are not archived. `last` is the sequence of the newest file. Immutable, like
-    `KeyRuns`.
+    """The index of the log's files that are not archived. `last` is the sequence of the log's newest file, archived or
+    not. Immutable, like `KeyRuns`.
 
     `runs` has the changes of each entity since its last truncate. `truncates` has the place of that truncate. Only
     changes that `services` includes are in the index.

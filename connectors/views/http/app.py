@@ -131,7 +131,7 @@ class Api:
     async def _answered(
         self, request: Request, known_names: tuple[str, ...], prepare: Callable[[ShownView, Parameters], Prepared]
     ) -> Response:
-        """Returns the answer about the view that a request names.
+        """Returns the answer to a request for rows of a view.
 
         `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It returns a key, or
         None, and the function that makes the answer. Both functions are called in a thread if they may read files.
