@@ -80,8 +80,8 @@ class ViewMoment(Protocol):
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
         """Yields keys from `begin` on, in the order of their texts' code points, each with its row.
 
-        The row is None if it is gone. Reads only as much as the caller takes. Raises NoRangesError if only the keys
-        used last are kept.
+        The row is None if the key has no row now. Reads only as much as the caller takes. Raises NoRangesError if only
+        the keys used last are kept.
         """
 
 
@@ -100,7 +100,8 @@ class ServedView(Protocol):
         """Returns the rows as they are now, if the row of a key is in this process. The caller reads only this row.
 
         Reading it opens no file of the changelog, asks no other process, and waits at most for a thread that writes to
-        the same store. So the event loop may read it. Returns None if the row is elsewhere or not new enough.
+        the same store. So the event loop may read it. Returns None if this process does not have the row, or may have
+        only an older state of it.
         """
 
     def columns(self) -> Struct | None:

@@ -58,8 +58,9 @@ class Surface:
 
     `name` is how sentences name the application, such as `the console`, and `section` is its section of the
     configuration. `login` is the address of the form in which a person enters the token, if there is one. Addresses
-    that begin with one of `open_to_all` need no token. `is_long` says whether answering a request may take long, as it
-    does for a live view. The number of such requests at the same time has a limit of its own.
+    that begin with one of `open_to_all` need no token. `is_long` says whether answering a request may take long, for
+    example because the answer has to wait for new data. The number of such requests at the same time has a limit of its
+    own.
     """
 
     name: str

@@ -73,8 +73,7 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
 
 
 def read_versions(log: Log) -> list[Version]:
-    """Returns the versions of the entities' columns that a changelog holds, oldest first; none if it has no checkpoint.
-    """
+    """Returns the versions of the entities' columns that a changelog holds, oldest first; none without a checkpoint."""
     if log.checkpoint() is None:
         return []
     return [

@@ -8,7 +8,7 @@ the same patches faster, from JSON text. A column is *unavailable* if the databa
 | change | patch |
 |---|---|
 | create | `add` at the root |
-| update | the changes that turn the original into the current state, except those of columns unavailable in one of them |
+| update | the changes that turn the original into the current state, without columns that are unavailable in either |
 | delete | `test` and `remove` at the root; only `remove` if the original is not fully known |
 | read, or an update whose original is unknown | `add` at the root with `"reset": true` |
 | truncate | empty: the `op` of the provenance is enough |

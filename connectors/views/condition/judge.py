@@ -94,8 +94,7 @@ def _operand(name: str, value: Literal, columns: Struct) -> tuple[Callable[[Mapp
 
 
 def _column(name: str, columns: Struct) -> tuple[str, ColumnType]:
-    """Returns the column that the condition calls `name`, and its type. As in Spark, upper and lower case are the same.
-    """
+    """Returns the column that the condition calls `name`, and its type. As in Spark, case does not matter."""
     matches = [(column, type_) for column, type_ in columns.fields if column.lower() == name.lower()]
     if len(matches) != 1:
         raise refusal(f"names the column {name}, and there are {len(matches)} columns of this name")

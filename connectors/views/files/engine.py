@@ -143,8 +143,7 @@ class FileMoment:
         )
 
     def _keys_from(self, begin: str) -> Iterator[str]:
-        """Yields keys from `begin` on in ascending order, each once: all that have rows, and also some that have none.
-        """
+        """Yields keys from `begin` on in ascending order, each once: all that have rows, and some that have none."""
         tail = self._contents.tail
         in_tail = tail.of(self._entity).keys_from(begin)
         in_archive = iter(()) if self._entity in tail.truncates else self._archived().keys_from(begin)

@@ -150,7 +150,7 @@ def read_now(question: Question) -> Reading:
 def read_moment(question: Question, moment: ShownMoment) -> Reading:
     """Makes the answer to a question from the rows of `moment`. If they are not new enough, returns the reason instead.
 
-    Raises RefusalError (503) if rows come from a copy that is not new enough, and the errors of `moment`.
+    Raises RefusalError (503) if rows were then read from a copy that is not new enough, and the errors of `moment`.
     """
     shortfall = question.freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
     if shortfall is not None:
