@@ -13,7 +13,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["compose"]
 nitpick_ignore_regex = [
     ("py:.*", r".*")
-]  # The site has no pages for types of Python, Arrow and Spark. This does not concern links in pages: they are checked.
+]  # Signatures name types that have no page here (of Python, Arrow, Spark). Links in pages are still checked.
 suppress_warnings = ["misc.highlighting_failure"]  # Some examples of JSON contain …, which is not valid JSON.
 
 myst_heading_anchors = 4

@@ -120,7 +120,7 @@ def command_parser(parser: argparse.ArgumentParser, name: str) -> argparse.Argum
 
 
 def subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yields the name and the parser of each command."""
+    """Yields the name and the parser of each command below `parser`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from action.choices.items()

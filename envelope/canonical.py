@@ -1,6 +1,6 @@
 """Writes JSON in a canonical form: one text for all spellings of a value, so that JSON can be compared by value.
 
-The order of members, white space and the choice of escapes make no difference. Numbers are compared as they are
+The order of members, white space and the choice of escapes make no difference. But numbers are compared as they are
 written: `1`, `1.0` and `1e0` differ, and so do `0` and `-0`. If several members have the same name, the last one
 counts. `parse` returns what the `json` module returns, except that each number is a `Raw` that holds the number's text.
 `dumps` and `text_of` also accept values that contain int and finite float.

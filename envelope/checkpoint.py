@@ -129,8 +129,8 @@ class Checkpoint:
     `partial` says that `position` is inside a transaction, and that the rest of the transaction is not published yet.
     `windows` holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings on
     which the order or the content of the entity's messages depends. `decisions` are an operator's decisions on stops.
-    `accepted` maps an entity to the position (as text) at which an operator accepted other columns. `repairs` holds the
-    unfinished repairs that signals requested, and the outcomes of the most recent signals. `source` and
+    `accepted` maps an entity to the position (as text) of a change of its columns that an operator accepted. `repairs`
+    holds the unfinished repairs that signals requested, and the outcomes of the most recent signals. `source` and
     `sink` hold values such as the database's identifier. Only the source and the sink read these values: when they are
     opened again, they compare the stored values with the current ones. Older checkpoints lack some values; a missing
     value counts as equal. `state` holds the id by which the store of current rows (`[state]`) recognises its changelog.

@@ -37,8 +37,9 @@ class Evolution:
     """The policy for changes of an entity's columns.
 
     `mode` says which changes are compatible, and `on_incompatible` what the service does at any other change. Some
-    changes of columns also change the values in stored rows, but the log does not show this for each row. `on_restated`
-    says what to do then: with `read`, the service reads the table again; with `ask`, an operator has to request it.
+    changes of columns also change values in the table's rows, but the log does not have these changes row by row.
+    `on_restated` says what to do then: with `read`, the service reads the table again; with `ask`, an operator has to
+    request it.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE

@@ -33,7 +33,7 @@ OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to
 command in the hint only shows the gap and changes nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
-"""The exit codes of commands, by the kind of the error that ended them. For all other kinds, it is 3."""
+"""The exit codes of commands, by the kind of the error that ended them. For all other kinds, the code is 3."""
 
 
 class ChangelogError(Exception):

@@ -1,8 +1,8 @@
 """Defines the interface of engines. An engine knows the last state of every key of an entity.
 
-As in the job `rebuild_view`, the change of a key with the highest position counts. If the database's log did not send a
-value in this change, the engine over files takes the value from an earlier change of the key. The engine over Kafka has
-only the last message of each key. A value that the engine does not have is *unavailable*.
+As in the job `rebuild_view`, this is the state after the change that has the highest position. If the database's log
+did not send a value in this change, the engine over files takes the value from an earlier change of the key. The engine
+over Kafka has only the last message of each key. A value that the engine does not have is *unavailable*.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 from changelog.schemas.types import Struct
 
 INSTANCES: Final = "/.instance/1"
-"""The address at which an instance answers other instances: processes that serve the same views. The address contains
-the version of the questions. No view has this name.
+"""The address at which an instance answers other instances: processes that serve the same views. The number in it is
+the version of the questions' format. No view has this name.
 """
 
 
@@ -49,11 +49,13 @@ class Completeness:
 
 
 class ForgottenError(ChangelogError):
-    """A view that keeps only the keys used last does not have this key. The row may exist (PRECONDITION)."""
+    """Raised (PRECONDITION) by a view that keeps only the keys used last, if this key is not among them. The row may
+    exist.
+    """
 
 
 class NoRangesError(ChangelogError):
-    """A view that keeps only the keys used last cannot list rows (PRECONDITION)."""
+    """Raised (PRECONDITION) when rows are to be listed, by a view that keeps only the keys used last."""
 
 
 class ViewMoment(Protocol):
@@ -65,7 +67,9 @@ class ViewMoment(Protocol):
 
     @property
     def reached(self) -> Completeness:
-        """How far the rows are complete. If stale rows are allowed, this can go back while rows are read."""
+        """How far the rows are complete. If stale rows are allowed, an earlier position can replace this one while rows
+        are read.
+        """
 
     def get(self, key: str, /) -> StateRow | None:
         """Returns the row of a key, which is a canonical text; None if there is no row.
@@ -76,8 +80,8 @@ class ViewMoment(Protocol):
     def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
         """Yields keys from `begin` on, in the order of their texts' code points, each with its row.
 
-        The row is None if it is gone. Reads only as much as the caller takes. Raises NoRangesError if only the keys
-        used last are kept.
+        The row is None if the key has no row now. Reads only as much as the caller takes. Raises NoRangesError if only
+        the keys used last are kept.
         """
 
 
@@ -96,7 +100,8 @@ class ServedView(Protocol):
         """Returns the rows as they are now, if the row of a key is in this process. The caller reads only this row.
 
         Reading it opens no file of the changelog, asks no other process, and waits at most for a thread that writes to
-        the same store. So the event loop may read it. Returns None if the row is elsewhere or not new enough.
+        the same store. So the event loop may read it. Returns None if this process does not have the row, or may have
+        only an older state of it.
         """
 
     def columns(self) -> Struct | None:

@@ -26,7 +26,8 @@ from changelog.connectors.wiring.sinks import kafka_needed, open_folder
 def serving_views(
     config: Config, *, archive: Path | None = None, logs_requests: bool = False, wait_s: float = WAIT_S
 ) -> Iterator[Serving]:
-    """Yields a server of the views of a configuration. `archive` is the folder to read; by default, that of the sink.
+    """Yields a server of the views of a configuration. If `archive` is set, the server reads this folder instead of the
+    configured sink.
 
     Raises the errors of `open_engine`, of `changelog.connectors.views.catalogue.catalogue` and of
     `changelog.connectors.web.serving.served`.

@@ -54,8 +54,8 @@ class ShownView:
         """Returns the rows that the view shows now. With a `key`, the caller reads only the row of this key. With
         `allows_stale`, rows may come from an older copy.
 
-        Raises ChangelogError (PRECONDITION) also if the condition cannot be evaluated, because the changelog does not
-        have the types of the columns.
+        Raises the errors of `ServedView.now`. Also raises ChangelogError (PRECONDITION) if the view has a condition,
+        and the changelog does not have the types of the columns.
         """
         return ShownMoment(view=self, moment=self.served.now(key, allows_stale=allows_stale), judge=self._judge())
 

@@ -1,4 +1,4 @@
-"""Decides who may open an application: everybody who can connect, or whoever knows the token.
+"""Decides who may open an application: everybody who can connect or, if there is a token, only those who send it.
 
 A program sends the token in each request (`Authorization: Bearer TOKEN`). A person enters the token once, in the form
 of `/login`, and the browser then has a cookie. The cookie contains the time at which it expires, and an HMAC of this

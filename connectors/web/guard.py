@@ -42,7 +42,9 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-"""The headers of every answer. The first one allows no script and no style inside a page, only our own files."""
+"""The headers of every answer. Because of the first one, browsers use only scripts and styles that are files of our
+own, none inside a page.
+"""
 
 
 _OWN_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.items())
@@ -56,8 +58,9 @@ class Surface:
 
     `name` is how sentences name the application, such as `the console`, and `section` is its section of the
     configuration. `login` is the address of the form in which a person enters the token, if there is one. Addresses
-    that begin with one of `open_to_all` need no token. `is_long` says whether answering a request may take long, as it
-    does for a live view. The number of such requests at the same time has a limit of its own.
+    that begin with one of `open_to_all` need no token. `is_long` says whether answering a request may take long, for
+    example because the answer has to wait for new data. The number of such requests at the same time has a limit of its
+    own.
     """
 
     name: str
@@ -159,7 +162,8 @@ class Guard:
     def _refusal(self, request: HTTPConnection, places: ExitStack) -> _Refusal | None:
         """Returns why the request is refused, with headers for the answer; None if it may pass.
 
-        A request that passes takes a place, which it leaves when `places` is closed.
+        Before the check of the token, the request takes a place in a `Room`. The place is free again when `places` is
+        closed.
         """
         scope, headers, surface = request.scope, request.headers, self._surface
         local = scope.get("server")
@@ -232,6 +236,6 @@ class _Answer:
 
 
 def _page(scope: Scope) -> str:
-    """Returns the name of the page that answered, without the keys that its address may have."""
+    """Returns the name of the function that answered. Unlike the address, this name contains no keys."""
     endpoint = scope.get("endpoint")
     return getattr(endpoint, "__name__", "none")

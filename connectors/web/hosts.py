@@ -23,8 +23,8 @@ class Hosts:
     def knows(self, host: str, local_address: str | None) -> bool:
         """Returns whether the header `Host` has one of our names.
 
-        `local_address` is the address at which the request arrived. It counts as one of our names, too,
-        because no other site can choose it.
+        `local_address` is the address at which the request arrived. It counts as one of our names, too, because DNS
+        rebinding needs a name, not an address.
         """
         name = _bare(host)
         return bool(name) and (name in self._names or (_is_address(name) and name == local_address))

@@ -54,7 +54,7 @@ class Room:
 
     @contextmanager
     def place(self) -> Iterator[bool]:
-        """Takes a place for the time of the block; yields False if none is free."""
+        """Takes a place until the block ends, and yields True. Yields False if no place is free."""
         if not self._free:
             yield False
             return

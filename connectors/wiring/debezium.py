@@ -80,7 +80,9 @@ def _origin(config: Config, source: DebeziumConfig) -> ConfiguredInput:
 
 
 def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
-    """Returns the properties for a Debezium that the service itself runs: our defaults, and the configured ones."""
+    """Returns the properties for a Debezium that the service itself runs: our defaults, unless the configuration sets
+    others.
+    """
     connector = CONNECTORS.get(jar_name(source.connector))
     java_class = None if connector is None else connector.java_class
     tables = [table for table, _ in _tables(config, source)]

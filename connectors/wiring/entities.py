@@ -173,8 +173,8 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
 def _envelope_problems(config: Config, settings: EntityConfig, table: TableInfo) -> Iterator[str]:
     """Yields a problem for each setting of one entity that the configured envelope does not allow.
 
-    Consumers of other envelopes do not know positions, so they cannot order messages of several partitions. Each text
-    begins with the path of the setting, as in `_entity_problems`.
+    Consumers of other envelopes do not know positions, so they cannot order the messages of a key that are in several
+    partitions. Each text begins with the path of the setting, as in `_entity_problems`.
     """
     if config.envelope == OWN_ENVELOPE:
         return

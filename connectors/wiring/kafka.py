@@ -147,9 +147,9 @@ def forget(config: Config, sink: KafkaConfig) -> None:
 
 
 def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> dict[str, int]:
-    """Returns, for each topic of these entities and of their deltas, how many messages the topic holds at most.
+    """Returns, for each topic of these entities and of their deltas, an upper bound of the number of its messages.
 
-    The number is a difference of offsets, so it also counts ends of transactions, tombstones and messages that
+    This bound is a difference of offsets, so it also counts ends of transactions, tombstones and messages that
     compaction has removed. Topics that do not exist are left out.
     """
     admin = client(sink).admin()

@@ -1,6 +1,6 @@
 """Opens a MySQL or MariaDB database.
 
-This module needs an optional package, the client. So `wiring.sources` imports this module only for such a database.
+This module needs an optional package, pymysql. So `wiring.sources` imports this module only for such a database.
 """
 
 from collections.abc import Callable

@@ -26,9 +26,9 @@ def open_sink(
     """Returns the sink that the configuration names. The sink claims its store only when `recover` is called.
 
     Once `stopping` returns True, the sink waits only a few seconds for its store. With `over_gap`, it does not refuse a
-    store that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of
-    each fail point, where tests can make the process crash. Raises ChangelogError (USAGE) if Kafka is configured and a
-    package for it is not installed.
+    store that has lost rows, because the caller records the gap in the next commit. At each fail point (a place where
+    tests can make the process crash), `reach` is called with the name of this point. Raises ChangelogError (USAGE) if
+    Kafka is configured and a package for it is not installed.
     """
     if isinstance(config.sink, FilesConfig):
         from changelog.connectors.sinks.files.sink import FileSink  # noqa: PLC0415 - slow, and readers do not need it
@@ -73,7 +73,7 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
 
 
 def read_versions(log: Log) -> list[Version]:
-    """Returns the versions of columns that a changelog holds, oldest first; none if it has no checkpoint."""
+    """Returns the versions of the entities' columns that a changelog holds, oldest first; none without a checkpoint."""
     if log.checkpoint() is None:
         return []
     return [

@@ -26,8 +26,8 @@ def database(
     """Returns the database that the configuration names. Does not connect yet.
 
     Once `stopping` returns True, every wait for the database ends. `alive` is called repeatedly while the database is
-    being opened, because this may take long without any failure. Raises ChangelogError (USAGE) if the packages for this
-    kind of database are not installed.
+    being opened. This shows that the service does not hang, although the opening may take long. Raises ChangelogError
+    (USAGE) if the packages for this kind of database are not installed.
     """
     if isinstance(config.source, DebeziumConfig):
         from changelog.connectors.wiring import debezium  # noqa: PLC0415 - slow, and few services need it

@@ -36,6 +36,6 @@ def open_state(
 
 
 def _where(config: Config) -> str:
-    """Returns the text with which the state's folder says where its changelog is."""
+    """Returns the text, stored in the state's folder, that says where the changelog is to which the state belongs."""
     sink = config.sink
     return f"files {sink.path.absolute()}" if isinstance(sink, FilesConfig) else f"kafka {config.prefix}"

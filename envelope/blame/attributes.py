@@ -71,7 +71,7 @@ class Blame:
 
 
 def column_of(pointer: str) -> str:
-    """Returns the name of the column to which, or into which, a pointer leads."""
+    """Returns the name of the column in which an attribute is: the first part of its pointer."""
     return unescaped(pointer.split("/", 2)[1])
 
 

@@ -207,7 +207,7 @@ def _column(name: str, token: bytes, before: _Column, writer: Writer) -> _Column
 
 @dataclass(slots=True)
 class _Earlier:
-    """The value of a column before a change."""
+    """A column before a change. `pointer` is the pointer of the whole column."""
 
     pointer: str
     column: _Column

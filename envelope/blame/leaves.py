@@ -1,8 +1,8 @@
 """Splits the JSON value of a column into its leaves, such as single texts and numbers.
 
-A *leaf* is a scalar, an empty object or an empty array. A JSON pointer (RFC 6901) says where it is in the row's state:
-an element of an array is named by its index. The text of a leaf is canonical (`changelog.envelope.canonical`), so
-leaves can be compared by their texts.
+A *leaf* is a scalar, an empty object or an empty array. A JSON pointer (RFC 6901) says where the leaf is in the row's
+state. The pointer names an element of an array by its index. The text of a leaf is canonical
+(`changelog.envelope.canonical`), so leaves can be compared by their texts.
 """
 
 from collections.abc import Iterator

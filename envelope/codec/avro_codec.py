@@ -32,8 +32,8 @@ from changelog.envelope.position import Position
 from changelog.schemas import avro
 
 PRESENT: Final = long(1)
-"""The byte that Avro writes before a state or string in a union with null: index 1, the second branch of the union
-[null, ...].
+"""The byte that Avro writes before a state or a string in a union [null, ...]: the index 1, which means the second
+branch.
 """
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)

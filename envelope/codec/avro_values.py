@@ -71,7 +71,10 @@ def decimal_bytes(unscaled: int) -> bytes:
 
 
 def encoder(type_: ColumnType, *, nullable: bool) -> Encode:
-    """Returns the encoder for values of the Avro type `changelog.schemas.avro.to_avro(type_, nullable=…)`."""
+    """Returns the encoder for values of the Avro type `changelog.schemas.avro.to_avro(type_, nullable=…)`.
+
+    Some types have values *outside* the logical type (`has_outside`). The encoder writes these values as strings.
+    """
     inside = _inside(type_)
     lead = long(int(nullable)) if nullable or has_outside(type_) else b""
     last = long(int(nullable) + 1)

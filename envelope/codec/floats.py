@@ -1,6 +1,6 @@
 """Converts floats to text as PostgreSQL does: with as few digits as possible.
 
-PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf
+In PostgreSQL, float8out and float4out do this if `extra_float_digits` is 1 (src/common/d2s.c and f2s.c, after Ulf
 Adams, *Ryū*). There is a midpoint between a float and its next smaller float, and another between it and the next
 larger one. Every number strictly between these two midpoints reads back as the float. Unlike Python's `repr`,
 PostgreSQL never prints a number that is exactly a midpoint. For example, 1e23 is a midpoint, so PostgreSQL prints
@@ -42,8 +42,8 @@ def _shortest(value: float, *, single: bool) -> tuple[str, int]:
 
 
 def _inside(value: float, *, single: bool) -> tuple[str, int]:
-    """Returns what `_shortest` returns, for a large value. The digits are those of the integer that has the fewest
-    significant digits of all integers between the two midpoints.
+    """Does the work of `_shortest` for a large value. Of all integers between the two midpoints, takes the one with the
+    fewest significant digits; if there are several, the nearest one.
     """
     mantissa, exponent = math.frexp(value)
     above = 1 << exponent - _BITS[single]

@@ -278,8 +278,8 @@ def _position_text(source: Source) -> str:
 
 
 def _position(source: _Source) -> Position:
-    """Returns the position. Only an event that an application published itself may lack a position. Such an event has
-    an id, and its position is `UNPLACED`.
+    """Returns the position. It may be missing only in an event that an application published itself, which has an id.
+    Then the result is `UNPLACED`.
     """
     return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 

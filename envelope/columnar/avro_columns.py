@@ -3,8 +3,8 @@ no Python object is made for each value, so this is much faster.
 
 A *state* is the JSON object in `current` or `original`. Sources write the states of an entity without white space, and
 with the columns in the order of the entity's schema. So the offsets of the quotes show where each value begins and
-ends. The encoder takes one column after another, and renders the column's Avro for all rows at once. Then it joins the
-slices of each row.
+ends. The encoder takes one column after another, and renders the column's Avro for all rows at once. So each row gets a
+slice of bytes from each column. At the end, the encoder joins the slices of each row.
 
 A row whose states have their members in another order, or have unknown members, is encoded by `AvroCodec`. For each
 type, a fast function encodes the usual values (`changelog.envelope.columnar.avro_shortcuts`). Unusual values, such as

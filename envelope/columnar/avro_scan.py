@@ -50,8 +50,8 @@ class Tokens:
 class ObjectScan:
     """Walks over JSON objects. Each `step` locates the next member in all objects.
 
-    `data` holds the objects' texts and, from the offset `blanks` on, the bytes `suffix`. `nested` says whether a value
-    may be an object or an array.
+    `data` holds the objects' texts and, from the offset `blanks` on, the bytes `suffix`: placeholders that callers use
+    instead of a missing token. `nested` says whether a value may be an object or an array.
     """
 
     def __init__(self, texts: pa.StringArray, *, nested: bool, suffix: bytes) -> None:
@@ -131,7 +131,9 @@ class ObjectScan:
 
 
 def raw(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns the offsets at which each text begins and the last one ends, and then the bytes of all texts."""
+    """Returns offsets and bytes. The bytes are those of all texts. The offsets say where each text begins, and where
+    the last one ends.
+    """
     _, offsets_buffer, data = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
     if data is None:

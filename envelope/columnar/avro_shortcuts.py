@@ -31,8 +31,9 @@ _TEXTS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00", b"00000000-0000-0000
 _ZERO, _MOMENT, _MIDNIGHT, _UUID = accumulate(map(len, _TEXTS[:-1]), initial=0)
 
 BLANKS: Final = b"".join(_TEXTS)
-"""Placeholders, which are added after the data of a scan. A cast needs valid text in every row, so if a row has no
-value of the usual form, its text is a placeholder."""
+"""Placeholders, which follow the data of a scan. Arrow parses the texts of all rows at once, and fails if one of them
+is not valid. So a row without a value of the usual form gets a placeholder as its text.
+"""
 
 _UUID_LENGTH = len(_TEXTS[-1])
 _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -49,7 +50,8 @@ class ColumnValues:
     def texts(
         self, begin: Ints, end: Ints, usual: Mask, blank: int, length: int, prefix: tuple[int, int] | None = None
     ) -> pa.StringArray:
-        """Returns the text of each row: the bytes from `begin` to `end`, or a placeholder in rows that are not usual.
+        """Returns the text of each row: the bytes from `begin` to `end`, or a placeholder in rows that are not in the
+        mask `usual`.
 
         The placeholder is the `length` bytes of `BLANKS` from the offset `blank` on. `prefix` is the offset and the
         length of another text in `BLANKS`; this text then comes first in every row.
@@ -68,8 +70,8 @@ class ColumnValues:
         return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
-        """Makes a segment from a matrix: its slices are the first bytes of each row, as many as `lengths` says. Returns
-        this segment and `more`.
+        """Makes a segment from a matrix. The slice for a row is the beginning of this row in the matrix, as long as
+        `lengths` says. Returns this segment, followed by `more`.
 
         Also writes the branches into the matrix. Null values become Avro's null. Values that are not usual are encoded
         one by one.
@@ -86,7 +88,9 @@ class ColumnValues:
         return [(starts, lengths), *more]
 
     def _odd(self, rows: Ints) -> list[bytes]:
-        """Encodes the values in these rows one by one. Columns often repeat values, so each value is encoded once."""
+        """Encodes the values in these rows one by one. Columns often repeat values, so each distinct value is encoded
+        only once.
+        """
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
         encoded_by_token = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
@@ -263,8 +267,8 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
 
 
 _FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day of the year 1. Our Avro decoder cannot return earlier days. But Arrow parses the year 0, and MySQL has
-this year.
+"""The first day of the year 1, counted from 1970-01-01. The shortcuts do not encode earlier days: MySQL has the year 0,
+and Arrow parses it, but our Avro decoder cannot return its days.
 """
 
 _FIRST_US = _FIRST_DAY * DAY_US

@@ -32,9 +32,9 @@ _COMMA, _QUOTE, _OPEN, _CLOSE, _OPEN_LIST = b',"{}['
 class FlatObjects:
     """JSON objects that were cut into pieces. All offsets are in the bytes `data`.
 
-    `fits` is a mask of the given objects that fit the form. `bounds` says where each given object begins, and where the
-    last one ends. The other arrays cover only the objects that fit: `begins` says where each piece begins; `values` and
-    `ends` say where the value of a piece begins and ends.
+    `fits` says, for each object that was given to `Form.cut`, whether it fits the form. `bounds` says where each of
+    these objects begins, and where the last one ends. The other arrays cover only the objects that fit: `begins` says
+    where each piece begins; `values` and `ends` say where the value of a piece begins and ends.
     """
 
     fits: Mask
@@ -45,7 +45,7 @@ class FlatObjects:
     ends: ByteOffsets
 
     def shallow(self) -> Mask:
-        """Returns a mask of the given objects that have only one opening bracket.
+        """Returns a mask of the objects that have only one opening bracket, among all that were given to `Form.cut`.
 
         If such an object fits, this bracket is its first byte, so none of its values is an object or an array.
         """

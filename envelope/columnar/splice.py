@@ -1,8 +1,8 @@
 """Builds columns of text from slices of one buffer, without a Python object for each value.
 
-The text of a row consists of segments. A segment is a slice of the buffer: a different slice for each row, or the same
-slice for all rows. Arrow can represent these slices as an array of binary views. When this array is cast to plain
-binary, Arrow's compiled code copies all slices.
+The text of a row consists of slices of the buffer, joined. A *segment* says for each row which slice comes next: a
+different slice for each row, or the same one for all. Arrow can represent these slices as an array of binary views.
+When this array is cast to plain binary, Arrow's compiled code copies all slices.
 """
 
 from collections.abc import Sequence

@@ -73,8 +73,8 @@ UNCHANGED: Final = frozenset(
 
 
 def connect_schema(type_: ColumnType, *, optional: bool) -> ConnectSchema:
-    """Returns the schema of a column of this type. `optional` says whether the column may be null; elements of arrays
-    always may.
+    """Returns the schema of a column of this type. `optional` says whether the column may be null. Elements of arrays
+    may always be null.
     """
     match type_:
         case Primitive():

@@ -12,13 +12,17 @@ from changelog.envelope.connect.schema import ConnectSchema, to_avro, to_json
 Encode = Callable[[Any], bytes]
 
 NULL_IN_JSON: Final = b'{"schema":null,"payload":null}'
-"""How the JsonConverter writes null. As the key of a message, it differs from no key: a compacted topic accepts it."""
+"""How the JsonConverter writes null. A compacted topic accepts a message with these bytes as its key, but none without
+a key.
+"""
 
 _encoder = msgspec.json.Encoder()
 
 
 def json_encoder(schema: ConnectSchema) -> Encode:
-    """Returns an encoder for JSON. Kafka Connect's JsonConverter can read its messages if `schemas.enable = true`."""
+    """Returns an encoder for JSON. With `schemas.enable = true`, Kafka Connect's JsonConverter can read the encoder's
+    messages.
+    """
     before = b'{"schema":%b,"payload":' % _encoder.encode(to_json(schema))
 
     def encode(value: Any) -> bytes:

@@ -69,7 +69,8 @@ class EventSchemas:
 
 
 def event_schemas(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> EventSchemas:
-    """Returns the schemas of an entity whose columns and their types are `shape`. Only columns of `key` cannot be null.
+    """Returns the schemas of an entity whose columns and their types are `shape`. Columns of `key` cannot be null; all
+    others may.
 
     The names of the schemas begin with `prefix` and the entity's name.
     """

@@ -196,8 +196,8 @@ class Rendering:
     ) -> Any:
         """Renders a state. If the state lacks a key column, the value comes from the key.
 
-        If the state lacks another column, the column becomes null; but in the row after the change, it becomes a
-        placeholder if the log did not send the column's value.
+        If the state lacks another column, the value becomes null. But if the log did not send the value of a column in
+        the row after the change, the value becomes the type's placeholder.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

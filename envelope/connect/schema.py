@@ -30,8 +30,9 @@ _AVRO: Final = {
 class ConnectSchema:
     """One schema. `type` is Connect's type as the JsonConverter writes it, such as `int64`.
 
-    `name` is the name of a struct, or the semantic type of another schema, if there is one. A struct has `fields`, in
-    order. `items` is the schema of an array's elements. `keys` and `values` are the schemas of a map's keys and values.
+    For a struct, `name` is its name. For any other schema, `name` is the semantic type, or None. A struct has `fields`,
+    in order. `items` is the schema of an array's elements. `keys` and `values` are the schemas of a map's keys and
+    values.
     """
 
     type: str

@@ -8,7 +8,7 @@ the same patches faster, from JSON text. A column is *unavailable* if the databa
 | change | patch |
 |---|---|
 | create | `add` at the root |
-| update | the changes that turn the original into the current state, except those of columns unavailable in either |
+| update | the changes that turn the original into the current state, without columns that are unavailable in either |
 | delete | `test` and `remove` at the root; only `remove` if the original is not fully known |
 | read, or an update whose original is unknown | `add` at the root with `"reset": true` |
 | truncate | empty: the `op` of the provenance is enough |
@@ -80,8 +80,8 @@ def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
 def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
     """Yields the deltas of a key, beginning with the first one that has the whole state: a create or a reset.
 
-    There can be deltas before this first one: if a table changes while it is read, changes of a row can be published
-    before the row itself.
+    There can be deltas before this one: if a table changes while it is read, a change of a row can be published before
+    the read that has the whole row.
     """
     return dropwhile(lambda delta: not any(op["op"] == "add" and not op["path"] for op in delta.patch), deltas)
 
@@ -160,9 +160,8 @@ def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
 
 
 def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
-    """Restricts a test of the whole state to the columns that both the state and the test have.
-
-    Returns no operation if these columns are equal. Otherwise, returns the test, which will fail.
+    """Compares a state with a test of the whole state, but only the columns that both have. Returns no operation if
+    these are equal. Otherwise, returns the test, which will fail.
     """
     value: Any = test["value"]
     if not isinstance(value, dict):

@@ -24,7 +24,9 @@ Operation = dict[str, Any]
 
 EDITS_MAX = 256
 """If two arrays differ by at most this many insertions and deletions, each element is compared with its counterpart,
-even if the element moved. If they differ by more, elements with the same index are compared."""
+even if the insertions and deletions have changed its index. If they differ by more, elements with the same index are
+compared.
+"""
 
 _NESTING_MAX = 100
 """Values are compared part by part down to this level of nesting. A changed value that is nested deeper is replaced as
@@ -184,7 +186,9 @@ def _common(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def _pairs(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Returns the diagonal steps of the path from the start to `(x, y)`, in the order of the path."""
+    """Returns the diagonal steps of the path from the start to `(x, y)`, in the order of the path. `trace[n]` is the
+    `reach` of `_common` before it tried `n` edits.
+    """
     pairs: list[tuple[int, int]] = []
     for edits in range(len(trace) - 1, -1, -1):
         reach, k = trace[edits], x - y

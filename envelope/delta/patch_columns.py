@@ -25,10 +25,9 @@ _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
     """Compares each state in `original` with the state in `current` at the same index. No state may be null.
 
-    Returns patches for as many of these pairs as possible, and a mask of the pairs that have a patch. Some pairs can
-    have none: pairs whose states have different forms or are not plain (see `Form.of`), and pairs that remain after
-    `FORMS_MAX` attempts to find a form. The patches are byte for byte those that
-    `changelog.envelope.delta.patch_text.changes` makes.
+    Returns patches for as many of these pairs as possible, and a mask of the pairs that have a patch. A pair has none
+    if its states have different forms or are not plain (see `Form.of`), or if it remains after `FORMS_MAX` attempts to
+    find a form. The patches are byte for byte those that `changelog.envelope.delta.patch_text.changes` makes.
     """
     remaining = np.arange(len(original))
     patches: list[pa.StringArray] = []

@@ -56,7 +56,7 @@ def patch_text(
 
 
 def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozenset()) -> bytes:
-    """Returns the patch that turns one state into the other. It does not concern the columns in `left_out`.
+    """Returns the patch that turns `original` into `current`, except in the columns `left_out`.
 
     As JSON, the patch equals `diff(parse(original), parse(current))` without these columns. Values in it are written as
     in the states.

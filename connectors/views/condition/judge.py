@@ -35,7 +35,8 @@ def judge(condition: Condition, columns: Struct) -> Judge:
     """Returns the function that decides whether `condition` holds for a row with these columns.
 
     A column has the same value as in the job `rebuild_view`: a value that the column's type in Spark cannot hold is
-    null. Raises ChangelogError (USAGE) if a column does not exist, or cannot be compared with a value.
+    null. Raises ChangelogError (USAGE) if the condition names a column that does not exist, or compares a column with a
+    value that its type does not allow.
     """
     match condition:
         case ValueComparison(column=name, sign=sign, value=value):
@@ -93,7 +94,7 @@ def _operand(name: str, value: Literal, columns: Struct) -> tuple[Callable[[Mapp
 
 
 def _column(name: str, columns: Struct) -> tuple[str, ColumnType]:
-    """Returns a column and its type. As in Spark, upper and lower case do not differ in names."""
+    """Returns the column that the condition calls `name`, and its type. As in Spark, case does not matter."""
     matches = [(column, type_) for column, type_ in columns.fields if column.lower() == name.lower()]
     if len(matches) != 1:
         raise refusal(f"names the column {name}, and there are {len(matches)} columns of this name")

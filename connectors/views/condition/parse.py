@@ -73,7 +73,7 @@ Condition = ValueComparison | Membership | IsNull | Negation | Junction
 
 
 def parse(text: str) -> Condition:
-    """Returns the condition that `text` expresses. Raises ChangelogError (USAGE) if `text` is not such a condition."""
+    """Returns the condition that `text` expresses. Raises ChangelogError (USAGE) if a served view does not take it."""
     reader = _Reader(_tokens(text))
     condition = reader.alternatives(0)
     reader.expect_end()

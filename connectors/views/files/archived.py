@@ -27,11 +27,11 @@ class ArchivedRows:
     groups: RowGroups
 
     def batches_of(self, key: str) -> Iterator[tuple[Sequence[pa.RecordBatch], str]]:
-        """Yields, for each file with changes of the key, these changes and the highest position in the files that
-        follow.
+        """Yields, for each file with changes of the key, these changes and a position. No file that follows has a
+        change after this position.
 
-        The files with the newest changes come first. The positions of two files may overlap. If no file follows, the
-        position is an empty text.
+        The files with the newest changes come first. But the ranges of positions of two files may overlap, so the next
+        file can have changes that are newer than some of these. If no file follows, the position is an empty text.
         """
         selection = Selection(key=key)
         files = sorted(filter(selection.may_be_in_file, self.files), key=lambda file: file.last, reverse=True)

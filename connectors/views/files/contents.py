@@ -1,4 +1,6 @@
-"""Keeps track of a changelog's files: their list, the index of the tail, and how far the changelog is complete."""
+"""Keeps track of a changelog's files: their list, the index of the tail (the changes that are not archived yet), and
+how far the changelog is complete.
+"""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -36,8 +38,8 @@ class Contents:
 
     `number` is the number of the manifest, 0 if there is none, and `archive` has the manifest's files by entity.
     `checkpoint` is the service's checkpoint; an archive of topics has none. `at_s` is when a service or a job last
-    stored something, in seconds since 1970. `groups` are the parts of these files that were read. `signature` is the
-    signature of the log's newest file, None if there is no such file.
+    stored something, in seconds since 1970. `groups` reads row groups of these files, and keeps those that were used
+    last. `signature` is the signature of the log's newest file, None if there is no such file.
     """
 
     number: int

@@ -1,4 +1,6 @@
-"""The engine over files. It makes the state of a key from the key's newest changes, as many as the state needs."""
+"""Implements the engine that reads files. It makes the state of a key from the key's newest changes, and reads only as
+many of them as the state needs.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -141,7 +143,7 @@ class FileMoment:
         )
 
     def _keys_from(self, begin: str) -> Iterator[str]:
-        """Yields the keys that have changes since the last truncate, from `begin` on in their order, each once."""
+        """Yields keys from `begin` on in ascending order, each once: all that have rows, and some that have none."""
         tail = self._contents.tail
         in_tail = tail.of(self._entity).keys_from(begin)
         in_archive = iter(()) if self._entity in tail.truncates else self._archived().keys_from(begin)
@@ -191,7 +193,7 @@ class FileMoment:
 
 
 class _Change(NamedTuple):
-    """One change, with the columns `READ_COLUMNS` except its key."""
+    """One change: the values of the columns `READ_COLUMNS`, without the key."""
 
     position: str
     op: str

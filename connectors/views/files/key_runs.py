@@ -22,8 +22,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class _Run(Sequence[bytes]):
-    """The keys of some changes, sorted, and the places of these changes. The places of one key ascend. The run is a
-    sequence of its keys.
+    """The keys of some changes, sorted, and the places of these changes. The places of one key ascend. The class is a
+    sequence of the keys, so that `bisect` can search it.
     """
 
     keys: pa.StringArray

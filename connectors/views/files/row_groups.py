@@ -27,8 +27,8 @@ _Content = TypeVar("_Content")
 
 
 class RecentlyUsed(Generic[_Name, _Content]):
-    """Keeps the contents of files that were used last, as long as their sizes add up to at most `most`. `size` returns
-    the size of a content, by default 1.
+    """Keeps the contents that were used last. Their sizes add up to at most `most`. `size` returns the size of a
+    content, by default 1.
 
     Any thread may use this object. Two threads that need the same content at once may both make it.
     """

@@ -22,7 +22,7 @@ from changelog.envelope.model import Op
 from changelog.envelope.service_choice import ALL_SERVICES, ServiceChoice
 
 TAIL_BYTES = 1 << 30
-"""How many bytes the index may take. A change takes 12 bytes, and the bytes of its key."""
+"""How many bytes the index may take. A change takes 12 bytes, plus the bytes of its key."""
 
 ADDED_ROWS = 1 << 20
 """How many changes are read before they are sorted into the index."""
@@ -35,7 +35,8 @@ _ENDS = pa.array([Op.DELETE.value, Op.TRUNCATE.value])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The index of the log's files after the archive, up to the sequence `last`. Immutable, like `KeyRuns`.
+    """The index of the log's files that are not archived. `last` is the sequence of the log's newest file, archived or
+    not. Immutable, like `KeyRuns`.
 
     `runs` has the changes of each entity since its last truncate. `truncates` has the place of that truncate. Only
     changes that `services` includes are in the index.
@@ -123,7 +124,9 @@ def ends_row(place: int) -> bool:
 def _of_entities(
     sequence: int, batches: Iterable[pa.RecordBatch], services: ServiceChoice
 ) -> Iterator[tuple[str, pa.StringArray, Places]]:
-    """Yields, for each entity in the row groups of a file, the keys of its included changes, and their places."""
+    """Yields, for each row group of a file and each entity in it, the entity, the keys of the changes that `services`
+    includes, and their places.
+    """
     first_row = 0
     for rows in batches:
         numbers = np.arange(first_row, first_row + len(rows), dtype=np.int64)

@@ -50,11 +50,11 @@ WAITING_AT_ONCE = CONNECTIONS_MAX - ANSWERED_AT_ONCE
 """How many requests may wait for newer rows. This leaves connections for requests that need not wait."""
 
 READERS = 4
-"""How many threads read files; other requests wait."""
+"""How many threads read files. While all are busy, further requests wait."""
 
 STREAMS_READERS = 32
-"""How many threads read rows that are not at hand, if the changelog is on Kafka. There are more than `READERS`, because
-each thread may wait for another instance, while requests for other partitions go on.
+"""How many threads read rows that are not at hand (`ServedView.at_hand`), if the changelog is on Kafka. There are more
+than `READERS`, because a thread may have to wait for another instance. Meanwhile, the others answer.
 """
 
 SURFACE = Surface(
@@ -87,7 +87,7 @@ class NoViewError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What the endpoints need. `name` is the name of the service."""
+    """The endpoints, with what they need. `name` is the name of the service."""
 
     name: str
     catalogue: Catalogue
@@ -131,7 +131,7 @@ class Api:
     async def _answered(
         self, request: Request, known_names: tuple[str, ...], prepare: Callable[[ShownView, Parameters], Prepared]
     ) -> Response:
-        """Returns the answer about the view that a request names.
+        """Returns the answer to a request for rows of a view.
 
         `prepare` reads the parameters of the request, and raises RefusalError if they are bad. It returns a key, or
         None, and the function that makes the answer. Both functions are called in a thread if they may read files.
@@ -171,11 +171,11 @@ class Api:
         raise NoViewError(error_answer(HTTPStatus.NOT_FOUND, "there is no such view", f"there are: {names}"))
 
     async def health(self, _: Request) -> Response:
-        """Answers `/health`: this process runs."""
+        """Answers `/health`. Any answer says that this process runs."""
         return JSONResponse({"ok": True})
 
     async def ready(self, _: Request) -> Response:
-        """Answers `/ready`: there is a view, and every view can be read."""
+        """Answers `/ready`: whether there is a view, and whether every view can be read."""
         try:
             views = await run_sync(self.catalogue.views)
             for view in views.values():

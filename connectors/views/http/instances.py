@@ -1,6 +1,7 @@
-"""Answers the questions of other *instances*: processes that serve the same views. They must send a token of their own.
+"""Answers the questions of other *instances*: processes that serve the same views. They must send a token that is only
+for instances.
 
-The address is not a part of the API: no reader has this token, and the limits for readers do not apply.
+The address is not a part of the API: clients of the API do not have this token, and their limits do not apply here.
 """
 
 import time

@@ -64,7 +64,7 @@ class ViewMetrics:
         self._restored, self._pace = 0, Pace()
 
     def take(self, figures: Figures) -> None:
-        """Sets the metrics of an engine that restores rows."""
+        """Sets the metrics that say how far an engine has restored its rows."""
         self.restored.inc(max(figures.restored - self._restored, 0))
         self._restored = figures.restored
         self.restoring.set(figures.restoring)

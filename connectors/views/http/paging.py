@@ -16,8 +16,8 @@ KEYS_MAX = 10_000
 
 
 def page_of(moment: ShownMoment, keys: AskedKeys, path: str, parameters: Parameters) -> RowPage:
-    """Returns the rows of a range, in the order of their keys. A page may have fewer rows than its limit, even none,
-    although there is a next page. `path` and `parameters` are those of the request.
+    """Returns the rows of a range, in the order of their keys. Another page may follow a page that has fewer rows than
+    the limit, or none (see `PAGE_BYTES` and `KEYS_MAX`). `path` and `parameters` are those of the request.
     """
     rows: list[StateRow] = []
     size = count = 0

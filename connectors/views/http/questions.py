@@ -46,7 +46,7 @@ class Freshness:
     allows_stale: bool = False
 
     def shortfall(self, reached: Completeness, staleness_s: float | None) -> str | None:
-        """Returns why states are not new enough, as the predicate of a sentence; None if they are new enough."""
+        """Returns why states are not new enough, in words that follow "the changelog"; None if they are new enough."""
         at = reached.position
         end = f"it is complete up to {at or 'an unknown position'}"
         if self.position is not None and (at is None or at < self.position):
@@ -89,7 +89,9 @@ def refuse_unknown(parameters: Parameters, known_names: Collection[str]) -> None
 
 
 def freshness(parameters: Parameters, *, max_lag_s: float | None) -> Freshness:
-    """Returns how new states have to be; `max_lag_s` is the default. Raises RefusalError."""
+    """Returns how new states have to be. `max_lag_s` applies if there is no parameter `max_lag`. Raises RefusalError if
+    a value is bad.
+    """
     position, commit = _position(parameters["min_position"][0]) if "min_position" in parameters else (None, None)
     if "max_lag" in parameters:
         max_lag_s = _span(parameters["max_lag"][0])
@@ -103,7 +105,7 @@ def key_of(path: bytes, columns: Sequence[str]) -> str:
 
     `path` is the part of the address after the view: the key's values, with slashes between them. It is still
     percent-encoded, so a slash inside a value is `%2F`. `columns` are the columns of the key, none if they are unknown.
-    Raises RefusalError.
+    Raises RefusalError if the path is not UTF-8, or has more or fewer values than the key.
     """
     try:
         values = [unquote(part, errors="strict") for part in path.decode("ascii").split("/")]
@@ -114,7 +116,7 @@ def key_of(path: bytes, columns: Sequence[str]) -> str:
 
 
 def key_range(parameters: Parameters, columns: Sequence[str]) -> AskedKeys:
-    """Returns the range of keys that a request asks for. Raises RefusalError."""
+    """Returns the range of keys that a request asks for. Raises RefusalError if the value of a parameter is bad."""
     begins = [""]
     prefix, to = "", None
     if "prefix" in parameters:
@@ -157,8 +159,8 @@ def _limit(text: str) -> int:
 
 
 def _position(text: str) -> tuple[Position | None, int | None]:
-    """Returns the position in a text, or the commit if the text is an LSN of PostgreSQL, such as `0/1781838`. The other
-    one is None.
+    """Returns a position and None. If the text is an LSN of PostgreSQL, such as `0/1781838`, returns None and the
+    commit.
     """
     if match := _LSN.fullmatch(text):
         return None, int(match[1], 16) << 32 | int(match[2], 16)

@@ -63,9 +63,9 @@ class ReadingPace:
     """Decides whether the event loop reads rows itself, or threads do. All calls come from the event loop.
 
     Finding a row that is at hand takes less time than passing the request to a thread and back. If the cores are busy,
-    a request that the event loop answers also waits for a core once instead of three times. But while the event loop
-    reads, all other requests wait. So if readings are slow, for example because rows come from a slow disk, threads
-    read for a while. `clock` returns seconds.
+    a request also waits for a core: once if the event loop answers it, three times if a thread does. But while the
+    event loop reads, all other requests wait. So if readings are slow, for example because rows come from a slow disk,
+    threads read for a while. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -77,7 +77,7 @@ class ReadingPace:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Measures the block, which is one reading, and adds its time to the average."""
+        """Adds the time that the block takes, as the time of one reading, to the average."""
         began_s = self._clock()
         try:
             yield
@@ -148,9 +148,9 @@ def read_now(question: Question) -> Reading:
 
 
 def read_moment(question: Question, moment: ShownMoment) -> Reading:
-    """Reads the rows of a question.
+    """Makes the answer to a question from the rows of `moment`. If they are not new enough, returns the reason instead.
 
-    Raises RefusalError (503) if rows come from a copy that is not new enough, and the errors of `moment`.
+    Raises RefusalError (503) if rows were then read from a copy that is not new enough, and the errors of `moment`.
     """
     shortfall = question.freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
     if shortfall is not None:
