@@ -329,8 +329,8 @@ class MicroBatches:
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
-        """Archives one micro-batch. An error is also stored in `failure`, because Spark raises an error of its own
-        instead, with a Java stack trace.
+        """Archives one micro-batch. An error is also stored in `failure`, because Spark raises another error in its
+        place, with a Java stack trace.
         """
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
         from changelog.spark_jobs.reading.kafka_offsets import ending, ends_of_batch  # noqa: PLC0415

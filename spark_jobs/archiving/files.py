@@ -196,8 +196,8 @@ def _offsets(old: Iterable[ArchiveFile], new: ArchiveFile) -> dict[str, tuple[in
 
 
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
-    """Archives the oldest files of the file log at `path`: those with changes of days before `before` only. If `before`
-    is None, archives those with changes of closed days only.
+    """Archives the oldest files of the file log at `path`: those that have only changes of days before `before`. If
+    `before` is None, these are the closed days.
 
     The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """

@@ -42,8 +42,8 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
     each file that was dropped or lost days.
 
     If a level has both dropped days and days that stay, its files are replaced by files without the rows of dropped
-    days. One manifest makes all this visible at once, because a reader that finds a row relies on it that all later
-    rows are there, too. All rows of the entities `schemas` and `gaps` stay, because other rows that stay may need them.
+    days. One manifest makes all this visible at once, because a reader that finds a row assumes that all later rows are
+    there, too. All rows of the entities `schemas` and `gaps` stay, because other rows that stay may need them.
     """
     first = first_kept(run.at, keep_days)
     manifest = run.manifest()

@@ -53,8 +53,8 @@ WRITING = {
 """The options for Parquet.
 
 Readers always decode whole row groups, so row groups are small: 4 MiB. To see whether a row group is full, the writer
-adds up the compressed sizes of its pages, so a row group has about 12,000 rows of 1.1 kB. (This version of Parquet's
-Java writer cannot limit the number of rows.) The footer of a file has statistics only of the columns in
+adds up the compressed sizes of its finished pages, so a row group has about 12,000 rows of 1.1 kB. (This version of
+Parquet's Java writer cannot limit the number of rows.) The footer of a file has statistics only of the columns in
 `_WITH_STATISTICS`. With these, readers skip row groups. Statistics of other columns would be of no use, and would make
 the footer large: they have the least and the greatest value of a column, and these values can be whole states of rows.
 Compression level 9 makes files a ninth smaller than Spark's default level does. Writing takes longer, but the files are

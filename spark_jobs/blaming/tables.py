@@ -1,7 +1,7 @@
 """Makes the tables of the job `blame` from changes.
 
-Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes at
-once, on the driver. Otherwise, they only make DataFrames from DataFrames, and read no rows.
+Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes when
+they are called, on the driver. Otherwise, they only make DataFrames from DataFrames, and read no rows.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ def attributes(
 ) -> DataFrame:
     """Returns the attributes (`ATTRIBUTES`) of all rows that exist after these changes.
 
-    `truncates` is the result of `truncates_of`. The moves to another key are read at once; all other changes are read
-    only when the result is read. Raises ChangelogError (LIMIT) if there are too many moves.
+    `truncates` is the result of `truncates_of`. The moves to another key are read during this call; all other changes
+    are read only when the result is read. Raises ChangelogError (LIMIT) if there are too many moves.
     """
     spans = spans_of(moves_of(changes))
     by_row = with_origins(_without_truncated(changes, truncates).select(*SCHEMA.names), spans, spark)
@@ -61,7 +61,7 @@ def coverage(changes: DataFrame, rows: DataFrame, defaults: DefaultStamps) -> Da
     """Returns a table with the columns `COVERAGE`. `rows` is the result of `attributes` for these changes.
 
     The result has one partition. The messages of a table read do not count as changes. A move of a row has several
-    messages, and so has a truncate, but each move and each truncate counts as one change.
+    messages, and so does a truncate; each of them counts as one change.
     """
     is_change = (F.col("op") != Op.READ.value) & ~F.coalesce(F.col("moved").contains('"movedFrom"'), F.lit(False))
     made_changes = changes.where(is_change).select(*CHANGE_COLUMNS)
