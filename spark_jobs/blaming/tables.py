@@ -61,7 +61,7 @@ def coverage(changes: DataFrame, rows: DataFrame, defaults: DefaultStamps) -> Da
     """Returns a table with the columns `COVERAGE`. `rows` is the result of `attributes` for these changes.
 
     The result has one partition. The messages of a table read do not count as changes. A move of a row has several
-    messages, and so does a truncate; each of them counts as one change.
+    messages, and so has a truncate, but each move and each truncate counts as one change.
     """
     is_change = (F.col("op") != Op.READ.value) & ~F.coalesce(F.col("moved").contains('"movedFrom"'), F.lit(False))
     made_changes = changes.where(is_change).select(*CHANGE_COLUMNS)

@@ -233,8 +233,8 @@ class _Batches:
         return counts
 
     def write(self, changes: "DataFrame", batch_number: int) -> None:
-        """First makes sure that new entities have topics of deltas. Then sends the deltas of one micro-batch, and marks
-        if an old topic of the changelog ends with it.
+        """First makes sure that new entities have topics of deltas. Then sends the deltas of one micro-batch, and after
+        them the marks to each old topic of deltas that is complete now.
         """
         prefix = self._topics.prefix
         try:

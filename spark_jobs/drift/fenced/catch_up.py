@@ -70,7 +70,7 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
 
 def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
     """Returns why these entities cannot be compared yet; None if all their tables have been read completely, and no
-    repair of them is under way.
+    repair of them is under way. A paused repair does not count.
     """
     if checkpoint is None:
         return "the changelog is empty"
