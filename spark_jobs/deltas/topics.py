@@ -96,8 +96,7 @@ class DeltaTopics:
         return {name: states[delta_topic(name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
-        """Raises ChangelogError (GAP) if messages after these offsets are gone, or may be gone, unless `lost` is set.
-        """
+        """Raises ChangelogError (GAP) if messages after these offsets are or may be gone, unless `lost` is set."""
         if not committed:
             return
         admin = self.client.admin()

@@ -1,10 +1,10 @@
 """Compares the tables of a source with its changelog, both as of one snapshot of the database. We call the snapshot the
 *fence*.
 
-Each side is read once, and most keys turn out to have the same row on both sides. Every other key is *judged*: its two
-rows are compared column by column. For some keys, the changelog does not show the state at the fence, because all its
-changes of the key are newer than the fence, and the original of the first one is unknown. Such a key is *undecided*,
-and is compared again under a later fence.
+First, the hashes of the rows are compared (`changelog.spark_jobs.drift.key_states`): most keys turn out to have the
+same row on both sides. Every other key is *judged*: its two rows are compared column by column. For some keys, the
+changelog does not show the state at the fence, because all its changes of the key are newer than the fence, and the
+original of the first one is unknown. Such a key is *undecided*, and is compared again under a later fence.
 """
 
 from collections import Counter, defaultdict
