@@ -28,7 +28,8 @@ def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
 
 
 def mask_id(masks: Mapping[str, MaskKind], hmac_key: bytes = b"") -> str | None:
-    """Returns the value of `source.mask`: 16 hex digits that change whenever a mask or the HMAC key changes.
+    """Returns the value of `source.mask` in the messages of a table whose columns have these masks. It has 16 hex
+    digits, which change whenever a mask or the HMAC key changes.
 
     Returns None if there are no masks.
     """

@@ -63,8 +63,8 @@ class Source:
     and `json_null_original` are the same for `original`. `mask` identifies the masks of the entity's columns
     (`changelog.envelope.mask.mask_id`).
 
-    An event that an application published itself (`changelog.connectors.producer`) was not read from any source. It has
-    an `id`. Its position is `UNPLACED` until a reader gives it a position from its Kafka offset.
+    An event that an application published itself (`changelog.connectors.producer`) was not read from any source. The
+    application gives it an `id`. Its position is `UNPLACED` until a reader gives it a position from its Kafka offset.
     """
 
     connector: str

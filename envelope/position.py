@@ -53,7 +53,7 @@ def commit_text(commit: int) -> str:
 
 UNPLACED: Final = Position(0, _COMMIT_MAX, _ORDINAL_MAX)
 """A placeholder for the position of an event that an application publishes itself. Whoever reads the event from Kafka
-replaces it by the result of `at_offset`.
+replaces the placeholder by the result of `at_offset`.
 """
 
 

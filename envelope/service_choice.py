@@ -10,8 +10,8 @@ class ServiceChoice:
     """Chooses changes by the name of the service in their stamps. By default, all changes are included.
 
     If `keep` names services, only their changes are included. Otherwise, all changes are included, except those by the
-    services in `drop`. A change that is not included is ignored, as if it had never been made: its row keeps the state
-    that it had before. So a truncate by such a service removes nothing.
+    services in `drop`. A change that is not included is ignored: its row keeps the state that it had before. If a
+    truncate is not included, no row is removed.
     """
 
     keep: tuple[str, ...] = ()

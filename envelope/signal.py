@@ -61,8 +61,8 @@ class Signing:
     """The secret that signs a signal, and the transaction for which the signature is valid.
 
     `cluster` is the database's system identifier. `transaction` is the 64-bit id of the transaction that writes the
-    signal. No other transaction of this database cluster ever has the same id. So if somebody copies a signal in
-    another transaction, the copy is refused.
+    signal. No other transaction of this database cluster ever has the same id. So if somebody writes a copy of the
+    signal later, the copy is refused.
     """
 
     secret: bytes
@@ -87,8 +87,8 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a message with the prefix `PREFIX` is not a signal, but only marks the place in the log at which
-    a service publishes rows of a table.
+    """Returns whether the content of a message with the prefix `PREFIX` is a nonce: 32 hex digits. Such a message is
+    not a signal; it marks the place in the log at which a service publishes rows that it read from a table.
     """
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
@@ -151,7 +151,7 @@ def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
 
 
 def divide(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Divides keys into tuples, each of which fits into one signal. Repeated keys are left out.
+    """Divides keys into tuples, each of which fits into one signal. A repeated key is included only once.
 
     Raises ChangelogError (USAGE) for a key that is too large for a signal.
     """

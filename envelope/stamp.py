@@ -142,8 +142,8 @@ class StampKind(StrEnum):
 def kind_of(stamp: Stamp, default: Stamp | None = None) -> StampKind:
     """Returns who stamped a change that was published with this stamp.
 
-    `default` is the stamp that the configuration gives to changes without a stamp. A change that got it is recognised
-    by the default's service name, so no application should use that name. Without `default`, the name is
+    `default` is the stamp that the configuration gives to changes without a stamp. Such a change is recognised by the
+    service name of the default stamp, so no application should use this name. If `default` is None, the name is
     `UNKNOWN_SERVICE`.
     """
     if stamp.context is not None and _of_session(stamp.context):
@@ -165,7 +165,7 @@ def _of_session(context: str) -> bool:
 def content(stamp: Stamp) -> bytes:
     """Returns the content of a message from which `parse` reads this stamp.
 
-    Raises ValueError, with the reason, if the stamp breaks a rule, so that `parse` could not read it.
+    If the stamp breaks a rule, `parse` could not read it back. Then this raises ValueError, with the reason.
     """
     fields = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
     if stamp.context is not None:

@@ -23,7 +23,9 @@ from changelog.schemas.compatibility import Problem, problems
 from changelog.schemas.types import Struct
 
 PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
-"""The stamp of versions and gaps. It names this program, because the log does not say who altered a table."""
+"""The stamp of the rows of the entities `schemas` and `gaps`. It names this program, because the database's log does
+not say who altered a table.
+"""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
 """Takes an entity, and those of its columns that are new. Returns the new columns that may have a value in rows from
@@ -142,7 +144,7 @@ class Versions:
     def announce(self, entity: Entity, table: TableColumns, first: Provenance) -> Announced:
         """Adds a version of an entity's columns. `first` is the provenance of the first row with these columns.
 
-        The entity's mode (`changelog.schemas.compatibility.Mode`) may not allow the change from earlier versions. Then
+        If the entity's mode (`changelog.schemas.compatibility.Mode`) does not allow the change from earlier versions,
         this raises ChangelogError (STOP, at the row's position), except in three cases: the entity's policy is to
         publish incompatible versions, an operator accepted this version, or the entity's configuration changed, too.
         """
@@ -187,9 +189,9 @@ class Versions:
     def _passes(self, entity: Entity, first: Source) -> bool:
         """Returns whether an operator accepted the change of columns at this row.
 
-        An operator accepts a position. It applies to this row if it is the position of this row or of a later row of
-        the same transaction. A row that was read from its table is different: after a stop, the table is read again,
-        and its rows get later positions. So for such a row, the accepted position may also be an earlier one.
+        An operator accepts a position. If the row is a change from the log, this must be its position, or that of a
+        later change of the same transaction. If the row was read from its table, it must be its position or an earlier
+        one: after a stop, the table is read again, and its rows get later positions.
         """
         accepted, position = self._accepted.get(entity.name), first.position
         if accepted is None:

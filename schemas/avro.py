@@ -157,8 +157,8 @@ def has_outside(type_: ColumnType) -> bool:
 
 
 def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:
-    """Converts a column type to Avro. `path` leads to this type from the record of the entity. If the type contains
-    records, their names are made from their paths.
+    """Converts a column type to Avro. `path` has the names that lead from the entity's record to this type. The names
+    of records inside the type are made from it.
     """
     branches = ["null"] * nullable + [_inside(type_, path)] + ["string"] * has_outside(type_)
     return branches if len(branches) > 1 else branches[0]
@@ -220,7 +220,7 @@ def _hex(code: int) -> str:
 
 
 def _record_name(path: Iterable[str]) -> str:
-    """Returns a unique name for a record: the path to it, as a JSON pointer (RFC 6901) that is escaped by `safe`."""
+    """Returns a unique name for the record at a path: the path as a JSON pointer (RFC 6901), escaped by `safe`."""
     return safe("/".join(part.replace("~", "~0").replace("/", "~1") for part in path))
 
 

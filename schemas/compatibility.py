@@ -158,7 +158,7 @@ def _key(path: str, record: Type) -> Iterator[Incompatibility]:
 
 
 def _records(new: Type, old: Type, path: str, pairs_of_names: set[tuple[str, str]]) -> Iterator[tuple[str, Type, Type]]:
-    """Yields each record of the new schema that has a matching record in the old schema, as (path, new, old)."""
+    """Yields (path, new, old) for each record of the new schema that matches a record of the old one."""
     if (new.name, old.name) in pairs_of_names:
         return
     if new.name and old.name:
@@ -207,7 +207,8 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
 def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatibility]:
     """Yields a finding for each new field that has the index and the type of a dropped field.
 
-    Such a field is probably the dropped field with a new name: a database adds a new column after all others.
+    Such a field is probably the dropped field with a new name, because a database would add a new column after all
+    others.
     """
     names = {name for field in new.fields() for name in (field.name, *field.aliases)}
     dropped = {field.index: field for field in old.fields() if field.name not in names}

@@ -25,6 +25,7 @@ class Type:
     """One type. `about` is the JSON object that describes the type; it is empty if the schema has no such object.
 
     Only records, enums and fixed types have names. `name` is the full name of such a type, and empty for other types.
+    `branches` are the branches of a union. Names inside the type that have no namespace belong to `namespace`.
     """
 
     kind: str
@@ -212,8 +213,8 @@ class Document:
 
 
 def branch_path(path: str, branch: Type, union: Type) -> str:
-    """Returns the path of a union's branch. It is the path of the union; if several branches are records, the name of
-    the record is added.
+    """Returns the path of a union's branch. It is the path of the union. If the branch is one of several records in the
+    union, the name of the record is added.
     """
     records = [type_ for type_ in union.of_union() if type_.kind == "record"]
     return f"{path}/{branch.short}" if branch.kind == "record" and len(records) > 1 else path

@@ -92,7 +92,7 @@ def _replaced(old: Struct, new: Struct) -> dict[str, str]:
 
 
 def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
-    """Groups the columns that are not in `common`. Each common column ends one group and begins the next."""
+    """Returns the groups of columns before, between and after the columns in `common`. A group may be empty."""
     runs: list[list[str]] = [[]]
     for name, _ in columns.fields:
         if name in common:
@@ -103,7 +103,7 @@ def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
 
 
 def _moved(old: Struct, new: Struct) -> set[str]:
-    """Returns those columns that both versions have, but not at the same place among these columns."""
+    """Compares the order of the columns that both versions have. Returns those whose place in this order changed."""
     before, after = dict(old.fields), dict(new.fields)
     common = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
     return {name for name, old_name in common if name != old_name}

@@ -22,7 +22,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""For each primitive type of a writer, the other types as which a reader can read the writer's values."""
+"""For each primitive type of a writer, the other types that a reader may use to read the writer's values."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},
@@ -86,7 +86,9 @@ def meaning(type_: Type) -> str:
 
 
 class Resolution:
-    """Compares two schemas. Each pair of named types is compared once, so this ends even if types are recursive."""
+    """Compares two schemas. Each pair of named types is compared only once, so the comparison ends even if types
+    contain themselves.
+    """
 
     def __init__(self, sides: SideNames, compared_pairs: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides

@@ -8,7 +8,7 @@ data, but the values may be wrong, or Avro's libraries disagree about them.
 | LOGICAL_TYPE | the same number or text means something else: milliseconds are read as microseconds, text as JSON |
 | DECIMAL | another scale moves the decimal point; a smaller precision has no room for all digits |
 | PROMOTION_LOSSY | a float has no room for every integer's digits; not all bytes are text |
-| SYMBOL_MISSING, if the enum has a default | readers replace an unknown symbol by the default, which nobody wrote |
+| SYMBOL_MISSING, if the reader's enum has a default | the default replaces an unknown symbol, though nobody wrote it |
 | AMBIGUOUS, if several fields or branches of the reader match one of the writer | libraries choose different ones |
 | DEFAULT_INVALID | readers fail, or use a value that is not of the type; a registry may refuse the schema |
 | KEY_CHANGED | later changes of a row would have another key than its earlier changes, so nothing connects them |

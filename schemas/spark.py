@@ -1,4 +1,4 @@
-"""Converts column types to Spark's types, in the JSON in which Spark writes its types, and back.
+"""Converts column types to Spark's types and back. Spark's types are in the JSON in which Spark itself writes them.
 
 `docs/reference/types.md` lists which types match. Several column types become the same type of Spark. If Spark's type
 does not show the column type, the field's metadata stores it, under `COLUMN_TYPE`.

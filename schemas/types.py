@@ -37,7 +37,9 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """A list. An array of several dimensions has the same type as an array of one; in JSON it is a list of lists."""
+    """A list. An array of several dimensions has the same type as an array of one dimension; in JSON, it is a list of
+    lists.
+    """
 
     element: "ColumnType"
 

@@ -194,7 +194,7 @@ def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
 def _branch(schema: Any, namespace: str) -> str:
     """Returns the full name of a union's branch, or the kind of a branch that has no name.
 
-    In a valid union, these results differ for all branches.
+    In a valid union, no two branches have the same result.
     """
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _full(schema, namespace)

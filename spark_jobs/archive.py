@@ -101,7 +101,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Returns what a run would read, compact and drop, and where it would write. If only a Spark session can read the
-    archive, what the run would compact and drop is left out.
+    archive, returns only where the run would read and write.
     """
     store = _store(arguments, config)
     if store is None:
@@ -235,8 +235,8 @@ def _count(spans: "Spans", topic: str) -> int:
 
 
 def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
-    """Archives all messages that Kafka has committed by now. Writes as many manifests as needed. Returns the number of
-    rows.
+    """Archives all messages that are committed on Kafka now, with as many manifests as this needs. Returns the number
+    of rows.
     """
     from changelog.spark_jobs.archiving.files import land, record_complete  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
@@ -316,8 +316,8 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 class MicroBatches:
     """Archives the micro-batches of a query that begins where `spans` begin. `folder` has the query's checkpoint.
 
-    A *goal* is a position up to which the archive is to become complete (`changelog.spark_jobs.archiving.complete`). It
-    can take several micro-batches until the archive has reached the goal. Then `goals` is called for the next goal.
+    A *goal* is a position up to which the archive is to become complete (`changelog.spark_jobs.archiving.complete`). A
+    goal may need several micro-batches. When the archive has reached it, `goals` is called for the next goal.
     """
 
     def __init__(
@@ -329,8 +329,8 @@ class MicroBatches:
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
-        """Archives one micro-batch. An error is also stored in `failure`, because Spark turns it into a Java stack
-        trace.
+        """Archives one micro-batch. An error is also stored in `failure`, because Spark raises another error in its
+        place, with a Java stack trace.
         """
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
         from changelog.spark_jobs.reading.kafka_offsets import ending, ends_of_batch  # noqa: PLC0415

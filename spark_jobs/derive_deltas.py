@@ -123,7 +123,9 @@ def _of_files(arguments: argparse.Namespace, config: Config) -> bool:
 
 
 def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
-    """Raises ChangelogError (USAGE) if options do not fit the kind of changelog, are missing, or contradict another."""
+    """Raises ChangelogError (USAGE) if an option does not fit the kind of changelog, is missing, or contradicts another
+    one.
+    """
     for_files = ["archive", "output", "format", "first", "last"]
     for_kafka = ["checkpoint", "continuous", "accept_lost"]
     names = {"first": "from", "last": "to", "accept_lost": "accept-lost"}

@@ -28,8 +28,8 @@ _PRIMITIVES: Final[Mapping[Primitive, pa.DataType]] = {
 
 
 def to_arrow(type_: ColumnType) -> pa.DataType:
-    """Returns the Arrow type of a column. It is the type to which Spark converts its own type for the column,
-    `changelog.schemas.spark.to_spark(type_)`.
+    """Returns the Arrow type of a column. Spark's own type for the column is `changelog.schemas.spark.to_spark(type_)`;
+    Spark converts values of that type to this Arrow type.
     """
     match type_:
         case Primitive():

@@ -1,9 +1,8 @@
 """Folds the last changes of each key into its last state, with typed values.
 
 If the database's log did not send a value with a change (the value is *unavailable*), the value is taken from an
-earlier state. The input has the columns `CHANGES`. The changes of a key are adjacent, the newest first. The last of
-them is a delete or a change that has all values, if the key has such a change. Otherwise, the input has all changes of
-the key.
+earlier state. The input has the columns `CHANGES`. The changes of a key are adjacent, the newest first. They go back to
+a delete, or to a change that has all values. If the key has no such change, the input has all changes of the key.
 
 This module works row by row, and reads values of every form. It first gives changes that are complete states to
 `changelog.envelope.states.fold_batch`, which reads many of them at once. `fold_batch` must give the same result, and
@@ -65,8 +64,9 @@ cannot hold the value. The names are sorted.
 
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
-"""Whether the fold ended at a delete of the key, or at a create with `gaps`. Then no earlier state can supply an
-unavailable value. For any other complete state, `_begun` is false, because no earlier state is needed.
+"""Whether the oldest change that the fold read is a delete of the key, or a create with `gaps`. If so, no earlier state
+can supply an unavailable value. If the fold read back to any other change, `_begun` is false, even if the state is
+complete.
 """
 
 ROWS_MAX: Final = 4096

@@ -50,7 +50,9 @@ _PARSED: Final[dict[ColumnType, Any]] = {
     Primitive.UUID: str,
     Primitive.TIME: str,
 }
-"""For each type whose values go into the column as msgspec decodes them: the type that msgspec decodes them to."""
+"""The types whose values go into the column just as msgspec decodes them. Each has the type to which msgspec decodes
+its values.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def reader(type_: ColumnType) -> Read:
-    """Returns the function that reads values of this type. Arrow can put the results of this function into a column of
-    the type `changelog.envelope.states.arrow_types.to_arrow(type_)`.
+    """Returns the function that reads values of this type. The values that it returns fit into an Arrow column of the
+    type `changelog.envelope.states.arrow_types.to_arrow(type_)`.
     """
     match type_:
         case Primitive():

@@ -41,10 +41,10 @@ class NewestChanges:
     """Keeps the newest change of each key. If that change lacks a value, also keeps the changes before it, back to one
     that has all values.
 
-    A change lacks a value if the database's log did not send the value; an earlier change must then supply the value.
-    A delete is kept as well: otherwise, an earlier change of its key that is added later would count as the newest.
-    Changes after the position `until` are ignored. Changes that are outdated are removed from time to time, so memory
-    holds at most about twice as many changes as are needed, plus `ROWS_MIN`.
+    A change lacks a value if the database's log did not send the value; an earlier change must then supply the value. A
+    delete is kept as well. Without it, a change that was made before the delete, but is added to this object
+    afterwards, would count as the newest. Changes after the position `until` are ignored. Changes that are outdated are
+    removed from time to time, so memory holds at most about twice as many changes as are needed, plus `ROWS_MIN`.
     """
 
     def __init__(self, *, until: Position | None = None) -> None:
@@ -147,8 +147,8 @@ def _of_keys(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _may_have_gaps(provenance: pa.StringArray) -> pa.BooleanArray:
     """Returns which provenances may name unavailable values or JSON nulls.
 
-    A provenance that ends with the commit time names none. Nearly all provenances end in this way, and usually all of a
-    batch do. The texts are searched only if one does not.
+    A provenance that ends with the commit time names none. Nearly all provenances end in this way. The texts are
+    searched only if one in the batch does not.
     """
     end = pc.binary_slice(provenance.cast(pa.binary()), start=-TAIL_BYTES, stop=len(COMMITTED_AT) - TAIL_BYTES)
     has_more = pc.not_equal(end, COMMITTED_AT)
@@ -186,7 +186,9 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _large(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Returns the batches as one table. Its texts have offsets of 64 bits, so that rows can be taken in any order."""
+    """Returns the batches as one table. Its texts have offsets of 64 bits, because the texts of all batches together
+    may be too long for offsets of 32 bits.
+    """
     table = pa.Table.from_batches(batches)
     fields = [field.with_type(pa.large_utf8()) if pa.types.is_string(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields)).combine_chunks()

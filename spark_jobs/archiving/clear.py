@@ -18,8 +18,9 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     A manifest is deleted when the next manifest is older than `grace`: all readers of the deleted manifest began before
     the next one was written, so they have had at least `grace` to finish. A file that no remaining manifest lists, such
     as a file of a killed run, is deleted if it is older than `grace`. `log` is the folder of a file log, if there is
-    one: a file of the log is deleted if every remaining manifest says that the archive has the file's rows, and the
-    oldest of these manifests is older than `grace`. The newest `KEPT` files of the log always stay.
+    one. A file of the log is deleted under two conditions: every remaining manifest says that the archive has the
+    file's rows, and the oldest of these manifests is older than `grace`. The newest `KEPT` files of the log always
+    stay.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))

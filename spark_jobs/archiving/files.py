@@ -61,8 +61,8 @@ def record_complete(run: ArchiveRun, goal: Goal | None) -> None:
     """Records the position of `goal` for each entity that has reached the goal. Writes a manifest only if one of these
     entities has no position in the newest manifest.
 
-    This matters for a run that finds no new messages. The newest manifest can lack positions, for example if an older
-    version of this job wrote it: that version recorded none.
+    A run that finds no new messages needs this if the newest manifest lacks positions, for example because an old
+    version of this job wrote it: such a version recorded no positions.
     """
 
     def add(manifest: Manifest) -> Manifest:
@@ -179,8 +179,8 @@ def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]
 def listed(old_files: Sequence[ArchiveFile], written_files: Iterable[WrittenFile]) -> list[ArchiveFile]:
     """Returns the manifest's entries for new files that replace old ones.
 
-    For each partition, an entry has a range of offsets. It covers the ranges of all old files that share a day with the
-    new file.
+    For each partition, an entry has a range of offsets. This range covers those of all old files of the same entity
+    that share a day with the new file.
     """
     return [file.listed(_offsets(old_files, file.listed({}))) for file in written_files]
 
@@ -196,8 +196,8 @@ def _offsets(old: Iterable[ArchiveFile], new: ArchiveFile) -> dict[str, tuple[in
 
 
 def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merged:
-    """Archives the oldest files of the file log at `path`: those that only have changes of days before `before`, or of
-    closed days if `before` is None.
+    """Archives the oldest files of the file log at `path`: those that have only changes of days before `before`. If
+    `before` is None, these are the closed days.
 
     The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """

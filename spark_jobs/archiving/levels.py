@@ -38,12 +38,12 @@ def compact_levels(run: ArchiveRun, *, before: date) -> Merged:
 
 
 def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
-    """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the first days of
-    the files from which days were dropped.
+    """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the first day of
+    each file that was dropped or lost days.
 
     If a level has both dropped days and days that stay, its files are replaced by files without the rows of dropped
-    days. One manifest makes all this visible at once, because a reader that finds a row relies on all later rows being
-    there. All rows of the entities `schemas` and `gaps` stay, because other rows that stay may need them.
+    days. One manifest makes all this visible at once, because a reader that finds a row assumes that all later rows are
+    there, too. All rows of the entities `schemas` and `gaps` stay, because other rows that stay may need them.
     """
     first = first_kept(run.at, keep_days)
     manifest = run.manifest()

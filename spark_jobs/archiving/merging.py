@@ -12,7 +12,9 @@ from datetime import date
 from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest
 
 GROWTH = 4
-"""An older file or level is merged with all newer ones, unless it has more than this many times their rows."""
+"""An older file or level is merged with all newer ones, unless it has more than this many times as many rows as they
+have together.
+"""
 
 
 def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:

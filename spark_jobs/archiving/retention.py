@@ -13,7 +13,7 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.entity import OF_CHANGELOG
 
 CLOSES_AFTER = timedelta(hours=1)
-"""A day is closed this long after its end."""
+"""A day is closed when the changelog has reached a time this long after the day's end."""
 
 KEPT = 2
 """How many of the newest log files are never deleted. When the service starts, it needs the newest file, or the file
@@ -33,7 +33,7 @@ def first_kept(at: datetime, keep_days: int) -> str:
 
 
 def to_drop(manifest: Manifest, first: str) -> set[str]:
-    """Returns those first days of files and levels that are before the day `first`. Files of the entities in
+    """Returns the first day of each file of a day or a level, if it is before the day `first`. Files of the entities in
     `OF_CHANGELOG` do not count.
     """
     return {file.first_day for file in _droppable(manifest) if file.first_day < first}

@@ -24,8 +24,9 @@ FILE_ROWS = 5_000_000
 """A file has at most this many rows."""
 
 LEVEL_ROWS = 1_000_000
-"""About how many rows a file of a level has. A reader that needs one key reads the footer of one of these files. With
-this number of rows, the footer has about 200 kB."""
+"""About how many rows a file of a level has. A reader that needs one key reads the footer of one of these files. The
+footer has about 200 kB if the file has this many rows.
+"""
 
 _STAGING = f"{ARCHIVE}/.staging"
 
@@ -51,12 +52,13 @@ WRITING = {
 }
 """The options for Parquet.
 
-Readers always decode whole row groups, so row groups are small: 4 MiB. The writer counts full pages with their
-compressed size, so a row group has about 12,000 rows of 1.1 kB. (This version of Parquet's Java writer cannot limit the
-number of rows.) The footer of a file has statistics only of the columns in `_WITH_STATISTICS`. With these, readers skip
-row groups. Statistics of other columns would be of no use, and would make the footer large: they have the least and the
-greatest value of a column, and these values can be whole states of rows. Compression level 9 makes files a ninth
-smaller than Spark's default level does. Writing takes longer, but the files are read for years.
+Readers always decode whole row groups, so row groups are small: 4 MiB. To see whether a row group is full, the writer
+adds up the compressed sizes of its finished pages, so a row group has about 12,000 rows of 1.1 kB. (This version of
+Parquet's Java writer cannot limit the number of rows.) The footer of a file has statistics only of the columns in
+`_WITH_STATISTICS`. With these, readers skip row groups. Statistics of other columns would be of no use, and would make
+the footer large: they have the least and the greatest value of a column, and these values can be whole states of rows.
+Compression level 9 makes files a ninth smaller than Spark's default level does. Writing takes longer, but the files are
+read for years.
 """
 
 

@@ -41,19 +41,19 @@ ATTRIBUTES: Final = pa.schema(
 )
 """One row for each attribute of each row that exists.
 
-`path` is a JSON pointer (RFC 6901) into the row's state. `value` is the attribute's value, and `before` is the value
-that the attribute had before, both as JSON text. `value` is null if the database's log did not send it. `before` is
-null if the attribute did not exist before (then `existed_before` is false), or if its value before is unknown (then
-`existed_before` is null). `stamp` is a `StampKind`, or `UNKNOWN`. If it is `UNKNOWN`, the columns from `service_name`
-to `context` are null. The other columns are those of the change that set the value
-(`changelog.envelope.columnar.batch.SCHEMA`).
+`key` is the row's key after its last change. `path` is a JSON pointer (RFC 6901) into the row's state. `value` is the
+attribute's value, and `before` is the value that the attribute had before, both as JSON text. `value` is null if the
+database's log did not send it. `before` is null if the attribute did not exist before (then `existed_before` is false),
+or if its value before is unknown (then `existed_before` is null). `stamp` is a `StampKind`, or `UNKNOWN`. If it is
+`UNKNOWN`, the columns from `service_name` to `context` are null. The columns from `op` on are those of the change that
+set the value (`changelog.envelope.columnar.batch.SCHEMA`).
 """
 
 ORIGIN: Final = ("first_key", "first_position")
 """The columns of a row's origin (`changelog.spark_jobs.blaming.origins`)."""
 
 ROWS_MAX: Final = 4096
-"""A batch is yielded when it has this many rows. It may have more, because the attributes of one row stay together."""
+"""A batch is yielded when it has at least this many attributes. All attributes of one row are in the same batch."""
 
 Row = tuple[str, str, str]
 """Identifies a row: its entity, and the two parts of its origin."""
@@ -82,7 +82,9 @@ def attribute_rows(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps
 
 
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Row, Record | None]]:
-    """Yields each change with the row to which it belongs. If a truncate followed the change, yields None for it."""
+    """Yields each change with the row to which it belongs. If a truncate followed the change, yields None in place of
+    the change.
+    """
     for batch in batches:
         has_provenance = batch.column("provenance").is_valid()
         changes = records(batch.filter(has_provenance).select(SCHEMA.names))

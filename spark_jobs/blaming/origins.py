@@ -80,7 +80,7 @@ def moves_of(changes: DataFrame, moves_max: int = MOVES_MAX) -> list[Move]:
 
 
 def spans_of(moves: Iterable[Move]) -> list[KeySpan]:
-    """Returns the spans of all keys to which or from which rows moved. A repeated move counts once."""
+    """Returns the spans of all keys that a row moved to or away from. A repeated move counts once."""
     current_spans: dict[tuple[str, str], tuple[str, tuple[str, str]]] = {}
     spans: list[KeySpan] = []
 

@@ -1,7 +1,7 @@
 """Makes the tables of the job `blame` from changes.
 
-Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes at
-once, on the driver. Otherwise, they only make DataFrames from DataFrames, and read no rows.
+Two kinds of changes are rare: truncates, and moves of rows to another key. The functions here read these changes when
+they are called, on the driver. Otherwise, they only make DataFrames from DataFrames, and read no rows.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ def attributes(
 ) -> DataFrame:
     """Returns the attributes (`ATTRIBUTES`) of all rows that exist after these changes.
 
-    `truncates` is the result of `truncates_of`. The moves to another key are read at once; all other changes are read
-    only when the result is read. Raises ChangelogError (LIMIT) if there are too many moves.
+    `truncates` is the result of `truncates_of`. The moves to another key are read during this call; all other changes
+    are read only when the result is read. Raises ChangelogError (LIMIT) if there are too many moves.
     """
     spans = spans_of(moves_of(changes))
     by_row = with_origins(_without_truncated(changes, truncates).select(*SCHEMA.names), spans, spark)

@@ -50,7 +50,7 @@ class BlameRun:
 def newest(store: FolderStore) -> BlameRun | None:
     """Returns the run of the newest complete record; None if there is none.
 
-    Raises ChangelogError (PRECONDITION) if a newer program wrote it.
+    Raises ChangelogError (PRECONDITION) if a newer version of this program wrote the record.
     """
     return newest_record(store, BlameRun, FORMAT)
 

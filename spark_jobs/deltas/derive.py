@@ -95,8 +95,9 @@ Values = Callable[[pa.RecordBatch], pa.Array]
 """A codec: a function that takes a batch of deltas (`SCHEMA`), and returns the encoded values of their messages."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
-"""Says which rows lack values that the database's log did not send. Maps the number of such a row to the names of the
-columns that are unavailable in its `current` or its `original`, and to whether its `original` lacks any column.
+"""Says which rows of a batch lack values, because the database's log did not send them. Maps the index of such a row to
+two values: the names of the columns that are unavailable in its `current` or its `original`, and whether its `original`
+lacks any column.
 """
 
 _UNAVAILABLE: Final = '"unavailable'
@@ -216,7 +217,7 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
 def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_columns: Lacking) -> list[bytes]:
     """Returns the patches of some rows of a batch.
 
-    `numbers` are the numbers of these rows in the whole batch; `unavailable_columns` has its entries by these numbers.
+    `numbers` are the indexes of these rows in the whole batch. `unavailable_columns` uses the same indexes.
     """
     current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
     ops = rows.column("op").to_pylist()

@@ -25,8 +25,9 @@ FORMAT: Final = 1
 DELTAS: Final = "deltas"
 
 GRACE: Final = timedelta(days=1)
-"""If the newest manifest does not list a folder, the folder's files are deleted when they are older than this. Younger
-files may be from a run that is still writing."""
+"""A folder that the newest manifest does not list is deleted when one of its files is older than this. Until then, it
+may be from a run that is still writing.
+"""
 
 FAIL_POINTS: Final = ("deltas:written",)
 """The point between two steps at which tests make a run crash: the files are written, but no manifest lists them."""

@@ -96,7 +96,7 @@ class DeltaTopics:
         return {name: states[delta_topic(name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
-        """Raises ChangelogError (GAP) if messages after these offsets are gone, or may be gone."""
+        """Raises ChangelogError (GAP) if messages after these offsets are or may be gone, unless `lost` is set."""
         if not committed:
             return
         admin = self.client.admin()
@@ -104,7 +104,7 @@ class DeltaTopics:
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
     def misses_ended(self, committed: kafka_offsets.Offsets) -> bool:
-        """Returns whether any topics in `committed` were deleted, and all deleted ones had ended before.
+        """Returns True if topics in `committed` were deleted, and all of these had ended before.
 
         The topic of an entity ends when the entity is repartitioned. Then it may be deleted. But if the job has not
         read all messages of the topic before, the rest is lost. The topic of deltas shows this: the job sends marks to
@@ -181,9 +181,9 @@ def stream(
     """
     where = where_of(config)
     assert isinstance(where, Kafka)
-    topics.ensure()  # comes first, so that nothing has been read if it fails
+    topics.ensure()  # comes first: if it fails, nothing has been read
     batches = _Batches(spark, config, topics, where, checkpoint, reach)
-    # Spark treats a deleted topic as lost data.
+    # Spark treats a deleted topic as lost data. If all deleted topics had ended, this check of Spark is switched off.
     accepts_lost = topics.lost or topics.misses_ended(committed(checkpoint))
     options = {"maxOffsetsPerTrigger": str(offsets_max), "failOnDataLoss": str(not accepts_lost).lower()}
     changes = stream_changelog(spark, where, entities=topics.entities, options=options)
@@ -206,8 +206,8 @@ def stream(
 
 
 class _Batches:
-    """Writes micro-batches. If one fails, its error is also stored in `failure`, because what Spark raises is a Java
-    error.
+    """Writes micro-batches. If one fails, its error is also stored in `failure`, because Spark raises a Java error in
+    its place.
     """
 
     def __init__(
@@ -232,7 +232,9 @@ class _Batches:
         return counts
 
     def write(self, changes: "DataFrame", batch_number: int) -> None:
-        """First makes sure that new entities have topics of deltas. Then sends the deltas of one micro-batch."""
+        """First makes sure that new entities have topics of deltas. Then sends the deltas of one micro-batch, and after
+        them the marks to each old topic of deltas that is complete now.
+        """
         prefix = self._topics.prefix
         try:
             topics = self._topics.ensure()

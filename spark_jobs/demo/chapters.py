@@ -37,7 +37,7 @@ VALUE_CHARS: Final = 72
 """At most this many characters of a value in a patch are shown, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
-"""The width of the table of patches without its values, in characters."""
+"""The width, in characters, of all columns of the table of patches except `value`."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:

@@ -91,7 +91,9 @@ def drift(scene: Scene) -> Mapping[str, str]:
 
 
 def plant(path: Path, log: Log) -> Planted:
-    """Alters three orders in the archive of the file log at `path`. The archive keeps its number of rows."""
+    """Edits one order in the archive of the file log at `path`. Turns the row of another order, which is then lost,
+    into that of an order that never existed. So the archive keeps its number of rows.
+    """
     rows_of_key = Counter(key for batch in log.read(entity="order") for key in batch.column("key").to_pylist())
     file = next(path / entry.path for entry in (newest(local(path)) or NOTHING).files if entry.entity == "order")
     with pq.ParquetFile(file) as parquet:

@@ -58,7 +58,7 @@ def _session(log_file: Path) -> Iterator["SparkSession"]:
     with tempfile.TemporaryDirectory() as scratch:
         with chdir(scratch), _errors_to(log_file):
             spark = begin("changelog demo", _QUIET)
-        signal.signal(signal.SIGINT, interrupt)  # pyspark replaces the handler
+        signal.signal(signal.SIGINT, interrupt)  # pyspark has replaced the handler
         try:
             yield spark
         finally:

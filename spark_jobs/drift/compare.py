@@ -1,10 +1,10 @@
 """Compares the tables of a source with its changelog, both as of one snapshot of the database. We call the snapshot the
 *fence*.
 
-Each side is read once, and most keys turn out to have the same row on both sides. Every other key is *judged*: its two
-rows are compared column by column. For some keys, the changelog does not show the state at the fence, because it only
-has a change that is newer than the fence, and the original of this change is unknown. Such a key is *undecided*, and is
-compared again under a later fence.
+First, the hashes of the rows are compared (`changelog.spark_jobs.drift.key_states`): most keys turn out to have the
+same row on both sides. Every other key is *judged*: its two rows are compared column by column. For some keys, the
+changelog does not show the state at the fence, because all its changes of the key are newer than the fence, and the
+original of the first one is unknown. Such a key is *undecided*, and is compared again under a later fence.
 """
 
 from collections import Counter, defaultdict
@@ -34,8 +34,9 @@ from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Kafka, Where
 
 FEW = 200_000
-"""If at most this many keys must be judged, Spark sends these keys to every task to join them with their changes. It
-joins more keys by a shuffle."""
+"""If at most this many keys must be judged, Spark sends these keys to every task to join them with their changes. If
+there are more, it joins them by a shuffle.
+"""
 
 _JUDGED_AT_ONCE = 5_000
 _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
@@ -71,7 +72,7 @@ class Counts:
     schema_changed: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Counts") -> None:
-        """Adds the counts of a later comparison. The later comparison must be of the keys that were undecided here.
+        """Adds the counts of a later comparison, which must have compared only the keys that were undecided here.
 
         Its source rows are not added, because `source_rows` already includes the undecided keys.
         """
@@ -106,11 +107,11 @@ class Sides:
     """The two sides of a comparison: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
     changelog's rows.
 
-    `cut` says which of the changelog's rows are compared; None means all. `json` says whether any table has a json
-    column. `cached` says that the changelog is expensive to read, and should be cached. `fetch` returns the whole
-    source rows of the keys that must be judged. Normally, it reads them from the table again, at the places that their
-    locators name. If `joined` is set, there are no locators: Spark joins the source's rows to the keys, and `fetch`
-    takes them from there. `bounds` limit the keys.
+    `cut` says which of the changelog's rows are compared; None means all. `shapes` has the columns of each entity, with
+    their history. `json` says whether any table has a json column. `cached` says that the changelog is expensive to
+    read, and should be cached. `fetch` returns the whole source rows of the keys that must be judged. Normally, it
+    reads them from the table again, at the places that their locators name. If `joined` is set, there are no locators:
+    Spark joins the source's rows to the keys, and `fetch` takes them from there. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -251,7 +252,7 @@ def shape_of(columns: Struct, versions: Sequence[tuple[str, Version]], windows: 
     """Returns an entity's columns and their history.
 
     `versions` are the versions of the entity's columns, each with its position. `windows` is the checkpoint's entry
-    that says how far the entity's table has been read.
+    about reads of the entity's table. It names the stale columns.
     """
     stale = windows.get("stale")
     return ColumnHistory(

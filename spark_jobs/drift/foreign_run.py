@@ -94,7 +94,7 @@ def detect(spark: SparkSession, request: Request, foreign_source: ForeignSource,
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
-    """Returns the judged keys for which the last change was committed before `before`, or at an unknown time."""
+    """Returns the judged keys whose last change was committed before `before`, or at an unknown time."""
     if judged is None:
         return None
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))

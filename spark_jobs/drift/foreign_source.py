@@ -49,8 +49,8 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 
     The state of a row is masked, and has only the columns that `version` lists.
 
-    Raises ChangelogError (USAGE) if `frame` lacks such a column, or if the column's type in `frame` cannot hold every
-    value of its type in the changelog.
+    Raises ChangelogError (USAGE) if `frame` lacks such a column. Also raises it if the column's Spark type cannot hold
+    every value that the column's type in the changelog allows.
     """
     entity, columns = version.entity, dict(version.columns.fields)
     types = {field.name: field.dataType for field in frame.schema.fields}

@@ -42,13 +42,15 @@ that differ, by column.
 """
 
 SAMPLES_MAX: Final = 20
-"""A report has at most this many samples of one entity. So no task makes more samples of it than this."""
+"""A report has at most this many samples of one entity. So no task makes more than this for an entity."""
 
 VALUE_CHARACTERS_MAX: Final = 200
 """Values in a sample are cut to this many characters."""
 
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
-"""Rows of the source, by entity and key. For each row, there are its JSON and its `json_null`."""
+"""Rows of the source, by entity and key. For each row, there are its JSON and its `json_null`
+(`changelog.connectors.sources.fences.ROWS`).
+"""
 
 Fetch = Callable[[Sequence[Mapping[str, Any]]], Texts]
 """Returns the source's rows for some keys. A key that the source lacks has no row."""

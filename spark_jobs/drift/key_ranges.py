@@ -1,7 +1,7 @@
 """Limits a comparison to a range of keys. A key is in the range if its first column is between two values.
 
-Strings are ordered by their bytes, as in the collation "C". If the database has an index of the column in this order,
-it can use this index. Then a range of a very large table is compared without reading the rest of the table.
+Strings are ordered by their bytes, as in the collation "C". With an index of the column in this order, the database
+need not read the rest of the table.
 """
 
 import uuid

@@ -36,15 +36,16 @@ _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
 _NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "locator")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
-"""Matches the null columns at the end of a row. The row's text must be reversed before, so that its end comes first. If
-the row does not end with null columns, the pattern fails after a few characters, because it does not backtrack.
+"""Matches the null columns at the end of a row. The row's text must first be reversed, so that the pattern finds the
+row's end at the beginning. If the row does not end with null columns, the pattern fails after a few characters, because
+it does not backtrack.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogCut:
-    """Says which rows of the changelog a fence shows. From `epoch`, it shows the rows of the transactions in `shown`.
-    From earlier epochs, it shows all rows, because their transactions had all ended before the fence.
+    """Says which rows of the changelog a fence shows. Of the rows of `epoch`, it shows those of the transactions in
+    `shown`. It shows all rows of earlier epochs, because their transactions had ended before the fence.
     """
 
     shown: Shown
@@ -151,7 +152,8 @@ def truncates(narrow: DataFrame) -> DataFrame:
 
 
 def without_truncated(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFrame:
-    """Returns the changelog's rows without truncates, and without visible rows before the last truncate.
+    """Returns the changelog's rows without truncates, and without visible rows from before the entity's last visible
+    truncate.
 
     `truncated` has the rank of the last visible truncate of each entity.
     """

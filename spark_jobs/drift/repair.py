@@ -28,7 +28,7 @@ _decoder = msgspec.json.Decoder(_Line)
 def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Sends a signal `republish` or `rebuild` for each entity for which the report names this action.
 
-    Very many keys need several signals. Returns the report with the ids of the signals.
+    If the keys do not fit into one signal, sends several. Returns the report with the ids of the signals.
     """
     new_report = dict(report)
     source = database(config)

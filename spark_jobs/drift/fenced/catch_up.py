@@ -54,8 +54,9 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
     `time.monotonic`, has passed.
 
     The fence must be taken after this wait, for the following reason. A row of the changelog counts if the fence shows
-    the row's transaction. The rows that the service read from these tables name transactions that have ended by now, so
-    a later fence shows all of them. So if no row of a key counts, the changelog really lacked the key at the fence.
+    the row's transaction. The rows that the service read from these tables name transactions that have ended when this
+    wait ends, so a later fence shows all of them. If no row of a key counts then, the changelog really lacked the key
+    at the fence.
     """
     while True:
         checkpoint = log.checkpoint()
@@ -70,7 +71,7 @@ def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callabl
 
 def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
     """Returns why these entities cannot be compared yet; None if all their tables have been read completely, and no
-    repair of them is under way.
+    repair of them is under way. A paused repair does not count.
     """
     if checkpoint is None:
         return "the changelog is empty"

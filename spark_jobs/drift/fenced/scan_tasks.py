@@ -16,8 +16,9 @@ from changelog.spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128
-"""`TASK_PAGES` is the most pages that one task reads (64 MiB). If this would leave cores idle, tasks read fewer pages,
-but at least `TASK_PAGES_MIN`."""
+"""By default, `TASK_PAGES` is the most pages that one task reads (64 MiB). If this would leave cores idle, tasks read
+fewer pages, but usually at least `TASK_PAGES_MIN`.
+"""
 
 
 def ranges(tables: Mapping[str, FencedTable], tasks: int) -> list[list[Pages]]:
@@ -63,7 +64,7 @@ def source_rows(
 ) -> DataFrame:
     """Returns the rows (`changelog.connectors.sources.fences.ROWS`) of these tables at the fence.
 
-    With `keys`, returns only the rows in this range of keys; then one task reads each leaf.
+    With `keys`, returns only the rows in this range of keys; then each leaf is read by a task of its own.
     """
     bins = ranges(tables, tasks) if keys is None else _leaves(tables)
     read = partial(scan, source=source, parts=bins, keys=None if keys is None else keys.of_source())

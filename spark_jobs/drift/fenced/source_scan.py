@@ -15,7 +15,7 @@ def scan(
     """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts. With `keys`, yields only the rows in
     this range of keys.
 
-    The first column of `batches` has the indexes of these parts in `parts`.
+    The first column of `batches` says which parts these are: it has their indexes in `parts`.
     """
     for batch in batches:
         for number in batch.column(0).to_pylist():

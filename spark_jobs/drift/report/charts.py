@@ -51,8 +51,8 @@ def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
 
 
 def columns(counts: Mapping[str, int], drifted: int) -> Markup:
-    """Draws a bar for each column, the worst column first. The length of the bar says for which share of the drifted
-    keys the column differs.
+    """Draws a bar for each column. The column that differs most often comes first. The length of the bar says for which
+    share of the drifted keys the column differs.
     """
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [_column(name, keys, drifted) for name, keys in ranked[:COLUMNS_MAX]]

@@ -22,8 +22,9 @@ VERDICTS = ("clean", "drift", "severe", "not caught up", "refused")
 def prometheus(report: Mapping[str, Any]) -> str:
     """Returns the report's metrics as text.
 
-    If the run could not compare anything, the text lacks the time of the last success (`SUCCESS`). So an alert must use
-    the last value that Prometheus has of this time, with `max_over_time(…[7d])`, as docs/alerts.yml does.
+    If the run could not compare anything, the text lacks `SUCCESS`, the time at which a run last compared something. So
+    an alert must use the last value that Prometheus has of this metric, with `max_over_time(…[7d])`, as docs/alerts.yml
+    does.
     """
     registry = CollectorRegistry()
     name = report["run"]["name"]

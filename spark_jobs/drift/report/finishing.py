@@ -22,8 +22,8 @@ def finish(
     """Returns the report with `action`, `history`, `trend` and the policy's verdicts; `report` itself is not changed.
 
     `policy` has the policies of entities; the default policy applies to all other entities. `earlier` has the reports
-    of earlier runs, the oldest first. `folder` is the folder of all reports. It already has files with the drifted keys
-    of this run and of earlier runs, RUN_ID/keys.jsonl. The history is computed from these files. `config` is the path
+    of earlier runs, the oldest first. `folder` is the folder of all reports. For this run and for earlier runs, it
+    already has files with the drifted keys, RUN_ID/keys.jsonl, from which the history is computed. `config` is the path
     of the configuration, for the commands that the report shows. Raises ChangelogError (MALFORMED) if a file of keys is
     damaged.
     """

@@ -23,7 +23,7 @@ JSON = dict[str, Any]
 @dataclass(slots=True)
 class _Count:
     states: Counter[str] = field(default_factory=Counter)
-    first: int | None = None  # of all drift that still exists, the oldest began in the run with this index
+    first: int | None = None  # the index of the run in which the oldest drift that still exists began
 
     def add(self, state: str, first: int | None) -> None:
         self.states[state] += 1
@@ -51,9 +51,9 @@ def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
 def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[str, JSON]:
     """Returns the `history` of each entity of the last run. `folder`/RUN_ID/ has the drifted keys of a run.
 
-    A key that drifts is *open*, or *republished* if the same run sent a repair. Once a later run compares the whole
-    entity and finds the key equal, the key is *verified*. A run that compared only a part of the entity verifies no
-    key. If `folder` is None, the history only covers the last run.
+    A key that drifts in a run is *open*, or *republished* if this run sent a repair of its entity. Once a later run
+    compares the whole entity and finds the key equal, the key is *verified*. A run that compared only a part of the
+    entity verifies no key. If `folder` is None, the history only covers the last run.
     """
     runs = runs[-RUNS_MAX:]
     if folder is None:

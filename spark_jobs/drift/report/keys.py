@@ -34,8 +34,8 @@ _SPILL = msgspec.json.Decoder(EntityKey)
 
 
 def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
-    """Yields all keys of the files, sorted. Each key comes with a number that has a bit for every file with the key;
-    bit 0 stands for the first file.
+    """Yields all keys of the files, sorted. Each key comes with a number, whose bits say which files have the key; bit
+    0 stands for the first file.
 
     Raises ChangelogError (MALFORMED) if a line is not a key; the error names the file and the number of the line.
     """

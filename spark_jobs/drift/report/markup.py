@@ -18,14 +18,14 @@ class Markup(str):
 
 
 def visible(text: str) -> str:
-    """Returns the text with each invisible or forbidden character replaced by its code."""
+    """Replaces each invisible character, each control character and each unusual space by its code."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text))
 
 
 def spelt(character: str) -> str:
-    """Returns the character's code, as in a string literal of Python: `\u200b`."""
+    r"""Returns the character's code, as in a string literal of Python: `\u200b`."""
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

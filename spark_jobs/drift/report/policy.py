@@ -74,8 +74,8 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
-    """Returns whether a change of the table's columns altered values of rows without a change of these rows in the
-    database's log.
+    """Returns whether a change of the table's columns also altered values in rows, although the database's log has no
+    change of these rows.
     """
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 

@@ -56,7 +56,9 @@ def chip(verdict: str) -> Markup:
 
 
 def section(name: str, entity: EntityReport, keys: str | None) -> Markup:
-    """Returns the section of one entity. `keys` is the name of the file beside the page that has all drifted keys."""
+    """Returns the section of one entity. `keys` is the name of the file with all drifted keys, which is beside the
+    page.
+    """
     title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
     key_columns = together("key ", element("code", element("bdi", ", ".join(entity.key))))
     about = element("p", element("code", element("bdi", entity.table)), " · ", key_columns, class_="quiet")

@@ -197,8 +197,8 @@ class Report(_Part, frozen=True, kw_only=True):
 
 
 def decode(content: bytes, where: str) -> Report:
-    """Decodes a report. Raises ChangelogError (MALFORMED) if `content` is not a report; the error says that it is from
-    `where`.
+    """Decodes a report. Raises ChangelogError (MALFORMED) if `content` is not a report. The error contains `where`,
+    which says where the content is from.
     """
     try:
         return msgspec.json.decode(content, type=Report)

@@ -1,5 +1,5 @@
-"""Writes reports, and reads them: `FOLDER/RUN_ID/report.json` and `report.html`. `FOLDER/latest` is a link to the
-folder of the newest run.
+"""Writes and reads reports. The files of a report are `report.json` and `report.html`, in the run's folder
+`FOLDER/RUN_ID`. `FOLDER/latest` is a link to the folder of the newest run.
 """
 
 import os
