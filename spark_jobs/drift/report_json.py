@@ -102,8 +102,7 @@ def gap_json(record: Record) -> JSON:
 
 
 def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON], source: JSON) -> JSON:
-    """Returns the report of a comparison that ends now. Its member `fence` is null; a caller that took a fence sets it.
-    """
+    """Returns the report of a comparison that ends now. Its member `fence` is null: callers may set it."""
     sink = "files" if isinstance(request.config.sink, FilesConfig) else "kafka"
     return {
         "format": FORMAT,

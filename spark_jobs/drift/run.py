@@ -178,7 +178,7 @@ def _until_archived(
     """Waits until an archive has all messages that are in Kafka's topics now.
 
     Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed. Raises ChangelogError (USAGE) if the changelog
-    is a file log.
+    is a file log, because such a log and its archive are always read together.
     """
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):

@@ -104,8 +104,8 @@ def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = N
 def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None) -> Position | None:
     """Returns the position up to which an archive is complete, as `end_of` defines it.
 
-    In an archive of Kafka's topics, an entity has no such position until a run has read all messages that were there
-    when the run began. Raises ChangelogError (PRECONDITION) if one of `entities` has none, or if no entity has one.
+    In an archive of Kafka's topics, an entity has no such position until the archive has all that was committed before
+    some run began. Raises ChangelogError (PRECONDITION) if one of `entities` has none, or if no entity has one.
     """
     if not manifest.offsets:  # This is the archive of a file log: whole log files are added to it in their order.
         last_position = max((file.last for file in manifest.files), default=None)
@@ -131,7 +131,7 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position, entitie
 
 
 def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, what: str) -> None:
-    """Raises ChangelogError (GAP) if retention dropped rows after `end`.
+    """Raises ChangelogError (GAP) if retention may have dropped rows after `end`.
 
     Retention drops the oldest days first. So if a row at or before `end` still exists, no row after `end` is missing.
     Rows of the entities `schemas` and `gaps` prove nothing, because retention never drops them. If an archive has only

@@ -157,7 +157,9 @@ class NestedArrays:
     own_names: Mapping[str, sql.Identifier]
 
     def indexes(self) -> Iterator[ViewIndex]:
-        """Yields the indexes that find the rows of an array for an enclosing row, and the reverse."""
+        """Yields the indexes that find the rows of an array for an enclosing row, and the enclosing rows for a row of
+        an array.
+        """
         columns: set[tuple[Path, tuple[str, ...]]] = set()
         for path, tables in self.arrays.items():
             on = tables.array.on

@@ -55,7 +55,7 @@ def position_of(checkpoint: Checkpoint) -> Position | None:
 
 
 def refuse_lost(spark: "SparkSession", where: Files, after: Position) -> None:
-    """Raises ChangelogError (GAP) if retention dropped changes after this position."""
+    """Raises ChangelogError (GAP) if retention may have dropped changes after this position."""
     try:
         refuse_dropped(spark, where, after, "the view goes up to")
     except ChangelogError as error:
