@@ -103,7 +103,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _view(arguments: argparse.Namespace, config: Config) -> ViewConfig:
-    """Returns the view to keep. Raises ChangelogError (USAGE) if it cannot be kept."""
+    """Returns the configuration of the view. Raises ChangelogError (USAGE) if this job cannot keep such a view up to
+    date.
+    """
     view = view_of(arguments.view, config)
     choice_of(arguments)
     if any(part.where is not None for part in view.parts()):
@@ -305,7 +307,7 @@ def _topic_ids(where: "Kafka", entities: Sequence[str]) -> Mapping[str, str]:
 def _stored(target: ViewTarget, *, rebuilds: bool) -> str | None:
     """Returns the text of the progress that the target has stored.
 
-    Returns None if the target has no view, or if the view in it is damaged and is rebuilt now.
+    Returns None if the target has no view, or if its view is damaged and `rebuilds` is set.
     """
     try:
         return target.progress()

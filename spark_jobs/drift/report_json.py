@@ -1,5 +1,5 @@
-"""Makes the report of a comparison as JSON (docs/drift-report.schema.json). It does not say yet what to do about drift:
-a policy decides that later.
+"""Makes the report of a comparison as JSON (docs/drift-report.schema.json). The report does not say yet what to do
+about drift: a policy decides that later.
 """
 
 import secrets
@@ -102,7 +102,7 @@ def gap_json(record: Record) -> JSON:
 
 
 def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON], source: JSON) -> JSON:
-    """Returns the report of a comparison that ends now. Its member `fence` is null."""
+    """Returns the report of a comparison that ends now. Its member `fence` is null: callers may set it."""
     sink = "files" if isinstance(request.config.sink, FilesConfig) else "kafka"
     return {
         "format": FORMAT,
@@ -157,7 +157,7 @@ NOTHING: Mapping[str, Any] = {
     "sampled": None,
     "seconds": None,
 }
-"""Those members of an entity's report that a comparison fills, for an entity that was not compared."""
+"""For an entity that was not compared: those members of its report that a comparison would fill."""
 
 
 def about(entity: Entity) -> JSON:

@@ -31,8 +31,8 @@ SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
 """Other states of a key. SAME: both sides have the same row. GONE: neither side has a row. PENDING: the changelog has
-changes of the key, but the fence shows none of them, so the original of the first change takes the place of the
-changelog's row.
+changes of the key, but the fence shows none of them. So the row as it was before the first of these changes takes the
+place of the changelog's row.
 """
 
 NULL: Final = b"null"
@@ -211,7 +211,8 @@ def _step(position: str, version: Version) -> Step:
 
 
 def _unannounced(changes: Sequence[evolution.ColumnChange]) -> Step:
-    """Returns the last step, for changes of columns that no version has yet, because no row was written since.
+    """Returns the last step. It has the changes of columns that no version has yet, because no row has been written
+    since the table was altered.
 
     Added columns count as restated, because they can have defaults.
     """

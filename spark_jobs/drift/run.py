@@ -81,9 +81,11 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
 def _compared(spark: SparkSession, request: Request, start: RunStart, progress: RunProgress) -> dict[str, JSON]:
     """Returns the entities of the report, and writes the file of drifted keys.
 
-    1. Waits until the service has read all tables completely. 2. Takes the fence, a snapshot of the database. 3. Waits
-    until the changelog has caught up with the fence. 4. Compares both sides. 5. Compares undecided keys again, under
-    later fences.
+    1. Waits until the service has read all tables completely.
+    2. Takes the fence, a snapshot of the database.
+    3. Waits until the changelog has caught up with the fence.
+    4. Compares both sides.
+    5. Under later fences, compares those keys again that could not be decided under the fences before.
     """
     config = request.config
     compared_entities = []
@@ -144,8 +146,8 @@ class _Compare:
                 if catch_up.unread(progress.caught_up.checkpoint, names) is None:
                     fences.enter_context(attempt.pop_all())
                     break
-                # A repair began before the fence was taken. So this waits until the repair is done, and takes a later
-                # fence, which shows the repair's result.
+                # A repair began before the fence was taken. So the loop waits until the repair is done, and takes a
+                # later fence, which shows the repair's result.
         say(f"comparing {', '.join(names)} as of {progress.fence.place}")
         return self._under(progress.fence, progress.caught_up, None)
 
@@ -176,7 +178,7 @@ def _until_archived(
     """Waits until an archive has all messages that are in Kafka's topics now.
 
     Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed. Raises ChangelogError (USAGE) if the changelog
-    is a file log.
+    is a file log, because such a log and its archive are always read together.
     """
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):
@@ -219,8 +221,8 @@ def _rows(frames: Sequence[DataFrame | None]) -> Iterator[Mapping[str, Any]]:
 
 
 def _totals(comparisons: Sequence[Comparison]) -> dict[str, Counts]:
-    """Returns the counts of all comparisons together: those of the first, and those of the later ones, which only
-    compared keys that were undecided before.
+    """Returns the counts of all comparisons together. Each comparison after the first has only the keys that the one
+    before left undecided, so its counts are added.
     """
     totals = dict(comparisons[0].counts)
     for comparison, next_comparison in pairwise(comparisons):

@@ -15,10 +15,10 @@ from changelog.spark_jobs.drift.judge_task import SAMPLES_MAX
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
 BUCKET_S = 300
-"""How many seconds a bucket has. Buckets divide time into intervals of this length.
+"""Time is divided into *buckets* of this many seconds.
 
-A drifted key belongs to the bucket in which it was last changed. Between two incidents, there is at least one bucket
-without drifted keys.
+A drifted key belongs to the bucket in which it was last changed. Drifted keys in the same bucket or in adjacent buckets
+belong to the same incident.
 """
 
 WRITERS_MAX = 50
@@ -75,7 +75,9 @@ class Tally:
         }
 
     def _incidents(self) -> dict[str, Any] | None:
-        """Returns when the drifted keys were last written; None if the changelog does not say this for any key."""
+        """Returns how many incidents there were, and the earliest and the latest of the last writes of the drifted
+        keys. Returns None if the changelog does not say for any key when it was last written.
+        """
         if not self._buckets:
             return None
         ordered = sorted(self._buckets)

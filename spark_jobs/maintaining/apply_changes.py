@@ -136,7 +136,7 @@ class MaintainedView:
 
 
 def _is_newer(entity: str, truncated: Mapping[str, str]) -> Expression:
-    """Returns the condition that a change is one of this entity, after the entity's last truncate."""
+    """Returns the condition that a row is a change of this entity, newer than the entity's last truncate."""
     return (F.col("entity") == entity) & (F.col("position") > truncated.get(entity, ""))
 
 

@@ -34,7 +34,9 @@ _SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
 """An option that must be false: otherwise, a MERGE that changes no row makes no commit, and so stores no progress."""
 
 _COMMITS_SEARCHED: Final = 20
-"""How many of the newest commits are searched before each batch, to find a commit of another run."""
+"""How many of the newest commits are read before each batch, to find the newest one that wrote rows. The batch is
+refused if another run made it.
+"""
 
 _MARKERS: Final = "key string, position string, at timestamp"
 

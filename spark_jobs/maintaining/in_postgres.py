@@ -1,9 +1,10 @@
 """Keeps a view in a table of PostgreSQL. Spark's tasks copy a batch into a staging table. One transaction then applies
 the batch, and stores the progress.
 
-There are further tables: `<table>__deleted` with the markers of deleted keys, `<table>__progress`, and, if the view has
-totals, `<table>__totals`. If the view has documents, the rows of each array are in a table `<table>__<array>`, and
-their markers in a table `<table>__<array>__deleted`. These rows are applied like the view's own rows.
+There are further tables: `<table>__deleted` with a *marker* for each deleted key (the position and the time of the
+delete), `<table>__progress`, and, if the view has totals, `<table>__totals`. If the view has documents, the rows of
+each array are in a table `<table>__<array>`, and their markers in a table `<table>__<array>__deleted`. The changes of
+these rows are applied in the same way as those of the view's own rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

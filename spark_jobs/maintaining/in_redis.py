@@ -49,8 +49,9 @@ if redis.call('HGET', progress, 'record') ~= record or old_nonce ~= nonce then r
 redis.call('HSET', progress, field, value)
 return 1
 """
-"""Sets a field of the progress, unless another run has changed the record or the nonce. Returns whether the field now
-has this value."""
+"""Sets a field of the progress, unless another run has changed the record or the nonce, a random text that each batch
+has of its own. Returns whether the field now has this value.
+"""
 
 _PREFIX: Final = re.compile(r"[\w.:-]{1,200}")
 

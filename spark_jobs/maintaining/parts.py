@@ -38,7 +38,7 @@ class ViewPart:
     on: Mapping[str, str] = field(default_factory=dict)
 
     def definition(self) -> dict[str, object]:
-        """Returns the part as JSON values, in the form that the definition of a view contains."""
+        """Returns the part as JSON values, as they are in the definition of a view (`ViewProgress`)."""
         columns = struct(self.columns)
         return {"path": self.path, "entity": self.entity, "columns": columns, "shown": self.shown, "on": self.on}
 

@@ -38,10 +38,10 @@ def create_or_empty(
 ) -> None:
     """Creates an empty table with columns of these names and types, and the primary key `_key`.
 
-    If the table exists and has the same columns and the same key, it is emptied. Then it keeps its indexes, its grants
-    and its place in publications, and SQL views of it stay. If it exists with another shape, it is dropped first.
-    `trial` is a name for a table that this function creates to compare shapes, and then drops. Raises ChangelogError
-    (PRECONDITION) if the table has to be emptied, and a foreign key references it.
+    If the table exists and has the same columns and the same key, it is only emptied: its indexes, its grants and SQL
+    views of it stay, and publications still contain it. If it exists with other columns or another key, it is dropped
+    first. `trial` is a name for a table that this function creates to compare shapes, and then drops. Raises
+    ChangelogError (PRECONDITION) if the table has to be emptied, and a foreign key references it.
     """
     creating = sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY (_key))")
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(trial))

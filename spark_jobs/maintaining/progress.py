@@ -48,8 +48,8 @@ class ViewProgress:
     """A view's definition, and how far the view has followed the changelog.
 
     All changes up to `checkpoint` have been applied, except those that wait. `truncated` has the position of each
-    entity's last truncate. Changes of the entity before this position are ignored. They can be read after the truncate,
-    because partitions can be read in any order.
+    entity's last truncate. Changes of the entity before this position are ignored. A run may still read such changes
+    after the truncate, because it reads partitions in any order.
     """
 
     format: int = FORMAT

@@ -105,8 +105,8 @@ def writer(
     """Returns a function that writes a task's states, and yields one row of `WRITTEN`.
 
     The states have `columns`, then the columns of `ABOUT`, then `BEGUN`. The function raises ChangelogError (STORAGE)
-    if Redis reports an error, or if the progress has another `nonce`: then a later batch has begun, and no more states
-    of this batch must be written.
+    if Redis reports an error, or if the progress has another `nonce`: then a later batch has begun, and this task must
+    not write any more states.
     """
     renders = {column.name: _text(column) for column in columns}
     renders |= {name: _about for name in ABOUT.names if name not in _NOT_FIELDS}

@@ -34,8 +34,8 @@ EXTRAS: Final = frozenset({"redis"})
 """The targets for which the extra of the same name must be installed."""
 
 FAIL_POINTS: Final = ("view:staged", "view:applied")
-"""The points between a run's steps at which tests make the run crash. At the first, a batch is staged in the target,
-but not applied yet; at the second, it is applied.
+"""The points between a run's steps at which tests make the run crash. At the first, the target has begun to write a
+batch, but has not stored its progress yet; at the second, it has.
 """
 
 
@@ -71,9 +71,9 @@ class StateBatch:
     """New states of a view's rows. A target applies them, and stores the progress that the view then has.
 
     `states` is cached, and has at most one row for each key. Its columns are the view's `columns`, then the columns of
-    `changelog.envelope.states.fold.ABOUT`, then `_begun`. For a deleted key, `_op` is "delete". If the entity's table
-    was truncated, `truncated` is the position of the last truncate, and all `states` are newer. `progress` is the text
-    that the target stores. `arrays` is empty unless `TargetSettings` has arrays.
+    `changelog.envelope.states.fold.ABOUT`, then `_begun`. For a deleted key, `_op` is "delete". If the batch has a
+    truncate of the entity's table, `truncated` is the position of the last one, and all `states` are newer. `progress`
+    is the text that the target stores. `arrays` is empty unless `TargetSettings` has arrays.
     """
 
     columns: Sequence[Column]

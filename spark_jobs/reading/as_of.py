@@ -21,8 +21,9 @@ def resolve(
     """Converts `as_of` to the position of the last change to read.
 
     If `as_of` is a position, it is returned unchanged. If it is None, the result is the end of the changelog for these
-    entities (`end_of`). If it is a time, the result is the position of the last change before the first transaction
-    that committed after this time; if no transaction did, the result is the end of the changelog.
+    entities (`end_of`). If it is a time, the first transaction that committed after this time counts: the result is the
+    position of the last change before this transaction. If there is no such transaction, the result is the end of the
+    changelog.
 
     Raises ChangelogError: USAGE if a position is beyond the end of the changelog, or a time before its beginning;
     PRECONDITION if the changelog is empty.

@@ -4,8 +4,8 @@ batches.
 The first byte of a message's value is 0 if the value is in Avro, and never 0 if it is in JSON. A value in JSON has the
 members `provenance`, `current` and `original`. Usually, their JSON is copied without being decoded; only those members
 of the provenance that have a column of their own are decoded. If a value does not have the usual form,
-`changelog.envelope.codec.json_codec` decodes it. It is slower, but it reads every valid message, and raises an error
-for a message that is not valid.
+`changelog.envelope.codec.json_codec` decodes it. This codec is slower, but it reads every valid message, and raises an
+error for a message that is not valid.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ DECODED: Final = pa.schema([*SCHEMA, pa.field(PARTITION, pa.int32()), pa.field(O
 
 MESSAGE_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "moves")
 """The columns of the batches that the function returned by `decoder` takes. `moves` holds those message headers that
-say to which place or from which place a row moved.
+say to which key and partition a row moved, or from which.
 """
 
 _HEADER_BYTES: Final = 5

@@ -66,7 +66,8 @@ class ExecutorRegistry:
         )
 
     def schema(self, id_: int) -> Schema:
-        """Returns the schema with this id. Each process fetches an id only once, because its schema never changes.
+        """Returns the schema with this id. Each process fetches a schema only once, because the schema of an id never
+        changes.
 
         Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
         the registry rejects the credentials, CONNECTION if the registry cannot be reached at any URL, or answers with

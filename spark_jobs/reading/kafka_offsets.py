@@ -64,8 +64,8 @@ def unread(
     """Returns a span for each partition: from the partition's offset in `offsets` to the end of its committed messages.
 
     If a partition has no offset in `offsets`, its span begins at its first message. Spans may be empty. The entities in
-    `skip` are left out. Raises ChangelogError: GAP (*history lost*) if messages from these offsets on are gone, or may
-    have been compacted away, unless `lost` accepts this; USAGE if an entity in `skip` has no topic.
+    `skip` are left out. Raises ChangelogError: GAP (*history lost*) if `lost` is false, and messages from these offsets
+    on are gone or may have been compacted away; USAGE if an entity in `skip` has no topic.
     """
     admin = client.admin()
     existing = entities(admin, prefix)

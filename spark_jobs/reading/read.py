@@ -104,8 +104,8 @@ def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = N
 def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None) -> Position | None:
     """Returns the position up to which an archive is complete, as `end_of` defines it.
 
-    In an archive of Kafka's topics, an entity may not be complete up to any position yet. Raises ChangelogError
-    (PRECONDITION) if this is so for one of `entities`, or for all entities.
+    In an archive of Kafka's topics, an entity has no such position until the archive has all that was committed before
+    some run began. Raises ChangelogError (PRECONDITION) if one of `entities` has none, or if no entity has one.
     """
     if not manifest.offsets:  # This is the archive of a file log: whole log files are added to it in their order.
         last_position = max((file.last for file in manifest.files), default=None)
@@ -131,12 +131,12 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position, entitie
 
 
 def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, what: str) -> None:
-    """Raises ChangelogError (GAP) if retention dropped rows after `end`.
+    """Raises ChangelogError (GAP) if retention may have dropped rows after `end`.
 
-    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. This
-    is not true of rows of the entities `schemas` and `gaps`, because retention never drops them. If an archive has only
-    such rows, its changes were dropped; then the first row that counts is in the oldest file of the log. `what` comes
-    before `end` in the error's text; an example is `the deltas go up to`.
+    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after `end` is missing.
+    Rows of the entities `schemas` and `gaps` prove nothing, because retention never drops them. If an archive has only
+    such rows, its changes were dropped. Then the last position in the oldest file of the log is compared with `end`.
+    `what` comes before `end` in the error's text; an example is `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))

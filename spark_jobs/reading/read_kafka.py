@@ -60,8 +60,8 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
     names = [name for name in sorted(parts if entities is None else entities) if name in parts]
     if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
-    # This waits until all rows up to the checkpoint are before the topics' ends. Spark asks for these ends later, and
-    # they never decrease.
+    # This waits until the topics have all rows up to the checkpoint. Spark asks for the topics' ends later, and ends
+    # never decrease, so Spark reads all these rows.
     kafka_log(where).complete_ends(names)
     options = kafka_options(where) | {
         "subscribe": ",".join(dict.fromkeys(topic for name in names for topic, _ in parts[name])),

@@ -59,7 +59,7 @@ def where_of(config: Config) -> Files | Kafka:
 
 
 def name_of(where: Where) -> str:
-    """Returns what errors call the changelog."""
+    """Returns the name of the changelog in the texts of errors."""
     match where:
         case Files():
             return f"the changelog in {where.path}"

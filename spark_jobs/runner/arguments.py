@@ -60,7 +60,7 @@ def folder(text: str) -> Path:
 
 
 def add_state_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for jobs that write what the changelog says about one moment."""
+    """Adds the options for jobs whose output shows one moment: now, or an earlier one."""
     parser.add_argument(
         "--as-of",
         type=moment,

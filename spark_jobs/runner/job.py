@@ -57,7 +57,8 @@ class Job:
     """One job: `spark_jobs/NAME.py`.
 
     `plan` is for --dry-run: it returns what the job would read and write. `run` does the work, and returns the summary
-    with its `verdict`. Both may raise ChangelogError. The summary's JSON has the keys of these results unchanged.
+    with its `verdict`. Both may raise ChangelogError. The keys of both results become members of the summary's JSON,
+    unchanged.
     """
 
     name: str

@@ -17,7 +17,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "abfs": "org.apache.hadoop:hadoop-azure:3.4.1",
     }
 )
-"""The package that each format needs, for `spark-submit --packages`."""
+"""The packages for Spark's data sources and file systems, as `spark-submit --packages` takes them."""
 
 _OURS = re.compile(r"\bChangelogError: (.+)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")

@@ -105,8 +105,8 @@ class _HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
 
     def _created(self, target: Any) -> Any:
-        """Opens a stream to a new file. If the file exists already, this call fails; but if the file system has the
-        ability `_CONDITIONAL`, only the stream's `close` fails.
+        """Opens a stream to a new file. If the file exists already, this call fails. On file systems with the ability
+        `_CONDITIONAL`, it succeeds, and the stream's `close` fails instead.
         """
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()
@@ -115,7 +115,9 @@ class _HadoopStore:
 
 @contextmanager
 def _java(where: str) -> Iterator[None]:
-    """Turns an error of Hadoop into a ChangelogError of one line. Most of these begin with `where`."""
+    """Turns an error of Hadoop into a ChangelogError of one line. The line begins with `where`, unless Hadoop's own
+    text names a path.
+    """
     try:
         yield
     except Exception as error:

@@ -28,7 +28,7 @@ FOLDER = "manifest"
 ARCHIVE = "archive"
 
 TRIES = 20
-"""How often a run tries to commit a change, if each time another run commits first."""
+"""How often a run tries to commit a change before it gives up. A try fails if another run commits first."""
 
 NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=())
 """An empty manifest, for a store that has no manifest yet."""

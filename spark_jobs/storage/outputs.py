@@ -1,8 +1,8 @@
 """Replaces the content of a job's output. Each run writes a new folder. The newest record names the folder that readers
 must use.
 
-If the output is a folder of this machine, the link `<output>/current` also leads to this folder. The functions here set
-this link, and delete the folders of earlier runs.
+If the output is a folder of this machine, the link `<output>/current` also leads to the folder that readers must use.
+The functions here set this link, and delete the folders of earlier runs.
 """
 
 import os

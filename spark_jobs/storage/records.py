@@ -1,4 +1,4 @@
-"""Reads and adds numbered records. In a record, the run of a job notes what it wrote to a store.
+"""Reads and adds numbered records. In a record, a run of a job notes what the run wrote to a store.
 
 An archive has manifests instead of records (`manifest.py`).
 """
@@ -53,7 +53,7 @@ def add_record(store: FolderStore, number: int, record: StoredRecord) -> None:
 
 
 def outrun(store: FolderStore) -> ChangelogError:
-    """Returns the error for a run that finds that another run has written to the store first."""
+    """Returns the error to raise if another run has written to the store first."""
     return ChangelogError(
         Kind.IN_USE, f"another run wrote to {store.root} at the same time", hint="start only one run at a time"
     )

@@ -31,7 +31,9 @@ that messages have for this value.
 """
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
-"""The columns in which a task reports how many rows it copied, and how many values are out of range or unavailable."""
+"""The columns in which a task reports how many rows it copied, how many of their values are out of range, and how many
+are unavailable.
+"""
 
 _ABOUT: Final = {
     "_key": "text",

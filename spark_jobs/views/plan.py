@@ -45,7 +45,9 @@ class ViewPlan:
     columns: Columns
 
     def definition(self, changelog: Where) -> dict[str, object]:
-        """Returns the plan, without settings that do not change rows, and the name of the changelog, as JSON values."""
+        """Returns the plan and the name of the changelog, as JSON values. Settings that do not change the view's rows
+        are left out.
+        """
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
         view = self.view.model_dump(exclude={"serve", "totals"})  # these do not change the view's rows
         parts = {"changelog": name_of(changelog), "view": view, "choice": asdict(self.choice)}
@@ -149,7 +151,9 @@ def _followed(
 
 
 def shape_of(plan: ViewPlan) -> ViewColumns:
-    """Returns the columns of the rows that `build` yields, with neutral types. Nested documents are arrays."""
+    """Returns the columns of the rows that `build` yields, with the types of `changelog.schemas.types`. Nested
+    documents are arrays.
+    """
     return ViewColumns([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(plan, plan.view)])
 
 

@@ -40,8 +40,7 @@ def newest_metadata(spark: SparkSession, path: str, *, commits_max: int | None =
     """Returns the metadata of the newest commit that wrote rows; None if there is no table.
 
     The result is empty if that commit has no metadata, or if the history no longer has the commit. With `commits_max`,
-    only this many commits of the history are read, the newest ones. Raises ChangelogError (USAGE) if Spark has no Delta
-    Lake.
+    at most this many commits are read, the newest ones. Raises ChangelogError (USAGE) if Spark has no Delta Lake.
     """
     table = table_at(spark, path)
     if table is None:

@@ -27,9 +27,9 @@ _VIEWS: Final = "views"
 class View:
     """A view: its definition, the position up to which it goes, and its folder (`path`), relative to the output.
 
-    A later run with the same definition can extend it. `before` is the folder of the previous view. `out_of_range`
-    says how many values are null because the column's type cannot hold them; `unavailable` says how many values are
-    null because no change has them.
+    A later run with the same definition can extend the view. `before` is the folder of the previous view.
+    `out_of_range` says how many values are null because the column's type cannot hold them; `unavailable` says how many
+    values are null because no change has them.
     """
 
     format: int = FORMAT

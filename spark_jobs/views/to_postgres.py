@@ -166,7 +166,8 @@ def declared(columns: Sequence[tuple[str, str]]) -> sql.Composed:
 class Staging:
     """A table that tasks fill, and the table `parts`, which lists the tasks that have copied their rows.
 
-    A task must know the `nonce`. So if a task of an earlier run is still running, it can copy nothing.
+    The table `parts` accepts only tasks that know the `nonce`. So if a task of an earlier run is still running, it can
+    copy nothing.
     """
 
     table: sql.Identifier
@@ -192,8 +193,8 @@ def create_to_fill(
 def fill(
     connection: Connection, states: "DataFrame", shape: ViewColumns, dsn: str, staging: Staging
 ) -> tuple[int, int, int]:
-    """Copies the states into a staging. Returns how many rows there are, how many values are out of range, and how many
-    are unavailable.
+    """Copies the states into the staging's table. Returns how many rows there are, how many values are out of range,
+    and how many are unavailable.
     """
     copy = copier(dsn, staging.table.as_string(connection), staging.parts.as_string(connection), staging.nonce, shape)
     columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow refuses names with a backtick

@@ -208,7 +208,8 @@ def _gaps(provenance: Expression) -> Expression:
 
 def _merged(name: str) -> Expression:
     """Returns the merged value of a column. This is the old state's value if there is no new state, or if the new state
-    lacks the value and its `_begun` is false; otherwise, it is the new state's value.
+    lacks the value and its `_begun` is false; otherwise, it is the new state's value. The lists `_unavailable` and
+    `_out_of_range` are merged so that they fit the values of the other columns.
     """
     old_value, new_value = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()

@@ -41,7 +41,7 @@ def stamp(
 
     `service` and `version` are those of the application; `identifier` is the request, job or ticket for which people
     would search. `context` is a mapping with anything else that readers of the changelog should know; it becomes JSON,
-    and every reader can see it. An argument that is None has the value from the surrounding block.
+    and every reader can see it. If an argument is None, the stamp has the value that it has in the surrounding block.
     """
     token = begin(service=service, version=version, identifier=identifier, context=context)
     try:

@@ -1,7 +1,7 @@
 """Defines a stamp, and the limits of its members.
 
-A stamp within these limits is also within the limits of the service that reads it. Here, each member has its own limit.
-Otherwise, a long identifier could make the service refuse the whole stamp.
+A stamp within these limits is also within the limits of the service that reads it. Each member has a limit of its own.
+So a long identifier is left out alone; the service would refuse the whole stamp.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def altered(
     identifier: str | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> Stamp:
-    """Returns `stamp` with other members: those that are not None.
+    """Returns a copy of `stamp`. Those of the other arguments that are not None replace its members.
 
     If a value cannot be part of a stamp, its member is empty in the result. Each kind of problem is logged once in a
     process.

@@ -35,7 +35,7 @@ def stamped(
 
     `service`, `version`, `identifier` and `context` make the stamp. If one of them is None, the current stamp's value
     is used (`changelog_stamps.stamp`). Normally, a trigger that `changelog init --stamps` creates writes the stamp into
-    the database's log. Set `emit` for tables without this trigger: then the stamp is written there at once.
+    the database's log. If tables lack this trigger, set `emit`: then the stamp is written into the log at once.
     """
 
     def write(text: str) -> str | None:

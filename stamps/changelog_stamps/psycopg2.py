@@ -32,8 +32,8 @@ def stamped(
     The transaction is committed at the end of the block, or rolled back after an exception. If a transaction has
     already begun, the block runs in a savepoint of this transaction instead. `service`, `version`, `identifier` and
     `context` make the stamp. If one of them is None, the current stamp's value is used (`changelog_stamps.stamp`).
-    Normally, a trigger that `changelog init --stamps` creates writes the stamp into the database's log. Set `emit` for
-    tables without this trigger: then the stamp is written there at once.
+    Normally, a trigger that `changelog init --stamps` creates writes the stamp into the database's log. If tables lack
+    this trigger, set `emit`: then the stamp is written into the log at once.
     """
 
     def write(text: str) -> str | None:

@@ -25,8 +25,8 @@ def install(engine: Engine | AsyncEngine, *, emit: bool = False) -> None:
 
     On PostgreSQL, a stamped transaction begins with one more statement, which sets the stamp. There are no stamps in
     autocommit mode, nor in two-phase transactions. Normally, a trigger on the tables (see `changelog init --stamps`)
-    writes the stamp into the database's log. With `emit`, the added statement writes it there, so the tables need no
-    trigger. On MySQL and MariaDB, each statement gets a comment with the stamp.
+    writes the stamp into the database's log. With `emit`, the added statement itself writes the stamp into the log, so
+    the tables need no trigger. On MySQL and MariaDB, each statement gets a comment with the stamp.
     """
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if sync_engine.dialect.name == "postgresql":

@@ -1,7 +1,7 @@
 """Writes stamps as comments at the beginning of statements, for MySQL and MariaDB.
 
-The logs of changes of these databases can contain the text of each statement. PostgreSQL's write-ahead log cannot. The
-comments have the form that https://google.github.io/sqlcommenter/spec defines.
+The binary logs of these databases can contain the text of each statement, with its comment. PostgreSQL's write-ahead
+log cannot. The comments have the form that https://google.github.io/sqlcommenter/spec defines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from changelog_stamps.members import Stamp
 from changelog_stamps.warned import warn
 
 NBYTES_MAX = 4096
-"""The most bytes of a comment."""
+"""The most bytes that a comment may have."""
 
 
 def comment(stamp: Stamp) -> str:

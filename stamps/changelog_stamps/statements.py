@@ -13,7 +13,7 @@ def statement(parameter: str, *, emit: bool) -> str:
 
     `parameter` is the placeholder for the stamp's text, as the driver writes placeholders. The statement sets a setting
     for this transaction only, because the session may serve another application afterwards. A trigger on the tables
-    writes the setting into the database's log. With `emit`, the statement also writes the stamp there itself.
+    writes the setting into the database's log. With `emit`, the statement itself writes the stamp into the log, too.
     """
     columns = [_PREVIOUS, f"pg_catalog.set_config({_SETTING}, CAST({parameter} AS text), true)"]
     return ", ".join([*columns, _EMIT.format(parameter)] if emit else columns)

@@ -22,7 +22,7 @@ class Derivation(Protocol):
         """Yields the indexes that a new view needs for this derivation."""
 
     def before(self, batch: StateBatch) -> Iterator[sql.Composed]:
-        """Yields statements that run before the rows change. The batch's states are staged by then."""
+        """Yields statements that run before the rows change. By then, the table `batch` has the batch's states."""
 
     def after(self) -> Iterator[sql.Composed]:
         """Yields statements that run after the rows have changed."""

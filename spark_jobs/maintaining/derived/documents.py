@@ -24,7 +24,7 @@ from changelog.spark_jobs.maintaining.target import StateBatch
 from changelog.spark_jobs.views.to_postgres import ClaimedName
 
 _NAME_BYTES_MAX: Final = 63
-_MEMBERS_AT_ONCE: Final = 50  # a function has at most 100 arguments
+_MEMBERS_AT_ONCE: Final = 50  # a function has at most 100 arguments, and a member takes two
 
 _SETTINGS: Final = (
     "SET LOCAL enable_seqscan = off",  # tables that were just filled have no statistics
@@ -72,8 +72,8 @@ _JSON: Final[Mapping[ColumnType, str]] = {
     Primitive.TIMESTAMP_TZ: """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
     Primitive.JSON: "{0}::jsonb",
 }
-"""SQL that writes a value as JSON. This is needed for types for which PostgreSQL itself would write other JSON than
-messages have. The results are the same as those of `changelog.spark_jobs.views.copy_rows.renderer`.
+"""SQL that writes a value as JSON, for those types whose JSON would otherwise differ between PostgreSQL and messages.
+The results are the same as those of `changelog.spark_jobs.views.copy_rows.renderer`.
 """
 
 
@@ -157,7 +157,9 @@ class NestedArrays:
     own_names: Mapping[str, sql.Identifier]
 
     def indexes(self) -> Iterator[ViewIndex]:
-        """Yields the indexes that find the rows of an array for an enclosing row, and the reverse."""
+        """Yields the indexes that find the rows of an array for an enclosing row, and the enclosing rows for a row of
+        an array.
+        """
         columns: set[tuple[Path, tuple[str, ...]]] = set()
         for path, tables in self.arrays.items():
             on = tables.array.on

@@ -7,10 +7,10 @@ The rows of a group are ordered by time. A new session begins where the time to 
     session    [    ]               [                ]
 
 A change of a row can extend, split, join or end sessions. But it affects only sessions that are at most a gap away from
-the row's time before the change, or from its time after it. So the transaction that applies a batch takes three steps.
-It notes these times. It extends their span by all sessions that are at most a gap away. Then it makes the sessions in
-the extended span again, from the rows. So it does not matter why a row changed, and a state that is applied again
-changes no session.
+the row's old time or from its new time. So the transaction that applies a batch takes three steps. It notes these
+times. It extends their span by all sessions that are at most a gap away. Then it makes the sessions in the extended
+span again, from the rows. So it does not matter why a row changed, and a state that is applied again changes no
+session.
 """
 
 from collections.abc import Iterator, Sequence

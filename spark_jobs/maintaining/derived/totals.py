@@ -22,7 +22,7 @@ Tables = Mapping[str, sql.Identifier]
 """
 
 UTC: Final = "SET LOCAL TIME ZONE 'UTC'"
-"""The keys of totals are made from texts of times. These must not depend on the session's time zone."""
+"""The keys of totals are made from texts of times. These must not depend on the time zone of the connection."""
 
 _GROUP_SUMS: Final = """SELECT encode(sha256(convert_to(jsonb_build_array({groups})::text, 'UTF8')), 'hex') AS _key,
     {named_groups}, {sign} * count(*) AS _count{values} FROM {rows} AS was {windows} WHERE {affected}

@@ -1,4 +1,6 @@
-"""Defines the columns of a table of totals. Says which columns of a view can have groups, times and sums."""
+"""Defines the columns of a table of totals. Says which columns of a view can be used to group rows, which can be
+summed, and which can have the times for windows or sessions.
+"""
 
 from collections.abc import Sequence
 from typing import Final

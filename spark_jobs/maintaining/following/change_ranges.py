@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WINDOW_CHANGES: Final = 100_000
-"""The most changes that a window has, approximately. On Kafka, the offsets of the window are counted."""
+"""A *window* is the part of the changelog whose waiting changes are read at once. It has at most about this many
+waiting changes. On Kafka, offsets are counted instead.
+"""
 
 
 class ChangeRanges(Protocol):
@@ -30,8 +32,8 @@ class ChangeRanges(Protocol):
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns a checkpoint after `after`, but not after `until`, at which the window from `after` on can end: at
-        most about `WINDOW_CHANGES` of the rows in the window fulfil `is_waiting`.
+        """Returns the checkpoint at which a window ends that begins at `after`. The window does not go beyond `until`.
+        At most about `WINDOW_CHANGES` of its rows fulfil `is_waiting`.
         """
 
     def has_reached(self, checkpoint: Checkpoint, goal: Checkpoint) -> bool:

@@ -38,7 +38,7 @@ class FileRanges:
     def window_end(
         self, spark: "SparkSession", after: Checkpoint, until: Checkpoint, is_waiting: "Expression"
     ) -> Checkpoint:
-        """Returns the position of the last waiting change of the window, or `until` if few changes wait."""
+        """Returns the position of waiting change number `WINDOW_CHANGES`, or `until` if fewer changes wait."""
         waiting = self.read(spark, after, until).where(is_waiting).select("position")
         first_positions = waiting.orderBy("position").limit(WINDOW_CHANGES).collect()
         return until if len(first_positions) < WINDOW_CHANGES else {"position": first_positions[-1]["position"]}
@@ -55,7 +55,7 @@ def position_of(checkpoint: Checkpoint) -> Position | None:
 
 
 def refuse_lost(spark: "SparkSession", where: Files, after: Position) -> None:
-    """Raises ChangelogError (GAP) if retention dropped changes after this position."""
+    """Raises ChangelogError (GAP) if retention may have dropped changes after this position."""
     try:
         refuse_dropped(spark, where, after, "the view goes up to")
     except ChangelogError as error:

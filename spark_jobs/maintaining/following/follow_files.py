@@ -33,8 +33,9 @@ def follow(
     """Applies the new changes, and then ends. With `every_s`, looks for new changes every `every_s` seconds until
     `stopping` is set.
 
-    Without `every_s`, does not end as long as changes of a throttled service wait. Raises ChangelogError: GAP if
-    retention dropped changes that the view lacks, USAGE if the log ends before the position that the view has reached.
+    Without `every_s`, ends only when the changes of a throttled service that were there at the beginning are applied,
+    too. Raises ChangelogError: GAP if retention dropped changes that the view lacks, USAGE if the log ends before the
+    position that the view has reached.
     """
     apply_new(spark, where, view, throttle)
     goal = view.progress.checkpoint

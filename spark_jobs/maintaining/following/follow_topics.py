@@ -46,10 +46,10 @@ def follow(
     """Applies the new changes, and then ends. With `every_s`, begins a batch every `every_s` seconds until `stopping`
     is set.
 
-    Without `every_s`, does not end as long as changes of a throttled service wait. A batch has at most about
-    `offsets_max` offsets. If an entity was repartitioned, the changes of a key may be applied out of order. This does
-    no harm, because a target keeps only the newest state. Raises ChangelogError (GAP) if Kafka may have lost changes
-    that the view lacks.
+    Without `every_s`, ends only when the changes of a throttled service that were there at the beginning are applied,
+    too. A batch has at most about `offsets_max` offsets. If an entity was repartitioned, the changes of a key may be
+    applied out of order. This does no harm, because a target keeps only the newest state. Raises ChangelogError (GAP)
+    if Kafka may have lost changes that the view lacks.
     """
     goal: Checkpoint | None = None
     while True:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_S: Final = 60.0
-"""After a long batch, the next one still has at most as many changes as are allowed in this many seconds."""
+"""However long a batch took, the next one has at most the changes that are allowed in this many seconds."""
 
 _FIRST_S: Final = 1.0
 
@@ -28,5 +28,5 @@ class ChangeRate:
         self._spent_until_s = max(self._spent_until_s, self._now_s() - BURST_S) + count / self._per_second
 
     def rest(self) -> None:
-        """Notes that no change waits. Then the time until the next change does not count."""
+        """Notes that no change waits now. The time until now does not count, except for the last second."""
         self._spent_until_s = max(self._spent_until_s, self._now_s() - _FIRST_S)

@@ -197,9 +197,9 @@ class Throttle:
         waiting: WaitingChanges | None,
         bound: tuple[Checkpoint, str] | None = None,
     ) -> None:
-        """Applies changes. If one of them lacks values, also applies all other changes of its key that are after the
-        checkpoint `after`, and not after `checkpoint`. With `bound`, they must not be after its checkpoint, nor after
-        its position.
+        """Applies changes. If one of them lacks values, also applies all other changes of its key that come after the
+        checkpoint `after`, up to `checkpoint`. With `bound`, which is a checkpoint and a position, these other changes
+        end at this checkpoint and this position instead.
         """
         lacking_keys = changes.where(self._counts() & lacks_values()).select("key").distinct().persist()
         try:

@@ -11,7 +11,7 @@ from changelog_stamps.django.statements import StampedStatements
 
 
 class StampsConfig(AppConfig):  # type: ignore[misc] # Django ships no types
-    """Stamps the statements of all connections of the application, in whichever thread they are made."""
+    """Stamps the statements of all connections of the application, in whichever thread a connection is made."""
 
     name = "changelog_stamps.django"
     label = "changelog_stamps"

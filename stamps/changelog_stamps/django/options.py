@@ -16,8 +16,8 @@ def options() -> dict[str, Any]:
 
 
 def chosen() -> Stamp:
-    """Returns the current stamp. If it names no service, the service is taken from the setting, and so is the version,
-    unless the stamp has one. So changes outside of requests are stamped, too.
+    """Returns the current stamp. If the current stamp names no service, the setting supplies the service, and also the
+    version if the stamp has none. So changes outside of requests are stamped, too.
     """
     stamp = current()
     if stamp.service:
