@@ -1,7 +1,7 @@
-"""`python -m tests.golden NAME ...` rewrites golden files: it runs them on the newest PostgreSQL, and puts the messages
-that each statement causes after the statement.
+"""`python -m tests.golden NAME ...` rewrites golden files: it runs their statements on the newest PostgreSQL, and
+writes the messages of each statement under the statement. Without a NAME, it rewrites all files.
 
-Read what changed in the files before you commit them.
+Before you commit the files, read what has changed in them.
 """
 
 import sys

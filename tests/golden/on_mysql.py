@@ -25,8 +25,8 @@ STAMPS = "CREATE TABLE changelog_stamp (id bigint PRIMARY KEY, content mediumtex
 
 _STAMP = re.compile(r"\bSELECT pg_logical_emit_message\(true, 'provenance',\s*(.*)\);\s*$", re.DOTALL)
 _CONFIG = re.compile(r"^--# .*\n", re.MULTILINE)
-"""Matches the lines that are removed before a statement is sent. MySQL does not treat `--#` as the beginning of a
-comment, because no blank follows the two dashes.
+"""Matches a line of a golden file's configuration. Such lines are removed before a statement is sent: they are comments
+only on PostgreSQL, because MySQL requires a blank after the two dashes.
 """
 
 _IDENTITY = re.compile(r"\bALTER TABLE \w+ REPLICA IDENTITY FULL;\s*$")

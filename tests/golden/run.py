@@ -34,7 +34,7 @@ class GoldenDatabase(Protocol):
 
     @property
     def schema(self) -> str:
-        """The schema of tables that a script writes as `public`."""
+        """The schema in which the tables of the script really are. The files call it `public`."""
 
     @property
     def source(self) -> Mapping[str, Any]:
@@ -178,8 +178,8 @@ def _message(record: Record, *, ordinal: bool) -> str:
 
 
 def _provenance(record: Record, *, ordinal: bool) -> str:
-    """Returns the provenance as JSON text. Leaves out the members that README.md names. The text of the context is
-    exactly the one that the codec wrote.
+    """Returns the provenance as JSON text. Leaves out the members that README.md names. Shows the context as exactly
+    the text that the record has.
     """
     provenance = record.envelope.provenance
     members = json.loads(json_codec.provenance_json(provenance))

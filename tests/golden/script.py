@@ -12,9 +12,10 @@ CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A statement or a command of a golden file.
+    """A statement of a golden file, or a command to the test, such as `--> restart`.
 
-    `text` is exactly its text in the file. `expected` has the messages that follow in the file, each as JSON text.
+    `text` is exactly its text in the file. `sql` is None for a command, and `command` is empty for a statement.
+    `expected` has the messages that follow in the file, each as JSON text.
     """
 
     text: str

@@ -1,4 +1,5 @@
-"""Runs the golden files, and compares the messages of each statement with those that follow it in the file.
+"""Runs the golden files. A golden file is an SQL script in which each statement is followed by the messages that it
+must cause.
 
 A file runs on every supported version of PostgreSQL, except those that its setting `server` excludes. The files in
 PORTABLE also run on MySQL and MariaDB.

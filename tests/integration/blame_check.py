@@ -15,8 +15,8 @@ from tests.unit.blame.search import Version, sorted_text, true_blame, versions_i
 from tests.unit.blame.world import folded
 
 KEYS = 5
-"""For how many keys of each entity the result of `key_blame` is checked, too. The check takes the keys with the most
-versions.
+"""For this many keys of each entity, the check also compares the result of `key_blame`. These are the keys with the
+most versions.
 """
 
 

@@ -267,7 +267,7 @@ def test_a_full_disk_loses_and_repeats_nothing(site: Site) -> None:
 
 @contextlib.contextmanager
 def _files_of_at_most(nbytes: int) -> Iterator[None]:
-    """While the body runs, no file of this process can grow beyond `nbytes`."""
+    """Inside the `with` block, no file of this process can grow beyond `nbytes`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:

@@ -79,7 +79,8 @@ def test_the_service_tells_its_manager_that_it_has_started_is_alive_and_stops(
         with _process(stopped_site) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # reads on: a full socket would lose messages
+            # The socket must be read until the end: a full one would lose messages.
+            while (notification := manager.recv(100)) == b"WATCHDOG=1":
                 pass
             assert notification == b"STOPPING=1"
             assert process.wait(PATIENCE_S) == 0
@@ -250,8 +251,8 @@ def test_rows_of_every_kind_of_table_are_the_same_whether_read_or_streamed(datab
 
 # Objects that a running service loses
 
-# A slot that is in use cannot be dropped, so this block first ends the service's session. The service may reconnect and
-# use the slot again before the block drops it, so the block repeats both steps until it has dropped the slot.
+# A slot that is in use cannot be dropped, so these statements first end the service's session. The service may
+# reconnect and use the slot again before it is dropped, so both steps are repeated until the slot is gone.
 TAKE_SLOT = """
 DO $$ BEGIN LOOP
     PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';

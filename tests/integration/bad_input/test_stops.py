@@ -1,7 +1,7 @@
 """Tests every kind of change at which the service stops until an operator decides what to do with the change.
 
-Each start of the service reports the same error, and so does `changelog check`. After the operator's decision, the
-service continues.
+Until the operator decides, each start of the service reports the same error, and so does `changelog check`. After the
+decision, the service continues.
 """
 
 import json

@@ -12,7 +12,9 @@ UNPAIRED = """'"\\ud800"'"""
 
 @pytest.fixture
 def site_with_strange_json(site: Site) -> Site:
-    """A service with a changelog in which rows with such JSON were read, created, changed and deleted."""
+    """A service that has published rows with such JSON. Two of them were read from the table. A third one was created,
+    updated and deleted.
+    """
     site.sql(
         "CREATE TABLE doc (id int PRIMARY KEY, value json, other json)",
         "ALTER TABLE doc REPLICA IDENTITY FULL",

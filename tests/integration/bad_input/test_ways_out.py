@@ -98,7 +98,9 @@ def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, c
 
 
 def _ids(site: Site) -> set[int]:
-    """Returns the ids of the current rows. It reads them from the rows, because the setting `key` changes the keys."""
+    """Returns the ids of the current rows. The ids come from the rows themselves, because the setting `key` changes the
+    keys.
+    """
     return {row["id"] for row in site.state("guest").values()}
 
 

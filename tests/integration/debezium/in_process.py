@@ -37,7 +37,8 @@ class InProcess(Site):
 def over_postgres(database: str, folder: Path, properties: Mapping[str, str] = MappingProxyType({})) -> InProcess:
     """Returns a service that publishes the table `orders` of a PostgreSQL database.
 
-    The configuration has `properties`, and those properties of `connector` that the service does not set itself.
+    The section `[source.properties]` has the properties that `connector` returns, but not those that the service sets
+    itself. `properties` are added to them, and replace those of the same name.
     """
     defaults = {"table.include.list", "publication.name", "publication.autocreate.mode", "plugin.name", "topic.prefix"}
     all_properties = {key: value for key, value in connector(database).items() if key not in defaults}

@@ -132,7 +132,7 @@ def java_of(parent: int) -> int | None:
 
 
 def has_ended(process: int) -> bool:
-    """Returns whether the process has ended, even if its parent has not waited for it."""
+    """Returns whether the process has ended. A process that its parent has not waited for yet has ended, too."""
     try:
         return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

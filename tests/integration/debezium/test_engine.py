@@ -140,7 +140,7 @@ def test_bytes_in_flight_are_limited_and_a_run_can_resume_within_a_transaction(d
             batches.append(batch)
         assert max(map(nbytes, batches)) < 25_000
         assert sum(map(nbytes, batches)) < 100_000
-        # Batches end at different rows in each run, so the test resumes from the middle of the longest batch.
+        # Where the batches end differs from run to run. The longest one surely has enough rows after its middle.
         longest_batch = max(batches, key=len)
         middle = len(longest_batch) // 2
         process.acknowledge(batches[-1].last)

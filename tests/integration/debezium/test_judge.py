@@ -1,4 +1,5 @@
-"""Compares the messages of our own readers with those of Debezium, for random changes on PostgreSQL and on MariaDB.
+"""Compares what the service publishes from our own sources with what it publishes from Debezium's events, for random
+changes on PostgreSQL and on MariaDB.
 
 A campaign is a long test with random changes, and consists of rounds. Each round uses a new database. Here, the
 campaign `debezium_judge` runs for only a few rounds.

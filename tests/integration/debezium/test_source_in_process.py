@@ -30,7 +30,7 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
 
 
 def test_changes_from_before_an_alter_table_are_read_correctly_after_it(postgres: InProcess) -> None:
-    """In this case, PostgreSQL 18.6 crashes if the session that reads the log has accessed the table before."""
+    """PostgreSQL 18.6 crashes in this case if the session that reads the log used the table earlier."""
     postgres.publish(40)
     postgres.sql(
         "UPDATE orders SET status = repeat('x', 50) WHERE id <= 10",

@@ -35,8 +35,9 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 class ServedViews:
-    """The command with one configuration. Each start begins a new process. All processes keep the rows of their views
-    in `folder`, and write their log to the file `log`. With port 0, each process chooses a free port.
+    """The command `changelog views serve` with one configuration. Each start begins a new process. All processes keep
+    the rows of their views in `folder`, and write their log to the file `log`. With port 0, each process chooses a free
+    port.
     """
 
     def __init__(self, config: Path, port: int = 0) -> None:
@@ -144,7 +145,7 @@ def streams_section(folder: Path, rest: str = "") -> str:
 
 @contextmanager
 def served(config: Path) -> Iterator[ServedViews]:
-    """Runs the command with this configuration, and ends it afterwards."""
+    """Runs the command with this configuration inside the `with` block."""
     views = ServedViews(config)
     try:
         views.start()

@@ -42,8 +42,8 @@ class Site:
 
     `tables` maps each table to the number of its topic's partitions. The configuration is in `folder`, and ends with
     `rest`. If there is a registry, messages are in Avro. If `name` is None, the service has the name of its database,
-    followed by `suffix`. The name of its slot must be unique on the whole server, so several services over one database
-    need different suffixes.
+    followed by `suffix`. Its slot has the same name, and no two slots of a server may have the same name. So several
+    services over one database need different suffixes.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class Site:
         """Appends false changes to the changelog: changes that the table never had.
 
         The service must be stopped. `changes` maps keys to changes. A change maps columns to values as JSON text; None
-        is a delete. Everything else is copied from the key's last row, or from another key's row if this key has no row
-        now. A key that ever had a row stays in its partition.
+        is a delete. Everything else in a false change is copied from the row that the key has now. If the key has none,
+        it is copied from the row of another key. A key that ever had a row stays in its partition.
         """
         last_records = {record.place.key: record for record in self.records(entity)}
         alive = {key: record for key, record in last_records.items() if record.envelope.current is not None}

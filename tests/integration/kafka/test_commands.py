@@ -179,7 +179,7 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
 
 
 def _create_delta_topic(site: Site, entity: str) -> None:
-    """Creates the topic of an entity's deltas, as the Spark job does."""
+    """Creates the topic of an entity's deltas, as the Spark job `derive_deltas.py` does."""
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
     name = f"{site.name}.{entity}"
     topics = read(client.admin(), [Topic(name=name, partitions=0, settings={})])

@@ -49,7 +49,9 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def stored_messages() -> list[Message]:
-    """Returns the messages, ordered by transaction and, within a partition, by offset."""
+    """Returns the messages of one transaction after the other. The messages of a partition are in the order of their
+    offsets.
+    """
     lines = (STORED / "messages.jsonl").read_text("utf-8").splitlines()
     return [msgspec.json.decode(line, type=Message) for line in lines]
 

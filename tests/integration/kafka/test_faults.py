@@ -50,7 +50,7 @@ class Site:
 
     def crash(self, fail_at: str) -> int:
         """Starts the service once, so that it creates its slot. Then starts it again under load, and waits until it
-        crashes at the fail point. Returns the LSN at which the slot begins.
+        crashes at the fail point. Returns the LSN (position in the database's log) at which the slot begins.
         """
         self.service.start()
         slot_lsn = self.service.slot_made(self.dsn, self.name)
@@ -96,7 +96,8 @@ def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[S
 @pytest.mark.parametrize("name", FAIL_POINTS)
 def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
     count = 1 if name == "kafka:recovered" else 4
-    slot_lsn = site.crash(f"{name}:{count}@0.1")  # waits 0.1 s, while queued messages are sent
+    # With `@0.1`, the service crashes only 0.1 s after it has reached the fail point, so queued messages are still sent.
+    slot_lsn = site.crash(f"{name}:{count}@0.1")
     site.judge(slot_lsn)
 
 

@@ -68,8 +68,8 @@ class World:
     def cross_gap(self, *fail_points: str) -> Gap:
         """Continues over the gap while the writer writes, and returns the gap.
 
-        The command `run --over-gap --yes` crashes at each of `fail_points`, and is repeated. Then the service runs
-        normally.
+        The command `run --over-gap --yes` is started once for each of `fail_points`, and crashes there. Then it is
+        started without a fail point, unless it has already stored the gap. At the end, the service runs normally.
         """
         self.writer.start()
         try:

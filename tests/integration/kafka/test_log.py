@@ -184,7 +184,8 @@ def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
 ) -> None:
     """In the settings of the newest checkpoint, the key chooses the partition.
 
-    `partition_columns` has the column that chose the partition in each version that was announced, oldest first.
+    The changelog announces one version of the entity for each of `partition_columns`, oldest first. In that version,
+    this column chose the partition.
     """
     versions = [version(entity(partition_by=column), 1) for column in partition_columns]
     with writing(settings) as sink:

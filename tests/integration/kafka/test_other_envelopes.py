@@ -64,7 +64,8 @@ def make_site(database: str, broker: Broker, tmp_path: Path) -> MakeSite:
 
 def publish(site: Site, signal: Signal | None = None) -> None:
     """Runs the service until it has read the table. Then sends a signal, and waits until the service has done what the
-    signal asks. By then, the service has published all earlier changes.
+    signal asks. By then, the service has published all earlier changes. Without `signal`, the service is asked to
+    publish the row 2 again.
     """
     signal = signal or Signal(
         do="republish", id=f"k{site.checkpoint and site.checkpoint.position}", entity="item", keys=("2",)
@@ -195,7 +196,9 @@ def plant(site: Site, key: str) -> None:
 
 
 def test_an_older_checkpoint_is_noticed(make_site: MakeSite) -> None:
-    """The last message is a tombstone. In the flat envelope, a tombstone counts as a row."""
+    """The last message is a tombstone. In the flat envelope, a tombstone is the delete itself, so its position must be
+    compared with the checkpoint, too.
+    """
     site = make_site("flat")
     with site.running() as service:
         service.until(site.is_read)

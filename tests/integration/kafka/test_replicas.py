@@ -51,8 +51,8 @@ def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
 
 @pytest.fixture(scope="module")
 def cluster(starts_servers: None) -> Iterator[tuple[Broker, Admin]]:
-    """One of two brokers, and a client that asked for the ends of `PARTS` while both brokers ran. Both brokers have
-    replicas of all topics, and the other broker is stopped.
+    """The first of two brokers, and a client. Every topic has a replica on each broker. The client asked for the ends
+    of `PARTS` while both brokers ran. Then the second broker was stopped.
     """
     settings = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
     with temporary_folder("changelog-kafka-") as folder:
@@ -134,7 +134,7 @@ def test_the_log_says_which_topic_a_commit_waits_for(
     with closing(KafkaSink(settings, JsonValues())) as app_sink, ThreadPoolExecutor(1) as pool, capture_logs() as logs:
         app_sink.prepare([ORDER])
         assert app_sink.recover() == checkpoint(1)
-        logs.clear()  # the recovery may also have waited for transactions of the broker that has just stopped
+        logs.clear()  # the recovery may have logged waits, too, because the other broker has just stopped
         require_in_sync(settings.client, topic, 2)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
         commit_task = pool.submit(store, app_sink, 2)

@@ -89,7 +89,9 @@ class Changelog:
         self._store(numbered, lambda change: change.place)
 
     def announce(self) -> None:
-        """Stores the columns of orders. Then readers know that each order is in the partition that its key chooses."""
+        """Stores a message that announces the columns and settings of orders. From the settings, readers know that the
+        key of an order chooses its partition.
+        """
         table = TableColumns(columns=Struct(fields=(("id", Primitive.STRING),)))
         provenance = record(Op.CREATE, "{}").envelope.provenance
         versions = Versions([], accepted={}, filled=lambda *_: ())
@@ -264,7 +266,9 @@ def test_views_continue_after_a_restart_and_after_a_crash(views: ServedViews, ch
 
 
 def restored_messages(views: ServedViews) -> int:
-    """Returns the number of restored messages in the log. The tables that are always in memory do not count."""
+    """Returns how many messages were restored, as the log of the processes says. Messages of the tables that are always
+    in memory do not count.
+    """
     lines = [json.loads(line) for line in views.log.read_text("utf-8").splitlines() if '"restored"' in line]
     return sum(line["messages"] for line in lines if line["table"] in ENTITIES)
 

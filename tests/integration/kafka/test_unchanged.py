@@ -1,7 +1,8 @@
-"""Tests that the Kafka sink refuses to continue if a topic was deleted or created again, or has rows that are newer
-than the checkpoint.
+"""Tests that the Kafka sink refuses to continue if a topic was deleted or created again: its messages are then lost (a
+*gap*).
 
-In both cases, published changes may be lost (a *gap*).
+The sink also refuses if a topic has rows that are newer than the checkpoint. Then an older checkpoint has overwritten
+the newer one, and the sink would publish these rows again.
 """
 
 import re
@@ -124,7 +125,7 @@ def test_an_older_checkpoint_that_replaces_the_newer_one_is_refused(settings: Ka
 
 
 def test_rows_of_another_source_or_of_a_new_entity_are_not_compared(settings: KafkaSettings) -> None:
-    """Another source may have published the entity before. The positions of two sources cannot be compared."""
+    """Another source may have published the entity earlier. The positions of two sources cannot be compared."""
     with opened(settings) as sink:
         store(sink, 9)
     other = replace(settings, name="other")

@@ -67,7 +67,7 @@ def instances(changelog: Changelog, tmp_path_factory: pytest.TempPathFactory) ->
 
 @contextmanager
 def running(folder: Path, settings: KafkaSettings, store: str = "rocksdb") -> Iterator[Sequence[ServedViews]]:
-    """Runs two instances, which are standbys of each other."""
+    """Runs two instances. Each is the standby of the other: it keeps a copy of the other's rows."""
     instances = []
     for number in range(2):
         instance_folder = folder / str(number)
@@ -127,8 +127,8 @@ def _all_advanced(before: Mapping[Part, int], now: Mapping[Part, int]) -> bool:
 
 
 def last_positions(changelog: Changelog, name: str) -> Mapping[str, str]:
-    """Returns the position of each key's last change, as the changelog topic of the application `name` has it. In this
-    topic, Kafka Streams keeps a copy of the application's rows.
+    """Returns the position of each key's last change. Takes it from the topic in which Kafka Streams keeps a copy of
+    the rows of the application `name`.
     """
     client, topic = changelog.settings.client, changelog_of(f"{changelog.settings.prefix}.{name}", "order")
     spans = {part: range(end) for part, end in ends(client.admin(), [(topic, n) for n in range(PARTITIONS)]).items()}
