@@ -52,7 +52,7 @@ class GoldenPostgres:
         return PostgresSource(settings, bound, recover)
 
     def end_of_log(self) -> int:
-        """Commits a message that the source ignores, and returns the end of the server's log after it."""
+        """Commits a message that the source ignores. Returns the end of the server's log after this commit."""
         self._writer.execute("SELECT pg_logical_emit_message(true, 'golden', '')")
         row = self._writer.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None

@@ -1,8 +1,8 @@
 """Runs the golden files. A golden file is an SQL script in which each statement is followed by the messages that it
 must cause.
 
-A file runs on every supported version of PostgreSQL, except those that its setting `server` excludes. The files in
-PORTABLE also run on MySQL and MariaDB.
+A file runs on every supported version of PostgreSQL, except those that are older than its setting `server`. The files
+in PORTABLE also run on MySQL and MariaDB.
 """
 
 import re

@@ -29,6 +29,7 @@ BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
 """The beginning of the database's name. The part after the line break is an SQL statement."""
 
 FORGED_SECTIONS = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
+"""The name of a table. If `init` wrote it without escapes, it would add sections to the configuration."""
 
 
 @pytest.fixture

@@ -211,8 +211,8 @@ def test_a_publication_that_lacks_a_table_is_refused_until_it_is_repaired(site: 
 def test_a_publication_that_no_longer_has_all_changes_stops_the_service(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running service notices the edit of the publication when it next reads the catalogue. A stopped service notices
-    it at its next start.
+    """A running service notices the changed publication the next time that it reads the catalogue. A stopped service
+    notices it at its next start.
     """
     monkeypatch.setattr(watch, "READ_INTERVAL_S", 0.1)
     missing_changes = "no longer has all changes of the table public.guest: changes after log position "

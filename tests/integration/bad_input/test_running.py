@@ -94,7 +94,7 @@ def test_a_second_signal_stops_the_service_at_once(stopped_site: Site, monkeypat
         time.sleep(0.2)
         assert process.poll() is None
         deadline = time.monotonic() + PATIENCE_S
-        while process.poll() is None:  # the service ignores a signal that arrives before it has handled the first one
+        while process.poll() is None:  # until the service has handled the first signal, it ignores others
             assert time.monotonic() < deadline
             process.send_signal(signal.SIGTERM)
             time.sleep(0.1)

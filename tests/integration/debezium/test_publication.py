@@ -1,5 +1,5 @@
-"""Tests that the service creates PostgreSQL's publication before it starts Debezium. If a right is missing for this,
-`changelog check` must say which one.
+"""Tests that the service itself creates the publication for Debezium, before it starts Debezium. If the service lacks a
+right to do so, `changelog check` must say which one.
 
 If the publication later loses a table, changes may be lost; the service calls this a *gap*.
 """
@@ -153,7 +153,7 @@ def test_a_publication_that_lost_a_table_is_a_gap(dsn: str, statement: str, loss
         both_tables.made(stored, continues=True)
     assert (caught.value.kind, caught.value.message) == (Kind.GAP, f"{loss}, so the log may lack changes")
     assert [finding.status for finding in findings_of(both_tables, list(stored), continues=True)] == ["fail"]
-    assert both_tables.made(None, continues=False) == stored  # as at the first start after the gap
+    assert both_tables.made(None, continues=False) == stored  # the first start after the gap
 
 
 def test_a_publication_of_the_user_is_only_checked(dsn: str) -> None:

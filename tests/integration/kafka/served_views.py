@@ -82,8 +82,8 @@ class ServedViews:
         return self._process.poll()
 
     def niceness(self) -> Iterator[tuple[str, int]]:
-        """For each thread, yields the first 15 characters of its name, and how much lower its priority is than that of
-        the thread that answers requests. Works only on Linux.
+        """Yields the name of each thread (its first 15 characters) and its niceness: how much lower its priority is
+        than that of the thread that answers requests. Works only on Linux.
         """
         assert self._process is not None
         tasks = Path(f"/proc/{self._process.pid}/task")

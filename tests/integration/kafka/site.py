@@ -42,7 +42,7 @@ class Site:
 
     `tables` maps each table to the number of its topic's partitions. The configuration is in `folder`, and ends with
     `rest`. If there is a registry, messages are in Avro. If `name` is None, the service has the name of its database,
-    followed by `suffix`. Its slot has the same name, and no two slots of a server may have the same name. So several
+    followed by `suffix`. Its slot has this name, too, and no two slots of a server may have the same name. So several
     services over one database need different suffixes.
     """
 
@@ -113,7 +113,7 @@ class Site:
         return is_read(self.checkpoint)
 
     def ended(self, signal: str) -> bool:
-        """Returns whether the work that this signal requested has ended."""
+        """Returns whether the service has done what the signal with the id `signal` asks."""
         checkpoint = self.checkpoint
         return checkpoint is not None and signal in Repairs.parse(checkpoint.repairs).ended
 

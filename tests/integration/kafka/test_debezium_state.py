@@ -33,8 +33,7 @@ def flat(number: int, status: str | None, **columns: Any) -> SourceRecord:
 def test_originals_come_from_the_state(broker: Broker, own_name: str, tmp_path: Path) -> None:
     """After three changes, the test deletes the folder of the state, and the service restores it from the changelog.
 
-    The message of a delete has only nulls in place of the row's last values. So these values, too, must come from the
-    state.
+    The message of a delete has nulls in place of the row's last values. So these values must come from the state, too.
     """
     reader = Reader(broker, tmp_path, own_name)
     reader.set_up(CONFIG, source="unwrapped = true\n")

@@ -184,8 +184,8 @@ def has_last(site: Site) -> bool:
 def by_key(messages: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Returns the operations and the rows of each key, in order.
 
-    The order of changes of different keys is not compared. This order differs, because the two services have read the
-    tables' first rows at different points of the log.
+    The order of changes of different keys is not compared. This order differs, because the two services that read the
+    tables began to do so at different points of the log.
     """
     changes: dict[str, list[Any]] = {}
     for op, key, current, original in rows(messages):

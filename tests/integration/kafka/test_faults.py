@@ -96,7 +96,7 @@ def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[S
 @pytest.mark.parametrize("name", FAIL_POINTS)
 def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
     count = 1 if name == "kafka:recovered" else 4
-    # With `@0.1`, the service crashes only 0.1 s after it has reached the fail point, so queued messages are still sent.
+    # With `@0.1`, the service crashes 0.1 s after it has reached the fail point. Meanwhile, queued messages are sent.
     slot_lsn = site.crash(f"{name}:{count}@0.1")
     site.judge(slot_lsn)
 

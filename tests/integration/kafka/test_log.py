@@ -112,7 +112,9 @@ def stop() -> bool:
 def raw(
     settings: KafkaSettings, name: str, records: Sequence[Record], *, commit: bool, values: Sequence[bytes] = ()
 ) -> None:
-    """Sends records to the topic `name` in a transaction of another producer."""
+    """Sends records to the topic `name` in a transaction of another producer. `values`, if there are any, take the
+    place of the encoded records.
+    """
     producer = Producer(settings.client.config(transactional_id=uuid.uuid4().hex))
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
@@ -184,8 +186,8 @@ def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
 ) -> None:
     """In the settings of the newest checkpoint, the key chooses the partition.
 
-    The changelog announces one version of the entity for each of `partition_columns`, oldest first. In that version,
-    this column chose the partition.
+    For each of `partition_columns`, oldest first, the changelog announces a version of the entity in which this column
+    chose the partition.
     """
     versions = [version(entity(partition_by=column), 1) for column in partition_columns]
     with writing(settings) as sink:

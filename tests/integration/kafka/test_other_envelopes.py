@@ -170,7 +170,9 @@ def test_a_rebuild_deletes_ghosts(make_site: MakeSite, envelope: str) -> None:
 
 
 def deletes(envelope: str, id_: int) -> list[Any]:
-    """Returns the values of the messages that delete a ghost. The service does not know the last state of the ghost."""
+    """Returns the values of the messages that delete a ghost. The service does not know the ghost's last row, so an
+    event has only its key.
+    """
     return [None] if envelope == "flat" else [("d", {"id": id_, "name": None}, None), None]
 
 

@@ -1,7 +1,7 @@
 """Tests that the service repairs a changelog in Kafka: it reads rows of the table again, and deletes ghosts.
 
-A *ghost* is a row that the changelog has and the table lacks. To find the ghosts, the service reads one partition of the
-changelog after another, so it does not receive the rows in the order of their positions.
+A *ghost* is a row that the changelog has and the table lacks. To find the ghosts, the service reads the changelog one
+partition after another. So it does not receive the rows in the order of their positions.
 """
 
 from pathlib import Path

@@ -131,7 +131,7 @@ class Follower:
 
 
 class Tail:
-    """Reads the log in a thread, as `changelog tail` does. Keeps the positions and versions of each key's rows."""
+    """Reads the changelog in a thread like `changelog tail`. Keeps the positions and versions of each key's rows."""
 
     def __init__(self, site: Site) -> None:
         self.positions: dict[str, list[str]] = {}

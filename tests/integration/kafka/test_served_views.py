@@ -227,8 +227,8 @@ def test_rows_are_those_of_the_messages(views: ServedViews, changelog: Changelog
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own only on Linux")
 def test_the_threads_of_kafka_streams_have_a_lower_priority(views: ServedViews) -> None:
-    """The test knows threads only by their names. It looks at a thread of Kafka's consumers, because this thread has
-    the same priority as those of Kafka Streams.
+    """The first 15 characters of the names do not show which threads are those of Kafka Streams. So the test looks at a
+    thread of Kafka's consumers, which has the same priority.
     """
     assert {niceness for name, niceness in views.niceness() if name == "kafka-coordinat"} == {NICENESS}
     assert {niceness for name, niceness in views.niceness() if name == "VM Thread"} == {0}

@@ -123,7 +123,9 @@ def test_a_transaction_that_was_open_for_too_long_is_not_a_takeover(settings: Ka
 
 
 def test_a_checkpoint_is_found_after_an_open_transaction_of_another_source(settings: KafkaSettings) -> None:
-    """A reader of committed messages cannot read past the first open transaction, which may stay open for long."""
+    """A reader of committed messages cannot read past the first open transaction. So the sink must wait until that
+    transaction ends; here, Kafka aborts it after 5 s.
+    """
     crashing_sink = KafkaSink(replace(settings, name="other", transaction_timeout_s=5), JsonValues(), reach=_crash)
     with opened(settings) as app_sink:
         store(app_sink, 1, record(Op.CREATE, '{"id":1}', commit=1))

@@ -47,8 +47,8 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 def test_a_new_topic_limits_the_size_of_messages_as_its_broker_does() -> None:
-    """The sink must not guess this limit. If its guess were too low, then with `on_too_large = "dead-letter"`, it would
-    store messages in the dead-letter topic that their own topic would accept.
+    """The sink must not guess this limit. If the guess were too low and `on_too_large` were "dead-letter", the sink
+    would store messages in the dead-letter topic that their own topic would accept.
     """
     with temporary_broker(kafka_lib(), settings={"message.max.bytes": "3000000"}) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)

@@ -44,10 +44,10 @@ def test_every_collation_has_its_character_set(mysql_server: MysqlServer) -> Non
 
 
 def characters(name: str, length: int, random: Random) -> Iterator[bytes]:
-    """Yields the characters of a set as bytes, and many byte strings that are not characters of the set.
+    """Yields the characters of a character set as bytes. Also yields many byte strings that are no characters of it.
 
-    If the set is an encoding of Unicode, yields only some of its characters. `length` is the number of bytes of the
-    set's longest character.
+    If the character set is an encoding of Unicode, yields only some of its characters. `length` is the number of bytes
+    of its longest character.
     """
     yield from (bytes([byte]) for byte in BYTES)
     if name in ENCODINGS:
