@@ -46,7 +46,7 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def table(dsn: str, name: str = "orders") -> dict[str, State]:
-    """Returns the rows of a table, in the form that `replay` returns."""
+    """Returns the states in a table by key, in the form that `replay` in `test_views` returns."""
     columns = ", ".join(f'"{column}"' for column in NAMES)
     return {
         key: {
