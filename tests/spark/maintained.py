@@ -122,7 +122,7 @@ def maintained_parts(
     keep_deleted: timedelta = timedelta(days=7),
     reach: Reach = nowhere,
 ) -> MaintainedView:
-    """Opens a view of these parts in the target, at the place where the view's last run stopped. Creates the view if
+    """Opens a view of these parts in the target. The view continues where its last run stopped. Creates the view if
     there is none.
     """
     text = target.progress()
