@@ -1,4 +1,4 @@
-"""Validates messages against docs/message.schema.json, and also forbids all members that it does not describe."""
+"""Validates messages against docs/message.schema.json, and forbids all members that this schema does not describe."""
 
 import json
 from pathlib import Path

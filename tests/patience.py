@@ -28,7 +28,8 @@ def until(reached: Callable[[], bool], what: str) -> None:
 
 
 def rest(began: float, least_s: float) -> float:
-    """Pauses between two checks of a condition. Returns the CPU time of this thread after the pause, in seconds.
+    """Pauses between two checks of a condition, for at least `least_s` seconds. Returns the CPU time of this thread
+    after the pause, in seconds. This is `began` for the next call.
 
     `began` is the thread's CPU time when the last check began. A check that reads a whole changelog may take longer
     than `least_s`. So the pause grows with the check; otherwise, the checks would take the CPU time that the service

@@ -13,8 +13,8 @@ from changelog.connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
 ACCEPT_ITERATIONS = 5
-"""How many iterations of the event loop `stop` waits before it closes the listener. By then every accepted connection
-is registered in `_links`; three iterations are enough for that.
+"""How many iterations of the event loop `stop` waits before it closes the listener. By then, every accepted connection
+is registered in `_links`. Three iterations would be enough for that.
 """
 
 ABORT = struct.pack("ii", 1, 0)

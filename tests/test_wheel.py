@@ -334,8 +334,8 @@ def test_an_application_with_packages_of_our_names_can_stamp_publish_and_read(
     installed: Path, configuration: Path, application: Path
 ) -> None:
     log = str(configuration.parent / "log")
-    # Not the fixture `broker`: the tests that share it may be on another worker of pytest-xdist. On this worker, the
-    # fixture would start a second broker, which would run until the end of the session.
+    # The fixture `broker` is not used here, because the tests that share it may be on another worker of pytest-xdist.
+    # On this worker, the fixture would start a second broker, which would run until the end of the session.
     with temporary_broker(kafka_lib()) as broker:
         create(broker, "application.viewed")
         words = ("publishing.py", broker.bootstrap_servers, log)

@@ -1,7 +1,5 @@
 """Tests that the service notices if its server was restored to an earlier point. It must notice this even if the server
 kept its timeline, and even if the server's log has since grown past all published positions.
-
-A *signal* is an operator's request, written into the database's log.
 """
 
 import os
@@ -143,7 +141,8 @@ def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Pos
 
 def test_transactions_that_the_server_sends_twice_are_handled_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server sends a transaction again if the service ended before it confirmed the transaction. In this test, the
-    transaction only sends a signal. So no row of the changelog shows that the service has handled the transaction.
+    last transaction before the service ends contains only a *signal*: an operator's request, written into the
+    database's log. So no row of the changelog shows that the service has handled this transaction.
     """
     monkeypatch.setattr(source.PostgresSource, "confirm", lambda *_: None)
     site.sql("INSERT INTO orders VALUES (2, 'second')")

@@ -1,5 +1,5 @@
-"""Tests that `changelog schemas check` compares schema files with their earlier versions. These are in a git
-repository, in a folder or in a real schema registry.
+"""Tests that `changelog schemas check` compares schema files with their earlier versions. The earlier versions are in a
+git repository, in a folder or in a real schema registry.
 """
 
 import json
@@ -91,7 +91,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 3) -> s
 
 
 def rules(lines: list[str]) -> list[tuple[str, str, str]]:
-    """Returns the file, the rule, and the path in the schema that each finding names."""
+    """Returns, for each finding, the file, the rule, and the path in the schema."""
     findings = [line.split() for line in lines if ": ERROR " in line]
     return [(finding[0].rstrip(":"), finding[2], finding[3].rstrip(":")) for finding in findings]
 

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[str, list[str], str]] = {
         "compatible",
     ),
 }
+"""For each alteration: its statements, the findings about the file (rule and path), and the state of the file."""
 
 
 @pytest.mark.parametrize("case", CASES)

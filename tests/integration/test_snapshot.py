@@ -1,5 +1,5 @@
-"""Tests, with a real server, tables that are renamed or dropped before the service has read them. The read must then
-fail with an error of the kind ALTERED, because this error makes the service plan its reads again.
+"""Tests, with a real server, what happens if a table is renamed or dropped before the service has read it. The read
+must fail with an error of the kind ALTERED, because this error makes the service plan its reads again.
 """
 
 import time
@@ -38,7 +38,8 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
 @pytest.mark.parametrize("schema", ["public", "gone"])
 def test_a_leaf_that_disappeared_is_an_error_of_the_kind_altered(database: str, schema: str) -> None:
     """A leaf is a partition, or a table without partitions. The plan of this test names a leaf that does not exist, as
-    if the leaf had been dropped or renamed since. In one case, the leaf's schema does not exist either.
+    if the leaf had been dropped or renamed after the plan was made. In one case, the leaf's schema does not exist
+    either.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")

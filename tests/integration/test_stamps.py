@@ -1,5 +1,5 @@
-"""Tests the SQL and the psycopg code in docs/how-to/stamps.md. Each must stamp its transaction: the messages must then
-say which service made the changes.
+"""Tests the SQL and the psycopg code in docs/how-to/stamps.md. This code must *stamp* its transaction: the messages of
+the transaction must say which service made the changes.
 """
 
 import json

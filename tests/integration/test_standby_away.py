@@ -26,7 +26,7 @@ table = "guest"
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the interval at which the service asks the server what it waits for."""
+    """Shortens the interval at which the service asks what the server waits for."""
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
 
 

@@ -1,4 +1,6 @@
-"""Tests that docs/start.md works, block by block, for a reader who has only a PostgreSQL server."""
+"""Tests that the blocks of code in docs/start.md work, one after another, for a reader who has only a PostgreSQL
+server.
+"""
 
 import os
 import re
@@ -26,7 +28,7 @@ def blocks(step: str, language: str) -> list[str]:
 
 
 class Newcomer:
-    """Runs the blocks of the page in an empty folder, with a database of its own."""
+    """Runs the blocks of code on the page in an empty folder, with an empty database."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn = dsn

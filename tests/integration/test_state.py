@@ -2,7 +2,7 @@
 them.
 
 A `[state]` is a local store of the current row of every key. By default, PostgreSQL's log has at most the keys of old
-rows.
+rows, and lacks large values that an update did not change.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Tests that the service notices edits of the publication, changes of keys, and tables that exchange their names. It
 must then repair the changelog.
 
-The database's log does not show such changes. The service notices them when it reads the catalogue. It does so at
-intervals, and when the stream describes a table. In these tests, a *reading* is one such read of the catalogue. If the
-event trigger `ddl.SCRIPT` is installed, the log says when a table or the publication was edited.
+By default, the database's log does not show such changes. The service notices them when it reads the catalogue: at
+intervals, and whenever the server's stream describes a table. In these tests, a *reading* is one such read of the
+catalogue. If the event trigger `ddl.SCRIPT` is installed, the log says when a table or the publication was edited.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def begin(site: Site) -> None:
-    """Runs a service until the changelog holds the table, and stops the service."""
+    """Runs a service until it has read the table, and stops the service."""
     with site.running() as service:
         service.until(site.is_read)
 

@@ -1,8 +1,8 @@
 """Tests that the service repairs the changelog after a partition was truncated, detached, dropped or attached.
 
-The log shows none of these as a change of the partitioned table. The service notices them when it reads the catalogue.
-In these tests, a *reading* is one such read. A reading also takes place when the stream describes a table, for example
-before the first row of a partition.
+The log shows none of these as a change of the partitioned table. The service notices them when it reads the catalogue:
+at intervals, and whenever the server's stream describes a table, for example before the first row of a partition. In
+these tests, a *reading* is one such read of the catalogue.
 """
 
 from pathlib import Path

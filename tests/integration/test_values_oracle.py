@@ -164,8 +164,10 @@ def mapping(members: dict[str, bytes], type_: PgType) -> str:
 
 
 def check(oracle: Oracle, sql_type: str, inputs: Sequence[str]) -> None:
-    """Checks that the server reads each published value as the value of its input. Also checks that an input has the
-    same canonical text as the first input exactly if both are published as the same value.
+    """Checks that the server reads each published value as the value of its input.
+
+    Also compares the first input with each input: if both are published as the same value, they must have the same
+    canonical text, and otherwise different ones.
     """
     type_, typmod, texts = oracle.read(sql_type, inputs)
     codec = codec_for(type_, typmod)

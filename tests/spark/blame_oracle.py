@@ -40,15 +40,17 @@ def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
 
 
 def changes_of(records: Iterable[Record], until: Position) -> list[Record]:
-    """Returns the records up to a position, sorted by position. A repeated record counts once, and so does a truncate,
-    which has a record in each partition.
+    """Returns the records up to a position, sorted by position. A repeated record counts once. So does a truncate,
+    although it has a record in each partition.
     """
     once = {(record.entity, position_of(record)): record for record in records if position_of(record) <= until}
     return sorted(once.values(), key=position_of)
 
 
 def coverage_of(records: Iterable[Record], until: Position) -> Counter[tuple[Any, ...]]:
-    """Counts changes by entity, day, service and kind of stamp. A move counts once, and a read does not count."""
+    """Counts changes by entity, day, service and kind of stamp. A move has two records, but counts once. A read does
+    not count.
+    """
     changes = [record for record in changes_of(records, until) if record.moved_from is None]
     counts: Counter[tuple[Any, ...]] = Counter()
     for record in changes:

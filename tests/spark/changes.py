@@ -67,8 +67,8 @@ class Workload:
                 return [self._record(entity, key, Op.UPDATE, ordinal, original, unavailable)]
 
     def _move(self, entity: str, key: str, to: str, ordinal: int) -> list[Record]:
-        """Moves the row to another key, unless that key has a row. Returns the two records of the move, or a read of
-        the row.
+        """Moves the row from `key` to the key `to`, and returns the two records of the move. If `to` already has a row,
+        moves nothing, and returns a read of the row under `key`.
         """
         rows = self.rows[entity]
         if to in rows:

@@ -40,7 +40,7 @@ def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     options = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.codegen.cache.maxEntries": "1000",  # by default, it forgets what earlier tests have compiled
+        "spark.sql.codegen.cache.maxEntries": "1000",  # with fewer, Spark compiles the code of earlier tests again
         "spark.sql.ui.explainMode": "simple",  # nobody reads the text that Spark makes of each plan
         "spark.sql.files.openCostInBytes": "1",  # one task reads many small files
         **HASTY_WORKERS,

@@ -40,7 +40,8 @@ def checkpoint(records: list[Record]) -> Checkpoint:
 def tables(deltas: Iterable[tuple[str, str, Delta]]) -> dict[str, dict[str, Any]]:
     """Rebuilds the tables from triples (entity, key, delta). Returns the rows by entity and key.
 
-    The deltas of each key must come in the order of their positions. A delta may come twice.
+    The deltas of each partition must come in the order of their positions, because a truncate applies only to the keys
+    that came before it. A delta may come twice.
     """
     by_key: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for entity, key, delta in deltas:

@@ -57,7 +57,9 @@ JOINED = """SELECT guest._key, guest.id, guest.status,
     coalesce((SELECT json_agg(json_build_object('id', id) ORDER BY _key COLLATE "C")
         FROM "guests__Same status" peer WHERE peer.status = guest.status)::jsonb, '[]')
     FROM guests guest ORDER BY _key COLLATE "C" """
-"""Builds the same documents in SQL, from the table of the view and the tables of its arrays."""
+"""Builds the documents in SQL, from the table of the view and the tables of its arrays. Its rows must equal those of
+`DOCUMENTS`.
+"""
 
 
 @dataclass(slots=True)

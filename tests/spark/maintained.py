@@ -46,7 +46,7 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def table(dsn: str, name: str = "orders") -> dict[str, State]:
-    """Returns the rows of a table, in the form that `replay` returns."""
+    """Returns the states in a table by key, in the form that `replay` in `test_views` returns."""
     columns = ", ".join(f'"{column}"' for column in NAMES)
     return {
         key: {
@@ -122,7 +122,7 @@ def maintained_parts(
     keep_deleted: timedelta = timedelta(days=7),
     reach: Reach = nowhere,
 ) -> MaintainedView:
-    """Opens a view of these parts in the target, at the place where the view's last run stopped. Creates the view if
+    """Opens a view of these parts in the target. The view continues where its last run stopped. Creates the view if
     there is none.
     """
     text = target.progress()

@@ -47,8 +47,8 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""The files that a test writes carry the real time at which it wrote them. At `NOON + LATER`, all these files are older
-than `GRACE`.
+"""The files that a test writes have the real time, not `NOON`, as their time of modification. At `NOON + LATER`, all
+these files are older than `GRACE`.
 """
 
 
@@ -297,7 +297,7 @@ def archived(run: ArchiveRun) -> list[dict[str, Any]]:
 
 def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
     """The goal of a run is the position up to which it archives. The third run began before the other two, so its goal
-    is earlier. The third run must not move the position of an entity back.
+    is earlier. It must not lower the position up to which an entity is already complete.
     """
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
     goal = Goal(position=later, ends={"order": order_ends(10, 20), "guest": {("booking.guest", 0): 0}})

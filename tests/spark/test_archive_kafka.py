@@ -157,8 +157,8 @@ def yesterday(record: Record) -> Record:
 def test_an_archive_ends_before_the_first_row_that_a_partition_lacks(
     site: Site, settings: KafkaSettings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is killed between two commits to the archive. Then the archive has partition 0 up to the changelog's commit
-    22, but partition 1 only up to commit 2.
+    """A run is killed after its first commit to the archive. Then the archive has partition 0 up to the changelog's
+    commit 22, but partition 1 only up to commit 2.
     """
     archive = Archive(path=str(site.archive))
     first_commit_only = partial(_first, kafka_offsets.slices)

@@ -68,7 +68,9 @@ def check_levels(path: Path, run: ArchiveRun) -> None:
 
 
 def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Checks reads of all rows, of the last rows, of one identifier and of single keys."""
+    """Checks that readers get the right rows, whether they ask for all rows, for the rows after a position, for one
+    identifier, or for single keys.
+    """
     assert read(path) == rows
     assert read(path, after=Position.parse(rows[30]["position"])) == rows[31:]
     assert read(path, identifier="req-9") == [row for row in rows if row["identifier"] == "req-9"]
@@ -79,8 +81,8 @@ def check_reads(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_days_become_levels(spark: SparkSession, run: ArchiveRun, tmp_path: Path) -> None:
-    """The files of all days are merged into one level for each entity. Later, a late row and a day that has closed
-    since are merged with these levels, because the levels are not much larger. In the end, old days are dropped.
+    """The files of all days are merged into one level for each entity. Later, these levels are merged with a late row
+    and with a day that has closed meanwhile, because the levels are not much larger. In the end, old days are dropped.
     """
     assert compact_levels(run, before=MIDNIGHT) == Merged(files=6, into=4, rows=60)
     assert len(levels(run)) == 2, "one level of each entity"

@@ -28,7 +28,7 @@ DEFAULTS = DefaultStamps(general=DEFAULT, by_entity={})
 
 def arranged(records: Sequence[Record], rows_max: int) -> list[pa.RecordBatch]:
     """Returns the changes in batches, sorted as the job sorts them. Each change gets the columns `ORIGIN`, which
-    identify its row.
+    identify its row. A change before the last truncate of its entity has no provenance.
     """
     moves = [
         Move(position=str(position_of(change)), entity=change.entity, old=change.moved_from.key, new=change.place.key)

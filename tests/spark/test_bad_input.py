@@ -83,7 +83,7 @@ def error_of(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def publish(path: Path) -> None:
-    """Writes a log with one file for each day. The first two days are closed: an archive may have them."""
+    """Writes a log with one file for each day. The first two days are closed, so an archive may contain them."""
     sink = FileSink(path)
     sink.recover()
     for n in range(1, 5):

@@ -73,7 +73,8 @@ class Site:
 
 
 def workload() -> list[Record]:
-    """Returns changes with nested JSON, truncates, rows that move to another key, and values that the log did not send.
+    """Returns changes with nested JSON, truncates, rows that move to another key, and values that the database's log
+    left out.
 
     A stamp says who made a change. Each transaction has its own identifier in its stamp, and about a third of the
     transactions have the stamp of a session.
@@ -106,8 +107,8 @@ def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def blame(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Runs the job with the configuration in a folder. Returns the job's summary, to which `stderr` adds the job's
-    standard error.
+    """Runs the job with the configuration in a folder. Returns the job's summary, and under `stderr` its standard
+    error.
     """
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):

@@ -25,8 +25,8 @@ def move(at: int, old: str, new: str, entity: str = "order") -> Move:
 
 
 def origin_at(spans: Sequence[KeySpan], key: str, position: str, entity: str = "order") -> tuple[str, str]:
-    """Returns the origin of the row that has this key at this position. If no span has the position, the origin is the
-    key itself.
+    """Returns the origin of the row that has this key at this position. If no span contains the position, the origin is
+    the key itself.
     """
     origins = [
         span.origin

@@ -68,7 +68,7 @@ def archive(path: Path, last: int) -> None:
 
 
 def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
-    """Returns the rows as the log's own reader returns them."""
+    """Returns the rows sorted by position and with times in UTC, as the log's own reader returns them."""
     rows = sorted((row.asDict() for row in changes.collect()), key=lambda row: str(row["position"]))
     return [{**row, "committed_at": row["committed_at"].astimezone(UTC)} for row in rows]
 

@@ -180,7 +180,7 @@ def test_files_and_topics_hold_the_same_rows(
 
 
 def _check_stream(spark: SparkSession, where: Any, expected: list[dict[str, Any]], folder: Path) -> None:
-    """Checks that a stream of changes has the same rows."""
+    """Checks that a stream of the changelog's changes has the expected rows."""
     out, at = folder / f"{where.prefix}.parquet", folder / f"{where.prefix}.checkpoint"
     changes = stream_changelog(spark, where, options={"maxOffsetsPerTrigger": "200"})
     query = changes.writeStream.format("parquet").option("checkpointLocation", str(at)).trigger(availableNow=True)
@@ -210,7 +210,9 @@ def _check_views(spark: SparkSession, changelogs: Sequence[Where]) -> None:
 
 
 def _persistent(spark: SparkSession) -> set[int]:
-    """Returns the ids of the session's cached RDDs. Delta Lake caches the state of tables that earlier tests wrote."""
+    """Returns the ids of the session's cached RDDs. There can be some from earlier tests, because Delta Lake caches the
+    state of the tables that they wrote.
+    """
     return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 

@@ -112,7 +112,9 @@ def test_a_message_that_is_no_envelope_is_named(value: bytes, message: str) -> N
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
-    """A registry that gives schema 1 to clients with the password, and records the paths of all requests."""
+    """A registry that records the paths of all requests. Clients with the password get schema 1, and an HTML page as
+    schema 2.
+    """
 
     requests: list[str]
 

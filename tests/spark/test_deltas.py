@@ -1,4 +1,5 @@
-"""Tests that changes give the same deltas in a batch as one by one. The deltas must become correct Kafka messages.
+"""Tests that a batch of changes gives the same deltas as its changes one by one. The deltas must become correct Kafka
+messages.
 
 A *delta* describes, as a patch, what one change did to its row.
 """

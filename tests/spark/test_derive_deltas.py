@@ -1,6 +1,7 @@
 """Tests that the job `derive_deltas` writes one delta for each change of a file log, even if runs stop or are repeated.
+Bad input must be reported in one line.
 
-A *delta* describes, as a patch, what one change did to its row. Bad input is reported in one line.
+A *delta* describes, as a patch, what one change did to its row.
 """
 
 import json

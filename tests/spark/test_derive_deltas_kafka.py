@@ -86,7 +86,9 @@ class Topics:
     partitions: dict[str, int] = field(default_factory=dict)
 
     def grow(self, transactions: int, first: Sequence[Record] = ()) -> None:
-        """Publishes the next transactions of the workload, after a transaction of the `first` records."""
+        """First publishes the records `first`, if there are any, in one transaction. Then publishes the next
+        transactions of the workload.
+        """
         stamp = Stamp(api_version="", service_name="", identifier="")
         entities = [
             Entity(
@@ -248,7 +250,7 @@ def test_a_continuous_job_ends_on_sigterm(
 
 
 def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry) -> None:
-    """Without `auto_register`, the job first fails, because the schema of deltas is not registered."""
+    """The first run has `auto_register = false`. It fails, because the schema of deltas is not registered yet."""
     topics.grow(3)
     topics.sink = f'codec = "avro", registry = "{registry.url}", auto_register = false'
     assert topics.run() == 3

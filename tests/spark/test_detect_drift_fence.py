@@ -82,7 +82,9 @@ def all_rows_read(site: Site) -> bool:
 
 @contextlib.contextmanager
 def held_back(site: Site, *statements: str) -> Iterator[None]:
-    """Commits each statement on its own. Until the `with` block ends, the commits are in the log but not visible."""
+    """Commits each statement on its own. Until the `with` block ends, the commits are in the log, but not visible: the
+    server waits for a synchronous standby that does not exist.
+    """
 
     def commit(statement: str) -> None:
         with psycopg.connect(site.dsn, autocommit=True) as connection:

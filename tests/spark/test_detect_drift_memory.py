@@ -44,7 +44,9 @@ class Shop:
         return self._run(JOB, self.site.config, *arguments, code=code)
 
     def change(self, name: str, rows: dict[int, Row | None], *, visible: bool = True) -> None:
-        """Commits the rows, and waits until they are published."""
+        """Commits the rows, and waits until they are published. If not `visible`, readers of the table do not see the
+        commit.
+        """
         with self.database.world.lock:
             self.database.world.change(name, rows, seen=visible)
         self.service.until(lambda: all(self.published(name).get(key) == row for key, row in rows.items()))
@@ -69,7 +71,9 @@ class Shop:
 
 @pytest.fixture
 def shop(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A service that has read all tables. A replacement of the wiring always opens the database in memory."""
+    """A service that has read all tables. The configuration names PostgreSQL, but the service and the job open a
+    database in memory instead.
+    """
     database = MemoryDatabase(World(Random(7), TABLES))
     facade: Database = database
     monkeypatch.setattr(sources, "PostgresDatabase", lambda _settings: facade)

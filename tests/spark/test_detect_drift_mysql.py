@@ -1,5 +1,5 @@
-"""Tests that the job `detect_drift` finds exactly the differences between a changelog and its tables, on real MySQL and
-MariaDB servers.
+"""Tests, on real MySQL and MariaDB servers, that the job `detect_drift` finds exactly the differences between a
+changelog and its tables.
 
 The tests make these differences (*drift*) by editing the changelog's files.
 """

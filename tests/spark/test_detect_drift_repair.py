@@ -65,7 +65,9 @@ def detect(run: Run, site: Site) -> Run:
 
 
 def plant(site: Site) -> None:
-    """Plants drift of every table in the changelog's files: altered rows, lost rows, and rows that never existed."""
+    """Edits the changelog's files, so that every table has drift: altered rows, and for some tables also a lost row and
+    a row that never existed.
+    """
     rows = {entity_and_key: row for name in NAMES for entity_and_key, row in latest(site.log, name).items()}
     edits: dict[tuple[str, str], Edit] = {}
 

@@ -99,7 +99,7 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
     """Returns a function that compares the changelog with a table over JDBC, or with a data frame. A data frame is
-    first written as Parquet, and the job reads these files.
+    first written to Parquet files, which the job then reads.
     """
 
     def detect(source: DataFrame | Mapping[str, str], *arguments: str, code: int = 0, site: Site = site) -> Ran:

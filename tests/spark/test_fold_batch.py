@@ -65,8 +65,8 @@ documents = st.lists(
 
 
 def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[str, Any]]:
-    """Folds one change for each document. Without `whole`, reads the documents row by row. Returns the states sorted by
-    key.
+    """Returns the states that result from one change for each document, sorted by key. With `whole`, documents are read
+    a batch at a time where this is possible; otherwise, row by row.
     """
     count = len(documents)
     constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é", "context": "{}"}

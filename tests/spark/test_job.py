@@ -261,8 +261,8 @@ def test_an_error_names_the_path_once() -> None:
     "module", ["archive", "derive_deltas", "rebuild_view", "maintain_view", "detect_drift", "demo"]
 )
 def test_help_needs_no_spark(module: str) -> None:
-    """Each module can be imported without Spark. This is needed for help, for dry runs, and for the demo, which says
-    that Spark is missing.
+    """Each module can be imported without Spark. Help and dry runs need this. So does the demo, which then says that
+    Spark is missing.
     """
     code = f"import sys; sys.modules['pyspark'] = None; import changelog.spark_jobs.{module}"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -153,8 +153,8 @@ CLAIMS = """SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
 def test_late_and_repeated_batches_and_crashes_do_no_harm(
     spark: SparkSession, dsn: str, tmp_path: Path, seed: int
 ) -> None:
-    """The first batch crashes before it is applied, and the second batch after it is applied. After each crash, the
-    target is opened again, and the batch is repeated.
+    """The run crashes just before the first batch is applied, and just after the second batch is applied. After each
+    crash, the target is opened again, and the batch is repeated.
     """
     chance, workload = random.Random(seed), Guests(random.Random(seed + 1))
     records = [change for transaction in workload.transactions(60) for change in transaction]
@@ -191,7 +191,7 @@ def _change(entity: str, op: Op, key: int, commit: int, unavailable: Sequence[st
 
 
 def test_a_row_belongs_to_the_rows_that_its_values_name(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    """Each step has a batch of changes, and the sessions that guests 1 and 2 must have once the batch is applied."""
+    """Each step has a batch of changes, and the ids of the sessions that each guest must have after it."""
     created = [_change("guest", Op.CREATE, 1, 2), _change("guest", Op.CREATE, 2, 2)]
     moved = [_change("session", Op.UPDATE, 5, 4, guest_id=2), _change("session", Op.UPDATE, 6, 4, guest_id=None)]
     steps: list[tuple[list[Record], dict[int, list[int]]]] = [

@@ -1,8 +1,8 @@
-"""Tests views that throttle a service: they apply only so many of its changes per second, and the other ones wait. The
-changes of all other services are applied at once.
+"""Tests views that throttle a service. Such a view applies at most a fixed number of the service's changes per second,
+and the rest waits. The changes of all other services are applied at once.
 
-Each row of a view shows a position. The row must always have the values that it really had at this position, even while
-changes wait. In the end, it must have its last values.
+Each row of a view names a position. Even while changes wait, the row must have the values that it had in the database
+at this position. In the end, it must have its last values.
 """
 
 import itertools
@@ -64,7 +64,7 @@ class Clock:
 
 @contextmanager
 def opened(dsn: str, to: str, parts: Sequence[ViewPart], reach: Reach = nowhere) -> Iterator[MaintainedView]:
-    """Opens a view at the place where its last run stopped. Creates the view if there is none."""
+    """Opens a view, which continues where its last run stopped. Creates the view if there is none."""
     until(lambda: query(dsn, CLAIMS) == [(0,)], "the server keeps the claim of a session that has ended")
     totals = TOTALS if to == "orders" else None
     settings = TargetSettings(to=to, dsn=dsn, totals=totals, arrays=parts[1:], reach=reach)
@@ -115,7 +115,7 @@ def test_an_older_program_refuses_a_view_only_while_changes_wait() -> None:
 
 
 def _change(op: Op, key: int, commit: int, *, service: str = "shop", lacks: str | None = None, **values: str) -> Record:
-    """Returns a change of a row by a service. `lacks` is a column whose value the log did not send."""
+    """Returns a change of a row by a service. `lacks` is a column whose value the database's log lacks."""
     fields = ",".join([f'"id":{key}', *(f'"{name}":"{value}"' for name, value in values.items())])
     state = None if op is Op.DELETE else f"{{{fields}}}"
     unavailable = () if lacks is None else (lacks,)
@@ -144,9 +144,9 @@ def test_a_row_with_a_waiting_and_a_later_change_ends_as_if_they_were_applied_in
     ]
     grow(tmp_path, [created, sorted(changes, key=lambda change: change.envelope.provenance.source.position)])
     clock, where = Clock(), Files(path=tmp_path / "log")
-    clock.now_s = -1.0  # so that the rate allows no change yet
+    clock.now_s = -1.0
     rate = ChangeRate(1, clock)
-    rate.spend(1)
+    rate.spend(1)  # a new rate allows one change at once, so now it allows none
     with opened(database, "orders", ORDERS) as view:
         ranges = FileRanges(where=where, entities=["order"])
         with closing(Throttle(spark, view, ranges, BATCH, rate)) as throttle:
@@ -169,8 +169,8 @@ def _notes(dsn: str) -> dict[int, str]:
 def test_rows_show_states_that_they_really_had_and_end_at_their_last_state(
     spark: SparkSession, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first run may crash before a batch is applied, and the second run after a batch is applied. Windows are
-    small, so there are several.
+    """The first run may crash before a batch is applied, and the second run after a batch is applied. The waiting
+    changes are read in windows. These are so small here that there are several.
     """
     monkeypatch.setattr(file_ranges, "WINDOW_CHANGES", 8)
     chance, clock = random.Random(seed), Clock()
@@ -206,9 +206,7 @@ def _waits(dsn: str) -> bool:
 
 
 def _check_count(view: MaintainedView, records: Sequence[Record]) -> None:
-    """Checks that the view counts all later changes of the service as waiting. A change is later if it comes after
-    those that were applied.
-    """
+    """Checks that the view counts as waiting all changes of the service that come after those that were applied."""
     waiting = view.progress.waiting
     if waiting is not None:
         applied = max(waiting.position, waiting.after.get("position", ""))

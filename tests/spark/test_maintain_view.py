@@ -58,7 +58,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "maintain-views.md"
 TRANSACTIONS = 60
 END = Position(9, 0, 0)
 LONG_NAMES = ("x" * 56 + "é", "x" * 56 + "ł")
-"""Two names of columns. If `count_` is put before them, PostgreSQL cuts both to the same 62 bytes."""
+"""Two names of columns. With `count_` before them, both are too long: PostgreSQL cuts them to the same 62 bytes."""
 
 CONFIG = """
 name = "booking"
@@ -308,8 +308,8 @@ def test_altered_columns_stop_the_job(config: Path, run: Run, dsn: str, spark: S
 
 
 def test_lost_history_stops_the_job(config: Path, run: Run, dsn: str, spark: SparkSession) -> None:
-    """The job needs changes that were dropped. At first, the archive still has some days. Then it has none, and the
-    history begins with the oldest file of the log.
+    """The job needs changes that were dropped from the archive. At first, the archive still has some days. Then it has
+    none, and the history begins with the oldest file of the log.
     """
     run(JOB, config, *POSTGRES)
     for days in (2, 4, 6, 7):

@@ -80,7 +80,9 @@ def topics(
 def test_a_table_equals_the_topic_although_a_run_is_killed_and_the_entity_repartitioned(
     spark: SparkSession, topics: ViewedTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first run is killed in its second batch. The old topic is deleted after the second run has read it."""
+    """The first run is killed in its second batch. Then the entity goes on in a new topic. The second run reads both
+    topics, and afterwards the old topic is deleted.
+    """
     in_batches = ("--available-now", "--offsets", str(len(topics.records) // 2))
     killed = submitted("maintain_view", [*topics.arguments, *in_batches], crash_at=f"{FAIL_POINTS[0]}:2")
     assert killed.returncode == -9, killed.stderr.decode()

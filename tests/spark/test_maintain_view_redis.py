@@ -121,8 +121,8 @@ def test_late_and_repeated_batches_do_no_harm(
 def test_a_run_notices_that_another_run_builds_the_view_anew(
     spark: SparkSession, client: Any, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """A run that did not notice this would store its progress, although its rows are gone: the other run has removed
-    them.
+    """The other run removes the rows that this run has written. A run that did not notice this would store its
+    progress, although its rows are gone.
     """
     with in_redis.opened(TargetSettings(to="orders", dsn=redis_server.url)) as other_target:
 

@@ -78,7 +78,9 @@ def position_of(record: Record) -> Position:
 
 
 def announced(first: Record, shape: Struct = SHAPE) -> Record:
-    """Returns the record that announces the columns of the first change."""
+    """Returns a row of the entity `schemas`. It announces the columns of the entity of `first`, just before this
+    change.
+    """
     entity = Entity(
         name=first.entity,
         table=("public", f"{first.entity}s"),

@@ -1,7 +1,7 @@
 """Tests that jobs which read topics continue in the new topic of a repartitioned entity.
 
-A *delta* describes, as a patch, what one change did to its row. A *mark* is the last message in each partition of a
-topic that has ended.
+A *delta* describes, as a patch, what one change did to its row. When a topic has ended, the last message in each of its
+partitions is a *mark*.
 """
 
 import random

@@ -54,7 +54,7 @@ LITERALS: Mapping[str, tuple[str, ...]] = {
 
 
 def conditions() -> list[str]:
-    """Returns comparisons of every column, and combinations of a few."""
+    """Returns simple conditions about every column, and combinations of a few conditions."""
     simple = [
         f"{column} {sign} {value}"
         for column, values in LITERALS.items()

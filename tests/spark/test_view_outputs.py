@@ -94,7 +94,7 @@ ORACLE = """SELECT id = 9007199254740993, flag, small = -1, single = 'NaN', doub
         "doc": [1, "x"]}', note = '', long IS NULL,
     _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL,
     _context::text = '{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}' FROM orders WHERE _key = '1'"""
-"""Compares the values of the view with those that the server should have. Each column of the result must be true."""
+"""Compares the values of row 1 in PostgreSQL with those that were published. Each column of the result must be true."""
 
 
 def change(key: str, commit: int, op: Op = Op.CREATE, **values: Any) -> Record:

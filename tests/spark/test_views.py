@@ -1,6 +1,4 @@
-"""Tests that Spark computes the same rows of a view (the last state of each key) as plain Python does from the same
-changes.
-"""
+"""Tests that Spark and plain Python compute the same view (the last state of each key) from the same changes."""
 
 import json
 import os
@@ -77,7 +75,7 @@ def stamped(record: Record, stamp: Stamp) -> Record:
 
 
 def lossy(record: Record, chance: random.Random) -> Record:
-    """Removes `doc` from half of the updates, as if the log had not sent it."""
+    """Removes `doc` from half of the updates, as if the database's log lacked it."""
     envelope, source = record.envelope, record.envelope.provenance.source
     if source.op is not Op.UPDATE or chance.random() < 0.5:
         return record

@@ -85,7 +85,9 @@ def workload(seed: int, transactions: int) -> list[list[Record]]:
 
 
 def replay(commits: Iterable[Iterable[Record]], entity: str, position: Position) -> dict[str, State]:
-    """Applies the changes one after another, up to a position. Returns the states by key, without unknown values."""
+    """Applies the changes one after another, up to a position. Returns the states by key. A state lacks values that are
+    unknown.
+    """
     states: dict[str, State] = {}
     for change in (change for changes in commits for change in changes):
         source, key = change.envelope.provenance.source, change.place.key
@@ -119,7 +121,7 @@ def _stamped(change: Record, chance: random.Random) -> Record:
 
 
 def _lossy(change: Record, chance: random.Random) -> Record:
-    """Removes `doc` from half of the updates, as if the log had not sent it."""
+    """Removes `doc` from half of the updates, as if the database's log lacked it."""
     source, current = change.envelope.provenance.source, change.envelope.current
     if source.op is not Op.UPDATE or current is None or chance.random() < 0.5:
         return change

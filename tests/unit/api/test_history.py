@@ -1,7 +1,7 @@
 """Tests the histories and blames of rows in the Python API.
 
-A history is a table with a row for each change. A blame is a table with a row for each attribute; it names the change
-that set the attribute.
+A history is a table with a row for each change. A blame is a table with a row for each attribute. This row names the
+change that set the attribute.
 """
 
 import json
