@@ -39,7 +39,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> changelog.ChangelogReader:
 
 
 def states(table: pa.Table) -> dict[str, State]:
-    """Returns the rows of a table in the form of `replay`."""
+    """Returns the rows of a table as `replay` returns them: the state of each row, by its key."""
     rows = {}
     for row in table.to_pylist():
         state = {name: row[name] for name in ORDER if name not in row["_unavailable"]}
@@ -81,7 +81,9 @@ def test_repeated_and_reordered_changes_make_no_difference(seed: int, rows: int,
 
 
 def newest_positions(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
-    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions of those that remain, by key."""
+    """Adds the changes to `NewestChanges`, in batches of `rows` changes. Returns the positions of the changes that it
+    keeps, by key.
+    """
     newest = newest_changes.NewestChanges()
     for begin in range(0, len(changes), rows):
         newest.add(from_records(changes[begin : begin + rows]))

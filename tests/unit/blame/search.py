@@ -76,7 +76,7 @@ class TrueAttribute:
 
 
 def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
-    """Finds the attributes of a row, from all versions of the row. Returns each by its JSON pointer."""
+    """Returns the attributes of a row, by their JSON pointers. `versions` are all versions of the row, in order."""
     life = list(last_life(versions))
     result = {}
     for pointer in [] if not life else leaf_pointers(life[-1].state, ""):

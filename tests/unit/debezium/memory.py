@@ -1,5 +1,5 @@
-"""Simulates topics in memory, from which the Debezium source reads. Also runs a service that publishes these topics to
-a file log.
+"""Simulates topics in memory, from which the Debezium source reads. Also runs a service that publishes the changes in
+these topics to a file log.
 """
 
 from collections import Counter
@@ -158,9 +158,9 @@ class TopicsReader:
 
 
 class App:
-    """Runs a service that publishes topics, and starts it again after each crash.
+    """Runs a service that publishes the changes in topics, and starts it again after each crash.
 
-    If the service keeps a state (the last state of each row), `open_state` opens it at each start.
+    The service may have a store of the last state of each row. At each start, `open_state` opens this store.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ def commits(app: App) -> list[tuple[str, str]]:
 
 
 def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
-    """The old row of the delete no longer has the column. It is complete nevertheless, so no value is unavailable."""
+    """The old row of the delete lacks the dropped column. It still is a complete row: no value is unavailable."""
     wide = {"id": "int32", "status": "string", "note": "string"}
     of_item = app(
         tmp_path,
@@ -318,8 +318,8 @@ def test_events_of_tables_that_are_not_configured_are_counted(tmp_path: Path) ->
 @pytest.mark.parametrize("prefix", ["provenance", "provenance-session"])
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_a_half_published_transaction_continues_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
-    """The events arrive with pauses, so their transaction is published in several parts. The stamp at its beginning
-    must apply to all of its rows.
+    """The events arrive with pauses, so their transaction is published piece by piece. The stamp at the beginning of
+    the transaction must apply to all of its rows.
     """
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
     till = stamp(b'{"serviceName":"till"}', transaction=5, at=0, prefix=prefix)

@@ -182,7 +182,7 @@ def test_a_transaction_whose_end_is_lost_is_published() -> None:
 
 
 def test_the_end_of_a_transaction_without_rows_is_passed() -> None:
-    """This happens if the broker has removed the rows, or if Debezium has written the end twice."""
+    """An end without rows arrives if the broker has removed the rows, or if Debezium has written the end twice."""
     held = Held()
     held.add(boundary(5, {"public.item": 2}), boundary(5, {"public.item": 2}), boundary(6, {"public.other": 1}))
     assert held.take() == []

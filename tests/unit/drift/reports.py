@@ -1,4 +1,4 @@
-"""Makes reports as the drift job passes them to `finish`. Writes whole runs into a folder."""
+"""Makes drift reports as the drift job passes them to `finish`. Also writes the files of a run into a folder."""
 
 import json
 from collections.abc import Iterable, Mapping
