@@ -80,7 +80,7 @@ def numbered(records: Iterator[Record]) -> list[Record]:
 
 
 def output(code: str, names: dict[str, Any]) -> str:
-    """Runs a cell as a notebook does. Returns what it prints, then the value of its last line if that is an expression."""
+    """Runs a cell as a notebook does. Returns what it prints. If the last line is an expression, adds its value."""
     tree = ast.parse(code)
     last = tree.body[-1]
     expression = ast.Expression(last.value) if isinstance(last, ast.Expr) else None

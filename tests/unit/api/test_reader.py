@@ -140,7 +140,7 @@ def test_following_ends_when_stop_returns_true(tmp_path: Path) -> None:
 
 
 def store(path: Path, records: list[Record], number: int) -> None:
-    """Stores one more commit."""
+    """Stores the records in one commit, which has this number."""
     sink = FileSink(path)
     sink.recover()
     sink.add([from_records(records)])

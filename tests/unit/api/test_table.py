@@ -63,7 +63,7 @@ def moments() -> list[Position]:
 def test_a_table_as_of_a_position_equals_a_replay(
     log: changelog.ChangelogReader, entity: str, position: Position, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest_changes, "ROWS_MIN", 5)  # so that outdated changes are removed often
+    monkeypatch.setattr(newest_changes, "ROWS_MIN", 5)  # so that `NewestChanges` removes outdated changes often
     table = log.table(entity, as_of=min(position, END))
     assert states(table) == replay(COMMITS, entity, position)
     assert table.schema.metadata == {b"changelog.position": str(min(position, END)).encode()}
@@ -109,7 +109,7 @@ def test_a_time_selects_all_transactions_that_committed_by_then(log: changelog.C
 
 
 def test_a_clock_may_step_back(tmp_path: Path) -> None:
-    """A table as of a time ends before the first transaction that committed after that time."""
+    """Then a later transaction may have an earlier time. A table ends before the first transaction after `as_of`."""
     changes = [
         committed(created("item", f'{{"id":{number}}}', key=str(number), commit=number), second)
         for number, second in enumerate((10, 30, 20, 40), 1)

@@ -91,7 +91,7 @@ def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
 
 
 def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
-    """Yields the JSON pointers of the innermost parts of a value."""
+    """Yields the JSON pointers of the innermost parts of a value, which is itself at `pointer`."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not parts or not value:
         if pointer:

@@ -102,7 +102,10 @@ class Topics:
 
 
 class TopicsReader:
-    """Implements `Input`: reads topics in memory."""
+    """Implements `Input`: reads topics in memory.
+
+    `ahead` lists runs of messages (part, first, end). They are read before all other messages, in this order.
+    """
 
     def __init__(self, topics: Topics, progress: Progress, ahead: Sequence[Sequence[Any]]) -> None:
         self._topics = topics

@@ -154,7 +154,7 @@ def by_fastavro(schema: Any, content: bytes) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are exactly the same: also their types and the signs of zeros. NaN equals NaN."""
+    """Returns whether two values are the same, including their types and the signs of zeros. NaN equals NaN."""
     return repr(one) == repr(other)
 
 

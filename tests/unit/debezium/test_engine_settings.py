@@ -1,5 +1,6 @@
 """Tests what follows from the properties that the service passes to Debezium: who makes the publication in PostgreSQL,
-and which snapshots have an id.
+and which snapshots have an id. If any property but a secret changes, so does the id,
+because the snapshot may read other rows then.
 """
 
 import pytest

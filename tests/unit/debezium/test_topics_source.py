@@ -53,7 +53,7 @@ def published(app: App, name: str | None = "item") -> list[tuple[str, str, Any, 
 
 
 def commits(app: App) -> list[tuple[str, str]]:
-    """Returns the transaction and the position of each message. Leaves out the epoch of the position."""
+    """Returns the transaction and the position of each message. Leaves out the epoch, and zeros before the commit."""
     sources = [message["value"]["provenance"]["source"] for message in app.messages("item")]
     return [(source["transaction"], source["position"][9:].lstrip("0")) for source in sources]
 
@@ -241,7 +241,7 @@ def test_an_incompatible_column_stops_the_service_until_it_is_accepted(tmp_path:
 
 
 def edit(of_item: App, **changes: Any) -> None:
-    """Changes fields of the stored checkpoint, as commands do."""
+    """Changes fields of the stored checkpoint, as commands such as `changelog accept` do."""
     sink = FileSink(of_item.path)
     stored = sink.recover()
     assert stored is not None

@@ -115,7 +115,11 @@ ITEM, SALE, ENDS = "app.public.item/0", "app.public.sale/0", "app.transaction/0"
 
 
 class Held:
-    """Passes events to `WholeTransactions`. A test chooses when each event arrives."""
+    """Passes events to `WholeTransactions`. A test chooses when each event arrives.
+
+    `take` returns the place of each event that need not wait any longer. The first message of a partition is at
+    `PARTITION, before 1`.
+    """
 
     def __init__(self, bytes_max: int = 1 << 20, *, messages: bool = False) -> None:
         tables = [("public", name) for name in TABLES]

@@ -26,6 +26,9 @@ from tests.unit.records import record
 
 COLUMNS = ("a", "b", "long")
 HOW = ("update", "update", "unknown", "toast", "delete", "bare", "read")
+"""What may happen to a row. `unknown` is an update without the old row, and `bare` a delete without it. `toast` is an
+update without the value of the column `long`, which did not change.
+"""
 
 
 def same(a: Any, b: Any) -> bool:
