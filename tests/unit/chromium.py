@@ -26,7 +26,7 @@ Scheme = Literal["light", "dark"]
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Yields a browser. Skips or fails the test if Chromium is missing.
+    """Yields a browser. If Chromium is missing, skips the test, or fails it if CI=true.
 
     While the browser runs, an event loop runs in this thread. During that time, no other test can use `asyncio.run` in
     the thread. So fixtures close the browser at the end of their module.

@@ -38,7 +38,9 @@ def order(number: int, status: str, amount: str) -> str:
 
 
 def shop_changes() -> Iterator[Record]:
-    """Yields the changes of the shop. Changes of the same second (the last argument) belong to one transaction."""
+    """Yields the changes of the shop. The last argument of `change` is the second of its commit: changes with the same
+    second belong to one transaction.
+    """
     yield change("customer", 7, None, '{"id":7,"country":"DE"}', "shop-web", "req-100", 1)
     yield change("order", 42, None, order(42, "NEW", "99.00"), "shop-web", "req-101", 1)
     yield change("order", 42, order(42, "NEW", "99.00"), order(42, "PAID", "99.00"), "payments", "req-102", 2)
@@ -78,7 +80,7 @@ def numbered(records: Iterator[Record]) -> list[Record]:
 
 
 def output(code: str, names: dict[str, Any]) -> str:
-    """Runs a cell as a notebook does. Returns its output, and the value of the last line if that is an expression."""
+    """Runs a cell as a notebook does. Returns what it prints. If the last line is an expression, adds its value."""
     tree = ast.parse(code)
     last = tree.body[-1]
     expression = ast.Expression(last.value) if isinstance(last, ast.Expr) else None

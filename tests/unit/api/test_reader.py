@@ -140,7 +140,7 @@ def test_following_ends_when_stop_returns_true(tmp_path: Path) -> None:
 
 
 def store(path: Path, records: list[Record], number: int) -> None:
-    """Stores one more commit."""
+    """Stores the records in one commit, which has this number."""
     sink = FileSink(path)
     sink.recover()
     sink.add([from_records(records)])
@@ -194,7 +194,9 @@ def test_a_configuration_names_the_changelog(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def archive(tmp_path: Path) -> changelog.ChangelogReader:
-    """An archive like one that the job `archive` fills from Kafka: it has no log. Some changes are in two files."""
+    """Returns the reader of an archive like those that the job `archive` fills from Kafka. The folder has the files of
+    an archive, and no log files. Some changes are in two of the files.
+    """
     versions = [version_of("order", ORDER, RECORDS[0]), version_of("guest", ORDER, RECORDS[0])]
     files = []
     for number, records in enumerate((versions, RECORDS[:50], RECORDS[40:])):

@@ -39,7 +39,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> changelog.ChangelogReader:
 
 
 def states(table: pa.Table) -> dict[str, State]:
-    """Returns the rows of a table in the form of `replay`."""
+    """Returns the rows of a table as `replay` returns them: the state of each row, by its key."""
     rows = {}
     for row in table.to_pylist():
         state = {name: row[name] for name in ORDER if name not in row["_unavailable"]}
@@ -63,7 +63,7 @@ def moments() -> list[Position]:
 def test_a_table_as_of_a_position_equals_a_replay(
     log: changelog.ChangelogReader, entity: str, position: Position, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest_changes, "ROWS_MIN", 5)  # so that outdated changes are removed often
+    monkeypatch.setattr(newest_changes, "ROWS_MIN", 5)  # so that `NewestChanges` removes outdated changes often
     table = log.table(entity, as_of=min(position, END))
     assert states(table) == replay(COMMITS, entity, position)
     assert table.schema.metadata == {b"changelog.position": str(min(position, END)).encode()}
@@ -81,7 +81,9 @@ def test_repeated_and_reordered_changes_make_no_difference(seed: int, rows: int,
 
 
 def newest_positions(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
-    """Adds the changes to `NewestChanges` in batches of `rows`. Returns the positions of those that remain, by key."""
+    """Adds the changes to `NewestChanges`, in batches of `rows` changes. Returns the positions of the changes that it
+    keeps, by key.
+    """
     newest = newest_changes.NewestChanges()
     for begin in range(0, len(changes), rows):
         newest.add(from_records(changes[begin : begin + rows]))
@@ -107,7 +109,7 @@ def test_a_time_selects_all_transactions_that_committed_by_then(log: changelog.C
 
 
 def test_a_clock_may_step_back(tmp_path: Path) -> None:
-    """A table as of a time ends before the first transaction that committed after that time."""
+    """Then a later transaction may have an earlier time. A table ends before the first transaction after `as_of`."""
     changes = [
         committed(created("item", f'{{"id":{number}}}', key=str(number), commit=number), second)
         for number, second in enumerate((10, 30, 20, 40), 1)

@@ -76,7 +76,7 @@ class TrueAttribute:
 
 
 def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
-    """Finds the attributes of a row, from all versions of the row. Returns each by its JSON pointer."""
+    """Returns the attributes of a row, by their JSON pointers. `versions` are all versions of the row, in order."""
     life = list(last_life(versions))
     result = {}
     for pointer in [] if not life else leaf_pointers(life[-1].state, ""):
@@ -91,7 +91,7 @@ def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
 
 
 def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
-    """Yields the JSON pointers of the innermost parts of a value."""
+    """Yields the JSON pointers of the innermost parts of a value, which is itself at `pointer`."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not parts or not value:
         if pointer:

@@ -92,7 +92,9 @@ def blame_of(*records: Record) -> dict[str, Attribute]:
 
 
 def summary(attributes: dict[str, Attribute]) -> dict[str, tuple[object, object, int, bool]]:
-    """Returns by pointer: the attribute's value, its old value, its last change, and whether its writer is known."""
+    """Returns, by the pointer of each attribute: its value, the value before, the commit of the change that is blamed,
+    and whether that change certainly set the value.
+    """
     return {
         pointer: (
             sorted_text(attribute.value),

@@ -29,7 +29,10 @@ values = st.recursive(
 
 @dataclass(slots=True)
 class World:
-    """The versions of each row, by its key, and the messages of all changes. The messages of change n have commit n."""
+    """The versions and the partition of each row, by its key, and the messages of all changes.
+
+    The messages of change n have commit n.
+    """
 
     versions: dict[str, list[Version]] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""Tests how signals and progress change the checkpoint of an opened source. After some changes, the source must be
-opened again.
+"""Tests how signals and progress change the checkpoint of an opened source. After some changes
+of the checkpoint, the source must be opened again.
 
 A signal is an operator's request, for example to read a table again. A *sweep* searches the changelog for rows that
 the table lacks.

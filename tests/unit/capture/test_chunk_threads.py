@@ -1,4 +1,4 @@
-"""Tests the threads that read chunks of tables."""
+"""Tests the threads that read tables in chunks. They must keep any error for the thread that started them."""
 
 from contextlib import AbstractContextManager
 

@@ -1,6 +1,6 @@
 """Tests `Template`, which makes the JSON texts of many rows at once.
 
-Each text must equal the one that the column's codec makes for a single value.
+In these texts, each value must look as it does when the codec of its column converts the value alone.
 """
 
 from dataclasses import replace

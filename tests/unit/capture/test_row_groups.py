@@ -86,8 +86,8 @@ def groups(random: Random, entities: list[Entity], texts: Texts, rows: int) -> l
 
 
 def spans(random: Random, rows: int) -> list[Span]:
-    """Returns transactions of random sizes. Some have a stamp. Some rows of the first transaction may be published
-    already.
+    """Returns transactions of random sizes, some of them with a stamp. The first rows of the first transaction may
+    already be published.
     """
     result: list[Span] = []
     left = rows

@@ -28,11 +28,10 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Returns the table reads of an opened source. The table of orders was read completely; the table of guests was
-    not.
+    """Returns the `TableReads` of an opened source. The table of orders was read completely, that of guests was not.
 
-    A fail point is a place at which a test can make the code fail. The names of the fail points that are reached are
-    added to `passed`.
+    The names of the fail points that the code reaches are added to `passed`. (A fail point is a place at which a test
+    can make the code fail.)
     """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())

@@ -52,7 +52,7 @@ class Client:
         return self.send("GET", target, headers)
 
     def json(self, target: str) -> Any:
-        """Returns the data of a page. Follows redirections."""
+        """Requests a page as JSON, and returns its data. Follows redirections."""
         answer = self.get(target, accept="application/json")
         while answer.status == 303:
             answer = self.get(answer.headers["location"], accept="application/json")

@@ -10,7 +10,7 @@ from tests.unit.console.story import settings, story, versions, write
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a configuration and the changelog of the module `story`. Tests do not change it."""
+    """A folder with the changelog of the module `story`. Tests add a configuration, but do not change the changelog."""
     folder = tmp_path_factory.mktemp("console")
     write(folder / "log", [*story(), *versions()])
     return folder

@@ -14,7 +14,8 @@ from tests.patience import PATIENCE_S, until
 def running(settings: Config, *, send_bytes: int | None = None) -> Iterator[str]:
     """Yields the address of a console that answers requests. The address has no slash at its end.
 
-    While a client does not read an answer, the system buffers about `send_bytes` of it, by default some megabytes.
+    `send_bytes` is about how much of an answer the system buffers while the client does not read it. By default, this
+    is some megabytes.
     """
     with serving(settings) as console:
         if send_bytes is not None:

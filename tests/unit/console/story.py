@@ -103,7 +103,9 @@ def hotel_changes() -> list[Record]:
 
 
 def versions() -> list[Record]:
-    """Returns the records of two versions of the columns of `order`."""
+    """Returns two rows of `schemas`. They announce the columns of `order`: first `id` and `status`, and then `amount`,
+    too.
+    """
     entity = Entity(
         name="order",
         table=("public", "order"),
@@ -137,7 +139,7 @@ def add(sink: FileSink, records: Sequence[Record]) -> None:
 
 
 def settings(folder: Path, *, dsn: str = NOWHERE, console: str = "") -> Config:
-    """Writes a configuration into the folder, and returns it. `console` has further keys of [console]."""
+    """Writes a configuration into the folder, and returns it. `console` is TOML with further keys for `[console]`."""
     file = folder / "changelog.toml"
     file.write_text(CONFIG.format(dsn=dsn, console=f", {console}" if console else ""), "utf-8")
     return config.load(file, {})

@@ -1,5 +1,5 @@
-"""Tests the pages in Chromium, as people use them: with and without scripts, on wide and narrow screens, in light and
-dark colours, with a keyboard and with a screen reader.
+"""Tests the pages of the console in Chromium, as people use them: with and without scripts, on wide and narrow
+screens, in light and dark colours, with a keyboard and with a screen reader.
 """
 
 import os

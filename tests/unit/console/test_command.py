@@ -43,7 +43,7 @@ def config_file(folder: Path) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], config_file: Path, *words: str) -> tuple[int, str]:
-    """Runs the command, and expects it to refuse to serve. Returns the exit code and the error."""
+    """Runs `changelog console` with arguments or settings that it refuses. Returns its exit code and its error text."""
     code = cli.main(["console", "--config", str(config_file), *words])
     return code, capsys.readouterr().err
 

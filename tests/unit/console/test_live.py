@@ -1,4 +1,6 @@
-"""Tests the server-sent events by which the console reports new changes. The tests read them as a program does."""
+"""Tests the server-sent events by which the console reports new changes. The tests read these events without a
+browser.
+"""
 
 import http.client
 import json

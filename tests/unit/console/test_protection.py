@@ -155,7 +155,7 @@ def test_a_form_that_is_too_long_is_refused(locked: Client, body: bytes) -> None
 
 def test_a_client_that_asks_too_often_has_to_wait(client: Client) -> None:
     statuses: list[int] = []
-    while 429 not in statuses and len(statuses) < 3000:  # on a busy machine, requests are hardly faster than the limit
+    while 429 not in statuses and len(statuses) < 3000:  # a busy machine is hardly faster than the limit
         statuses.append(client.get("/static/icon.svg").status)
     assert statuses[:50] == [200] * 50
     assert 429 in statuses

@@ -1,6 +1,6 @@
 """Reads the messages that `tests/servers/debezium_events.py` captured from Debezium.
 
-Also reads what the service publishes for the same rows if it reads the database itself.
+Also reads what the service publishes for the same rows when it reads the database without Debezium.
 """
 
 import json
@@ -49,8 +49,8 @@ def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[st
 
 
 def published(name: str) -> dict[str, dict[str, str | None]]:
-    """Returns what the service publishes for the table `types` if it reads the database itself: for each row's id, the
-    JSON of each column.
+    """Returns what the service publishes for the table `types` when it reads the database without Debezium: for each
+    row's id, the JSON of each column.
     """
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows

@@ -65,8 +65,8 @@ def event(
 
 
 def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> SourceRecord:
-    """Returns the event that begins a transaction. If `counts` is given, returns the event that ends the transaction;
-    this event says how many events each table had.
+    """Returns the event that Debezium writes at the beginning of a transaction. If `counts` is given, returns the event
+    that Debezium writes at the end; it says how many events each table has in the transaction.
     """
     ends = counts is not None
     payload = {
@@ -87,13 +87,17 @@ def _counted(transaction: int | None, order: int | None) -> dict[str, object]:
 
 
 def tombstone(table: tuple[str, str], key: Row) -> SourceRecord:
-    """Returns the message that follows a delete."""
+    """Returns a tombstone: the message without a value that Debezium writes after the event for a delete."""
     text = {"schema": _struct([_column(name, COLUMNS[name]) for name in key]), "payload": key}
     return SourceRecord(topic=f"app.{'.'.join(table)}", key=json.dumps(text).encode(), value=None)
 
 
 def key_header(name: str, key: Row) -> tuple[str, bytes]:
-    """Returns a header. When the key of a row changes, Debezium writes two events, and this header links them."""
+    """Returns a header that links the two events for a changed key: a delete and a create.
+
+    The header `newkey` of the delete has the key of the create. The header `oldkey` of the create has the key of the
+    delete.
+    """
     text = {"schema": _struct([_column(column, COLUMNS[column]) for column in key]), "payload": key}
     return f"__debezium.{name}", json.dumps(text).encode()
 

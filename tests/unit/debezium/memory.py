@@ -1,5 +1,5 @@
-"""Simulates topics in memory, from which the Debezium source reads. Also runs a service that publishes these topics to
-a file log.
+"""Simulates topics in memory, from which the Debezium source reads. Also runs a service that publishes the changes in
+these topics to a file log.
 """
 
 from collections import Counter
@@ -102,7 +102,10 @@ class Topics:
 
 
 class TopicsReader:
-    """Implements `Input`: reads topics in memory."""
+    """Implements `Input`: reads topics in memory.
+
+    `ahead` lists runs of messages (part, first, end). They are read before all other messages, in this order.
+    """
 
     def __init__(self, topics: Topics, progress: Progress, ahead: Sequence[Sequence[Any]]) -> None:
         self._topics = topics
@@ -158,9 +161,9 @@ class TopicsReader:
 
 
 class App:
-    """Runs a service that publishes topics, and starts it again after each crash.
+    """Runs a service that publishes the changes in topics, and starts it again after each crash.
 
-    If the service keeps a state (the last state of each row), `open_state` opens it at each start.
+    The service may have a store of the last state of each row. At each start, `open_state` opens this store.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def plain(payload: Any, key: Any = None, **members: Any) -> SourceRecord:
 
 
 def typed(columns: dict[str, Schema], payload: Any, key: tuple[dict[str, Schema], Any] | None = None) -> SourceRecord:
-    """Returns a message with the schema of an event whose rows have these columns."""
+    """Returns a message with a schema. `columns` are those of the table. `key` has the key's columns and values."""
     row = struct("shop.public.orders.Value", columns, optional=True)
     schema = struct("shop.public.orders.Envelope", {"before": row, "after": row})
     key_content = None if key is None else {"schema": struct("Key", key[0]), "payload": key[1]}

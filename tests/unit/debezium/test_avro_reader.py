@@ -1,7 +1,7 @@
 """Tests the Avro readers that are generated from schemas.
 
-They must return the same values as fastavro, even for damaged messages. The translator must make the same events with
-these readers as on the plain path, on which fastavro reads the messages.
+They must return the same values as fastavro, or leave the message to fastavro. This also holds for damaged messages.
+With these readers, the translator must make the same events as when fastavro reads all messages (the *plain path*).
 """
 
 import io
@@ -154,7 +154,7 @@ def by_fastavro(schema: Any, content: bytes) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two values are exactly the same: also their types and the signs of zeros. NaN equals NaN."""
+    """Returns whether two values are the same, including their types and the signs of zeros. NaN equals NaN."""
     return repr(one) == repr(other)
 
 

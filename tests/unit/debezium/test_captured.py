@@ -1,7 +1,7 @@
-"""Tests events that a real Debezium wrote. The service must publish the same values for them as if it read the database
-itself.
+"""Tests events that a real Debezium wrote. The service must publish the same values for them as when it reads the
+database without Debezium.
 
-This file lists all exceptions.
+This file lists the columns whose values differ nevertheless, and says how they differ.
 """
 
 import json
@@ -178,7 +178,7 @@ ONLY: dict[str, dict[str, str]] = {
     "mariadb.other": {**_OTHER, **_JSON},
     "mariadb.iso": {**_ISO, **_JSON},
 }
-"""For some recordings: further columns with differences. Other recordings of the same database may not have them."""
+"""For some recordings: columns that differ in that recording, but not in every recording of the same database."""
 
 EQUAL = {
     "postgres.connect": {"c_interval"},
@@ -186,7 +186,7 @@ EQUAL = {
     "mysql.other": {"c_bigint_unsigned"},
     "mariadb.other": {"c_bigint_unsigned"},
 }
-"""For some recordings: columns that `ALWAYS` lists, but that have no difference in this recording."""
+"""For some recordings: columns that `ALWAYS` lists for the database, but that do not differ in that recording."""
 
 NAMES = sorted(path.stem for path in captured.FOLDER.glob("*.jsonl"))
 
@@ -276,8 +276,8 @@ def test_values_that_debezium_does_not_send_are_unknown(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith((".schema", ".avro"))])
 def test_the_events_of_each_transaction_are_counted(name: str) -> None:
-    """The event that ends a transaction says how many events the transaction has. For a transaction with a truncate,
-    there is no such event, and the event that begins it may be missing, too.
+    """The event that ends a transaction says how many events the transaction has. A transaction with a truncate
+    has no such event, and may lack the event that begins a transaction, too.
     """
     event_counts = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
     begin_ids = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]

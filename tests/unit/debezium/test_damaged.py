@@ -1,4 +1,4 @@
-"""Tests damaged messages. Each of them must be read, or refused with an error that names its topic.
+"""Tests damaged messages. Each message must be read, or refused with an error that names the topic of the message.
 
 Also tests that the generated reader of rows reads the same values as the converters of single values.
 """
@@ -107,8 +107,8 @@ def translate_damaged(translator: Translator, message: SourceRecord, value: Dama
     try:
         translator.translate([wrong])
     except ChangelogError as error:
-        # If the damage changes the name of a column or a table, the type of the column is not declared. That error is
-        # a PRECONDITION, and names the table.
+        # If the damage changes the name of a column or a table, the type of the column is not declared. Then the error
+        # is a PRECONDITION, and names the table instead of the topic.
         assert error.kind in (Kind.MALFORMED, Kind.PRECONDITION)  # noqa: PT017
         assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
 

@@ -1,4 +1,4 @@
-"""Tests how many rows are encoded together. The result must be the same as if each row were encoded alone."""
+"""Tests the encoding of several rows together. The result must be the same as if each row were encoded alone."""
 
 import zlib
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Tests which properties the service passes to Debezium, and who creates the publication in PostgreSQL."""
+"""Tests what follows from the properties that the service passes to Debezium: who makes the publication in PostgreSQL,
+and which snapshots have an id. If any property but a secret changes, so does the id,
+because the snapshot may read other rows then.
+"""
 
 import pytest
 
@@ -15,7 +18,7 @@ def test_the_service_makes_the_publication_that_debezium_would_make(mode: str, i
     publication = publication_of("postgresql", {**PROPERTIES, MODE: mode}, shared=False)
     assert publication is not None
     assert (publication.name, publication.is_ours) == ("my_shop", is_ours)
-    assert "my_shop" not in repr(publication)  # properties have passwords
+    assert "my_shop" not in repr(publication)  # the text must show no properties, because they have passwords
 
 
 def test_by_default_the_service_makes_the_publication() -> None:

@@ -1,6 +1,6 @@
-"""Tests the decoder of the bytes that the Debezium process writes to the service.
+"""Tests the decoder of the frames that the Debezium process writes to the service. A frame has a length and a kind.
 
-The bytes may arrive in any number of pieces, may end in the middle of a frame, and may be malformed.
+The bytes of the frames may arrive in any number of pieces, may end in the middle of a frame, and may be malformed.
 """
 
 import json

@@ -158,7 +158,7 @@ def test_a_class_path_has_one_logging_binding(tmp_path: Path, monkeypatch: pytes
     names = [Path(jar).name for jar in command[command.index("-cp") + 1].split(":")]
     assert names == ["own.jar", "a.jar", "slf4j-jdk14-1.7.36.jar"]
     assert "-Xmx100m" in command
-    # Without the binding for java.util.logging, the binding for log4j stays on the class path; log4j then writes to
-    # standard error.
+    # If slf4j's binding for java.util.logging is missing, its binding for log4j stays on the class path. Then log4j
+    # writes to standard error.
     (tmp_path / "slf4j-jdk14-1.7.36.jar").unlink()
     assert "log4j-slf4j-impl-2.24.3.jar" in Launch(properties={}, jars=tmp_path).command("java")[-2]

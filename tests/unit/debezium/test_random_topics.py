@@ -1,4 +1,5 @@
-"""Tests the publish loop with random events in several parts (partitions of topics). The service crashes at any step.
+"""Tests the publish loop with random events in several parts (partitions of topics). In some tests,
+the service crashes at random steps.
 
 Each event must be published exactly once, and the events of a part must stay in order.
 """

@@ -1,6 +1,7 @@
-"""Tests events without old rows. The service takes the old rows from its state, a store of the last state of each row.
+"""Tests events without old rows. The service takes the old rows from its *state*, a store of all rows as they were
+last published.
 
-So each original must be the row as it was last published.
+So the original of each change must be equal to the row that was last published.
 """
 
 import json

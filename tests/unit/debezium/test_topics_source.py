@@ -53,13 +53,13 @@ def published(app: App, name: str | None = "item") -> list[tuple[str, str, Any, 
 
 
 def commits(app: App) -> list[tuple[str, str]]:
-    """Returns the transaction and the position of each message. Leaves out the epoch of the position."""
+    """Returns the transaction and the position of each message. Leaves out the epoch, and zeros before the commit."""
     sources = [message["value"]["provenance"]["source"] for message in app.messages("item")]
     return [(source["transaction"], source["position"][9:].lstrip("0")) for source in sources]
 
 
 def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
-    """The old row of the delete no longer has the column. It is complete nevertheless, so no value is unavailable."""
+    """The old row of the delete lacks the dropped column. It still is a complete row: no value is unavailable."""
     wide = {"id": "int32", "status": "string", "note": "string"}
     of_item = app(
         tmp_path,
@@ -241,7 +241,7 @@ def test_an_incompatible_column_stops_the_service_until_it_is_accepted(tmp_path:
 
 
 def edit(of_item: App, **changes: Any) -> None:
-    """Changes fields of the stored checkpoint, as commands do."""
+    """Changes fields of the stored checkpoint, as commands such as `changelog accept` do."""
     sink = FileSink(of_item.path)
     stored = sink.recover()
     assert stored is not None
@@ -318,8 +318,8 @@ def test_events_of_tables_that_are_not_configured_are_counted(tmp_path: Path) ->
 @pytest.mark.parametrize("prefix", ["provenance", "provenance-session"])
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_a_half_published_transaction_continues_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
-    """The events arrive with pauses, so their transaction is published in several parts. The stamp at its beginning
-    must apply to all of its rows.
+    """The events arrive with pauses, so their transaction is published piece by piece. The stamp at the beginning of
+    the transaction must apply to all of its rows.
     """
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
     till = stamp(b'{"serviceName":"till"}', transaction=5, at=0, prefix=prefix)

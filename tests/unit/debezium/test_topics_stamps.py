@@ -1,4 +1,7 @@
-"""Tests stamps in Debezium's topics. In the database, a stamp is a logical message. Debezium writes an event for it."""
+"""Tests stamps in Debezium's topics. A stamp says who made the changes of a transaction.
+
+In PostgreSQL, a stamp is a logical message, for which Debezium writes an event.
+"""
 
 from pathlib import Path
 from random import Random

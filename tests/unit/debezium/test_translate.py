@@ -1,4 +1,6 @@
-"""Tests how each kind of message is translated. The messages are like those in the documentation of the connectors."""
+"""Tests which event the translator makes from each kind of message. The messages are like those in the documentation of
+Debezium's connectors.
+"""
 
 from typing import Any
 

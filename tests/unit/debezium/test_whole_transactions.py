@@ -115,7 +115,11 @@ ITEM, SALE, ENDS = "app.public.item/0", "app.public.sale/0", "app.transaction/0"
 
 
 class Held:
-    """Passes events to `WholeTransactions`. A test chooses when each event arrives."""
+    """Passes events to `WholeTransactions`. A test chooses when each event arrives.
+
+    `take` returns the place of each event that need not wait any longer. The first message of a partition is at
+    `PARTITION, before 1`.
+    """
 
     def __init__(self, bytes_max: int = 1 << 20, *, messages: bool = False) -> None:
         tables = [("public", name) for name in TABLES]
@@ -182,7 +186,7 @@ def test_a_transaction_whose_end_is_lost_is_published() -> None:
 
 
 def test_the_end_of_a_transaction_without_rows_is_passed() -> None:
-    """This happens if the broker has removed the rows, or if Debezium has written the end twice."""
+    """An end without rows arrives if the broker has removed the rows, or if Debezium has written the end twice."""
     held = Held()
     held.add(boundary(5, {"public.item": 2}), boundary(5, {"public.item": 2}), boundary(6, {"public.other": 1}))
     assert held.take() == []

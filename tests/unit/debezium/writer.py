@@ -19,8 +19,8 @@ Expected = tuple[str, str, str, Any, Any]
 class Writer:
     """Writes random transactions as Debezium does. Each changed row has an event in the partition of its key.
 
-    The time of the first transaction is about `begun_ms` after STARTED_MS. With `boundaries`, the topic app.transaction
-    has events that say where each transaction begins and ends.
+    The first transaction commits about `begun_ms` milliseconds after STARTED_MS. With `boundaries`, the topic
+    app.transaction has events that say where each transaction begins and ends.
     """
 
     def __init__(self, random: Random, begun_ms: int = 0, *, boundaries: bool = False) -> None:

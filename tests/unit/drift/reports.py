@@ -1,4 +1,4 @@
-"""Makes reports as the drift job passes them to `finish`. Writes whole runs into a folder."""
+"""Makes drift reports as the drift job passes them to `finish`. Also writes the files of a run into a folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ PROVENANCE = {
 def entity(**fields: Any) -> JSON:
     """Returns the part of a report about an entity that was compared. The entity has no drift unless `fields` says so.
 
-    The number of drifted keys, their share of all rows (`ppm`) and the verdict are computed.
+    The number of drifted keys, their share of the source's rows (`ppm`, in millionths) and the verdict are computed.
     """
     members: JSON = {
         "table": "public.orders",

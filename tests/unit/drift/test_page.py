@@ -1,5 +1,5 @@
-"""Tests the HTML of a drift report's page. Texts from outside must not become markup, and different values must look
-different.
+"""Tests the HTML of a drift report's page. No text of the report may become markup, and two different values must never
+look the same.
 """
 
 from html.parser import HTMLParser

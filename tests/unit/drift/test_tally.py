@@ -1,6 +1,6 @@
 """Tests the tally of drifted keys. A tally counts the keys and holds a few samples of them.
 
-It also says whether all keys drifted in one incident, that is, whether they were written at about the same time.
+It also says to how many *incidents* the keys belong. Keys of one incident were written at about the same time.
 """
 
 import io

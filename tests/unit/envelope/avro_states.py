@@ -1,7 +1,7 @@
 """Draws random rows as JSON objects, and messages that have these rows.
 
 A *shape* gives the names and types of a row's columns. The JSON is as sources write it: compact, and with the columns
-in order.
+in the order of the shape.
 """
 
 import base64

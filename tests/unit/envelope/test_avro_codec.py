@@ -81,7 +81,7 @@ def codec_of(shape: Struct) -> AvroCodec:
 
 
 def check(shape: Struct, expected: list[Record]) -> None:
-    """Checks that rows have the same bytes if they are encoded one by one and column by column.
+    """Checks that rows get the same bytes whether they are encoded one by one or column by column.
 
     Our decoder and fastavro must be able to read these bytes.
     """

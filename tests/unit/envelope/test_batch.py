@@ -1,6 +1,6 @@
 """Tests the Arrow batches that hold records: their columns, the shapes in their metadata, and damaged batches.
 
-A shape gives the names and types of an entity's columns.
+A shape gives the names and types of an entity's columns. A relation is a table of the database.
 """
 
 import pyarrow as pa

@@ -132,7 +132,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
 
 
 def test_only_a_checkpoint_with_repartitioned_entities_has_format_3() -> None:
-    """Older programs refuse format 3, because they would not read all topics of a repartitioned entity."""
+    """Older programs would not read all topics of a repartitioned entity. Format 3 makes them refuse the checkpoint."""
     repartitioned = replace(FULL, sink={**FULL.sink, GENERATIONS: {"order": [{"topic": "app.order", "partitions": 1}]}})
     assert [json.loads(checkpoint.to_json())["format"] for checkpoint in (FULL, repartitioned)] == [2, 3]
     assert Checkpoint.from_json(repartitioned.to_json()) == repartitioned

@@ -121,7 +121,10 @@ def by_json_schema(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def messages(shape: Struct, *records: Record, flat: bool = False, key: tuple[str, ...] = ("id",)) -> list[Any]:
-    """Returns the key and the value of each record. Checks that the readers of JSON and of Avro return the same."""
+    """Converts records to events or to flat rows. Returns the key and the value that a reader finds in each message.
+
+    Checks that the readers of JSON and of Avro find the same.
+    """
     rows = batch.from_records(records)
     schemas = event_schemas("order", shape, key, PREFIX)
     value_schema = schemas.row if flat else schemas.event

@@ -26,6 +26,9 @@ from tests.unit.records import record
 
 COLUMNS = ("a", "b", "long")
 HOW = ("update", "update", "unknown", "toast", "delete", "bare", "read")
+"""What may happen to a row. `unknown` is an update without the old row, and `bare` a delete without it. `toast` is an
+update without the value of the column `long`, which did not change.
+"""
 
 
 def same(a: Any, b: Any) -> bool:
@@ -165,7 +168,7 @@ plain = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([1.5, "
 
 @st.composite
 def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Draws a row before and after a change, as sources write it. A few values have characters to escape."""
+    """Draws a row before and after a change, in JSON as sources write it. A few values have characters to escape."""
     table = draw(st.sampled_from([("a", "b~", "a longer name"), ("a", "é/"), ("%d",)]))
     before, after = ({name: draw(plain | tricky) for name in table} for _ in range(2))
     unchanged = draw(st.sets(st.sampled_from(table)))
@@ -237,7 +240,7 @@ def test_a_change_without_its_state_is_refused(op: Op) -> None:
             make(message(op))
 
 
-# The next tests use random histories of one key. A history has the changes, each with the row after the change.
+# The next tests use random histories of one key. A history lists the changes of the key's row.
 columns = st.fixed_dictionaries({name: st.none() | st.integers(0, 2) | tricky | values for name in COLUMNS})
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from changelog.envelope.key import key_text, murmur2, partition, partition_batch
 
-# From Kafka's own test: clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java
+# These hashes are from Kafka's own test: clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java
 JAVA = {
     "21": -973932308,
     "foobar": -790332482,
