@@ -21,7 +21,7 @@ def test_rows_written_before_their_table_was_added_come_from_the_snapshot(site: 
     """One transaction changes a table both before and after the publication gets the table. The stream has only the
     changes after that.
 
-    The service reads the table when the transaction has ended. So the rows that it reads include all changes.
+    The service reads the table only after the transaction has ended. So the rows that it reads include all changes.
     """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")

@@ -1,6 +1,6 @@
 """Tests keys of all types that a column can have.
 
-The service must read each row of such a table once, and must find the rows of given keys.
+The service must read each row of a table with such a key once, and must find the rows of given keys.
 """
 
 import itertools
@@ -88,8 +88,8 @@ KEYS = {
     "SET('x','y','z')": ["''", "'x'", "'x,z'", "'y'"],
     "BIT(9)": ["b'0'", "b'111111111'", "b'101'"],
 }
-"""SQL expressions of keys, by the type of the key column. Some of the dates do not exist. The server stores these dates
-only in the SQL mode `ALLOW_INVALID_DATES`.
+"""SQL expressions of keys, by the type of the key column. Some of the dates do not exist. `fill` sets an SQL mode in
+which the server stores these dates, too.
 """
 
 CHARSETS = ("ascii", "cp932", "gbk", "latin1", "ucs2", "utf8mb3", "utf8mb4", "utf16")
