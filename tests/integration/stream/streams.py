@@ -1,4 +1,7 @@
-"""Opens PostgreSQL replication connections and streams for tests, and reads frames from the streams."""
+"""Opens PostgreSQL replication connections and streams for tests, and reads frames from the streams.
+
+A frame is a message of the replication protocol: a header of 25 bytes, and then one message of `pgoutput`.
+"""
 
 import contextlib
 import struct
