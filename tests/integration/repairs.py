@@ -1,5 +1,6 @@
-"""Publishes a table, and adds false changes to its changelog: changes that the table never had. Also sends signals: an
-operator's requests to repair the changelog.
+"""Publishes a table, and adds false changes to its changelog: changes that the table never had.
+
+Also sends signals. A signal is an operator's request, for example to repair the changelog.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Has a Hypothesis strategy for each type of PostgreSQL. The strategy draws texts that are valid values of the type."""
+"""For each type of PostgreSQL, a strategy of Hypothesis that draws valid values of the type, as text."""
 
 import datetime
 import json
@@ -22,8 +22,8 @@ def hexadecimal(nbytes: int) -> st.SearchStrategy[str]:
 
 
 def moment(kind: Callable[..., str], years: int) -> st.SearchStrategy[str]:
-    """Draws dates or timestamps from all years that a type allows, also years BC. `years` is the last such year. `kind`
-    formats a value as SQL text.
+    """Draws dates or timestamps from all years that a type allows, also years BC. `years` is the last allowed year.
+    `kind` formats a value as SQL text.
     """
     common = st.datetimes().map(lambda at: kind(f"{at:%m-%d}", at.time(), f"{at.year:04d}", ""))
     before = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), f"{y:04d}", " BC"), st.integers(1, 4712), DAYS)
@@ -77,8 +77,8 @@ INNER = st.builds(lambda n, t: f"({n},{'' if t is None else quoted(t)})", signed
 
 
 def spans(bounds: st.SearchStrategy[str], key: Callable[[str], Any] = str) -> st.SearchStrategy[str]:
-    """Draws ranges, some of them empty or unbounded on one or both sides. `key` returns the value by which two bounds
-    are compared.
+    """Draws ranges, some of them empty or unbounded on one or both sides. `key` is the sort key that puts the lower of
+    two bounds first.
     """
 
     def span(pair: list[str], open_: str, close: str, unbounded: int) -> str:

@@ -118,8 +118,8 @@ class Site:
         return {}
 
     def _lines(self, entity: str | None) -> list[str]:
-        """Returns the messages as lines of JSON. A test that waits for a message asks many times. So this method reads
-        the changelog again only if one of its files has changed.
+        """Returns the messages as lines of JSON. A test that waits for a message calls this method many times, so it
+        reads the changelog again only if one of the changelog's files has changed.
         """
         versions = _file_versions(self.log)
         last_versions, lines = self._last_lines.get(entity, (None, []))
@@ -169,8 +169,8 @@ def _file_versions(folder: Path) -> FileVersions | None:
 
 
 def _shown(line: str) -> list[str]:
-    """Returns a line of plain text as it is. If the line is an event of the service's log, returns the error if the
-    event is `service failed`, and otherwise nothing.
+    """Returns the part of a line that `Site.call` returns. This is the whole line if it is plain text, the error if the
+    line is the event `service failed`, and nothing if the line is another event of the service's log.
     """
     if not line.startswith("{"):
         return [line]

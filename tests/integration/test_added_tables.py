@@ -18,9 +18,10 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def test_rows_written_before_their_table_was_added_come_from_the_snapshot(site: Site) -> None:
-    """One transaction changes a table before and after the table is added. The stream has only the later changes.
+    """One transaction changes a table both before and after the publication gets the table. The stream has only the
+    changes after that.
 
-    The table is read after the transaction has ended. So the rows that are read include the earlier changes, too.
+    The service reads the table only after the transaction has ended. So the rows that it reads include all changes.
     """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")

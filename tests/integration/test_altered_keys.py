@@ -1,7 +1,7 @@
 """Tests ALTER TYPE of a composite type that is part of an entity key.
 
-Such a statement changes the text of every key. So the service reads the table again, and publishes a delete for each
-old key.
+The text of such a key contains the names of the type's attributes. So a rename of an attribute changes every key, and
+the service reads the table again, and publishes a delete for each old key.
 """
 
 from collections.abc import Iterator
@@ -43,12 +43,14 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -
 
 
 def key(number: int, name: str = "x") -> str:
-    """Returns the entity key of a row. `name` is the name of the composite's first attribute."""
+    """Returns the entity key of a row. `name` is the name of the composite's first attribute. The key lists the
+    attributes in alphabetical order.
+    """
     return f'{{"{name}":"a","y":{number}}}' if name < "y" else f'{{"y":{number},"{name}":"a"}}'
 
 
 def expected_rows(first: int, last: int, n: int) -> dict[str, Any]:
-    """Returns the rows, by key, that are expected after the rename."""
+    """Returns the rows, by key, that the changelog must have after the rename: the rows from `first` to `last`."""
     return {key(k, "later"): {"c": {"later": "a", "y": k}, "n": n} for k in range(first, last + 1)}
 
 

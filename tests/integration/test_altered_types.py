@@ -2,7 +2,7 @@
 not contain this statement.
 
 The tests check which attribute names the published values have. A row may have been written before or after the ALTER
-TYPE. If the service cannot know which names were valid then, it publishes the value as text.
+TYPE. If the service cannot know which names were valid when the row was written, it publishes the value as text.
 """
 
 import json
@@ -133,7 +133,7 @@ def check(composite: Any) -> None:
 
 @pytest.mark.parametrize("has_trigger", [False, True], ids=["bare", "with the event trigger"])
 def test_a_service_that_lags_gives_no_newer_name_to_an_older_row(site: Site, *, has_trigger: bool) -> None:
-    """If the stream shows the transaction that alters the type, the service knows which rows come after it.
+    """If the stream shows the transaction that alters the type, the service knows which rows were written after it.
 
     The stream of PostgreSQL 14 always shows the transaction. The stream of newer versions shows it only if the event
     trigger writes a message.

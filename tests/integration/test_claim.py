@@ -172,7 +172,9 @@ def test_locks_of_another_role_do_not_block_a_claim(conn: Connection, stranger: 
 
 
 def test_another_role_cannot_open_a_replication_session(conn: Connection, stranger: Connection) -> None:
-    """A claim is safe because the server refuses replication sessions of roles that may not replicate."""
+    """Only the locks of replication sessions count as claims. The server refuses such a session to a role that may not
+    replicate.
+    """
     with pytest.raises(ChangelogError) as raised:
         ReplicationConnection.connect(make_conninfo(conn.info.dsn, user=stranger.info.user))
     assert raised.value.kind is Kind.ACCESS

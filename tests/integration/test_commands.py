@@ -1,4 +1,4 @@
-"""Tests the commands init, check, status and drop, and how a configuration turns tables into entities."""
+"""Tests the commands init, check, status and drop, and which entities a configuration makes of a database's tables."""
 
 import json
 import os

@@ -9,7 +9,7 @@ SETUP = Path(__file__).parents[2] / "docs" / "compose"
 
 
 def test_the_writer_stamps_its_changes_of_both_tables(database: str) -> None:
-    """The test runs the writer's statements as psql sends them, and reads the changes from the log."""
+    """The test executes the writer's script 20 times, and reads the changes from the log."""
     script = (SETUP / "writer.sql").read_text("utf-8")
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute((SETUP / "postgres.sql").read_text("utf-8").encode())

@@ -1,9 +1,8 @@
 """Tests that this version of the service continues a changelog that an earlier version stored.
 
-The earlier version, the last one without the folder `connectors/capture`, wrote `stored/changelog`. Two things were
-unfinished when it stopped. It had read only a part of the table `photo`. For a repair, it still had to read the rows of
-two keys of `item` again. The database cluster of that time no longer exists, so the service continues with another
-cluster.
+The earlier version, the last one without the folder `connectors/capture`, wrote `stored/changelog`. When it stopped, it
+had read only a part of the table `photo`. It also had an unfinished repair: it still had to read the rows of two keys
+of `item` again. The database cluster of that time no longer exists, so the service continues with another cluster.
 """
 
 import shutil

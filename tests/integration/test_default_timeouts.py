@@ -55,7 +55,7 @@ def test_the_creation_of_a_slot_waits_longer_than_the_lock_timeout(database: str
     with psycopg.connect(database) as writer:
         writer.execute("SELECT pg_current_xact_id()")
 
-        def commit() -> bool:  # `create_slot` calls it after it has waited for two seconds
+        def commit() -> bool:  # `create_slot` calls this function after two seconds of waiting
             writer.commit()
             return True
 

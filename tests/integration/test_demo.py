@@ -34,7 +34,9 @@ SPARK_TEXTS = (
     "changelog republish order --report drift/",
     "orders, no drift",
 )
-"""Texts that the demo prints in its chapters on Spark. Here, one blank stands for each run of whitespace."""
+"""Texts that the demo prints in its chapters on Spark. In the output, any whitespace may stand for a blank of these
+texts.
+"""
 
 CONSUMER_TEXTS = ("equals the tables", "equals the table:", "a tombstone", "changed  by unknown")
 """Texts that the demo prints in its chapter on what a consumer of Kafka reads."""

@@ -1,7 +1,7 @@
 """Tests changes of a table's columns while the service runs.
 
-The service announces each new version of the columns in the entity `schemas`. After some kinds of change, it reads the
-table again. At other kinds, it stops until an operator accepts the change.
+The service announces each new version of the columns in the entity `schemas`. After some kinds of change, it then reads
+the table again. Before it publishes an incompatible change, it stops until an operator accepts the change.
 """
 
 import json

@@ -83,7 +83,7 @@ class Site:
             self.load.start()
 
     def judge(self) -> None:
-        """Stops the load, lets the service read to the end of the log, and checks everything that it has stored."""
+        """Stops the load, lets the service publish everything that the load has written, and checks the changelog."""
         self.load.stop()
         end = last_write(self.dsn)
         self.service.until(
@@ -129,8 +129,9 @@ def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str
 
 @pytest.mark.parametrize("name", AFTER_DAMAGE)
 def test_a_crash_while_the_sink_repairs_a_damaged_log_loses_and_repeats_nothing(site: Site, name: str) -> None:
-    """The test damages the log as a crash of the machine would: the newest file is in the folder, but only a part of
-    its content has reached the disk. The service has not yet confirmed the changes in this file to the database.
+    """The test damages the sink's log as a crash of the machine would: the newest file is in the folder, but only a
+    part of its content has reached the disk. The service has not yet confirmed the changes in this file to the
+    database.
     """
     site.start("files:linked:5")
     assert site.service.wait(PATIENCE_S)

@@ -13,9 +13,9 @@ from changelog.connectors.servers.postgres import PostgresServer
 from changelog.envelope.codec import floats
 
 POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
-"""Powers of 2 and of 10. At a power of 2, the distance to the next float changes. Some powers of 10, such as 1e23, lie
-exactly in the middle between two floats. Many programs print such a power for one of the two floats; PostgreSQL prints
-more digits for both.
+"""Powers of 2 and of 10. At a power of 2, the distance between neighbouring floats changes. Some powers of 10, such as
+1e23, lie exactly in the middle between two floats. For one of these two floats, many programs print the power itself.
+PostgreSQL prints more digits for both.
 """
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)

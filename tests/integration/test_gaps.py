@@ -67,8 +67,8 @@ class World:
         """Checks that the service refuses to start. Then continues over the gap while rows are written, and returns the
         gap.
 
-        Without `--yes`, the command only shows the gap. With `--yes`, the command also runs the service; it is killed
-        at each fail point in `crashes`, and started again.
+        `changelog run --over-gap` only shows the gap. With `--yes`, it also runs the service. The test kills the
+        service at each fail point in `crashes`, and starts it again.
         """
         line = self.site.refused()
         assert reason in line

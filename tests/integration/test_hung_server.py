@@ -62,6 +62,9 @@ WATCHING = "state = 'idle' AND query LIKE '%pg_publication_rel%'"
 READING = "state = 'idle in transaction'"
 SIGNALLING = f"state = 'idle' AND query LIKE '%WITH RECURSIVE used(type)%' AND NOT {CATALOGUE}"
 SWEEPING = "query = 'SELECT pg_current_snapshot()::text' AND state = 'idle'"
+"""Each constant from `STREAMING` to `SWEEPING` is a condition for `SESSIONS` that only one session of the service
+meets. The constant's name says what this session is for.
+"""
 
 
 NEW_TYPE = [

@@ -1,5 +1,7 @@
-"""Tests that the service can read tables with large rows. The service divides a chunk (the rows of one query), if
-necessary down to single rows, and publishes a single row of any size.
+"""Tests that the service can read tables with large rows.
+
+The rows of one query are a chunk. The service divides a chunk that is too large, if necessary down to single rows. It
+publishes a single row of any size.
 """
 
 import hashlib
@@ -124,8 +126,8 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
 
 
 def test_large_rows_are_streamed_among_small_ones(site: Site) -> None:
-    """The large rows contain characters that take several bytes in UTF-8. The service must not split these bytes. Other
-    characters must be escaped in JSON.
+    """The large rows contain characters of several bytes in UTF-8. The service must not cut such a character in two.
+    Other characters of these rows must be escaped in JSON.
     """
     with site.running() as service:
         service.until(site.is_read)

@@ -303,7 +303,7 @@ def change_key(site: Site, service: Running) -> Running:
     service = site.service(accept=True)
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     service.until(caught_up(site))
-    service.until(caught_up(site))  # the first change after the restart must be stored before the table is read again
+    service.until(caught_up(site))  # twice: the service must store a first change before it reads the table again
     assert site.table("code").items() <= site.state().items()
     return service
 

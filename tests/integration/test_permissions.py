@@ -82,8 +82,8 @@ def test_the_folder_for_files_that_are_set_aside_has_a_fixed_mode(tmp_path: Path
 
 
 def test_files_that_a_job_writes_itself_have_fixed_modes(tmp_path: Path) -> None:
-    """The test leaves out the files that Spark writes for a job, because Hadoop's setting `fs.permissions.umask-mode`
-    determines their permissions.
+    """Files that Spark writes for a job are not tested, because Hadoop's setting `fs.permissions.umask-mode` determines
+    their permissions.
     """
     drift_report = report(1, {"order": entity(changed=1)})
     write(tmp_path / "reports", finish(drift_report, {"order": Policy()}, [], folder=tmp_path / "reports"))

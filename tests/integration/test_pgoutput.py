@@ -101,8 +101,9 @@ def peek(dsn: str, streaming: str) -> list[bytes]:
 
 
 def _xid(payload: bytes, block_xid: int | None) -> int | None:
-    """Returns the transaction id at the start of a message in a streamed block. This is the id of the block's
-    transaction or of one of its subtransactions. Outside a block, messages have no id, and the result is None.
+    """Returns the transaction id at the start of a message in a streamed block: the id of the block's transaction or of
+    one of its subtransactions. A streamed block is a part of a transaction that the server sends before the transaction
+    ends. Outside a block, messages have no id, and the result is None.
     """
     return int.from_bytes(payload[1:5]) if block_xid is not None else None
 

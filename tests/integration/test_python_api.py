@@ -82,8 +82,8 @@ def rows_of_server(site: Site) -> list[dict[str, Any]]:
 
 
 def assert_equal(table: pa.Table, expected: list[dict[str, Any]]) -> None:
-    """Checks the rows of a table. Rows that an UPDATE moved to another key lack `large`, because the log did not
-    repeat this value.
+    """Checks that `table` has the expected rows. A row that an UPDATE moved to another key lacks `large`, because the
+    log did not repeat this value.
     """
     rows = table.sort_by("id").to_pylist()
     assert [row["id"] for row in rows] == [row["id"] for row in expected]

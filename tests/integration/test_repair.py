@@ -78,7 +78,7 @@ def test_a_republish_of_a_table_deletes_no_ghost(site: Site) -> None:
 
 
 def test_the_rows_of_keys_of_every_type_are_found(site: Site) -> None:
-    """The service searches the whole table for keys that it cannot convert to a value of the column's type."""
+    """If no query can search for keys of a type, the service compares the keys of all rows with the requested keys."""
     site.sql(
         "CREATE EXTENSION citext", "CREATE TYPE mood AS ENUM ('so so', 'it''s')", "CREATE DOMAIN code AS varchar(9)"
     )

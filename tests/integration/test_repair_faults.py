@@ -1,8 +1,8 @@
 """Tests that a repair of a table is done exactly once while rows are written to the table. The service is killed at
 each fail point in turn.
 
-A repair reads the table again. Then a *sweep* searches the changelog for ghosts, and deletes them. A *ghost* is a row
-that the changelog holds and the table lacks. A *fail point* is a step of the service at which a test can kill the
+A *ghost* is a row that the changelog holds and the table lacks. A repair reads the table again. Then a *sweep* searches
+the changelog for ghosts, and deletes them. A *fail point* is a step of the service at which a test can kill the
 service.
 """
 
@@ -97,7 +97,7 @@ def test_a_repair_is_completed_after_a_crash_at_each_fail_point(
 
 
 def test_a_sweep_does_not_delete_keys_that_a_truncate_has_removed(pair: Pair, seed: int) -> None:
-    """The TRUNCATE arrives after the sweep has read the changelog, and before the sweep looks up keys in the table."""
+    """The sweep has read the changelog before the TRUNCATE, and looks up the keys in the table after the TRUNCATE."""
     pair.spoil(random.Random(seed))
     ids = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
     pair.service.start("sweep:read")

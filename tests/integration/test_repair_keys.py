@@ -65,8 +65,8 @@ each key of each table.
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
 
 LOOKUPS = (HOSTILE, ("no_such", HUGE[0]), ("no_such", *HUGE[1:]))
-"""Groups of keys that are looked up together. A group with a long key is small, because the search for the invalid keys
-sends the long key again in each of its steps.
+"""Groups of keys that are looked up together. To find the invalid keys of a group, the service sends the group's keys
+again and again. So a group with a long key is small.
 """
 
 

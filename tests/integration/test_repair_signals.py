@@ -178,8 +178,8 @@ def test_a_command_fails_if_the_service_does_not_obey_its_signal(site: Site) -> 
 
 
 def _write_after_an_ignored_signal(site: Site, service: Running) -> None:
-    """Writes a row after the service has ignored the signal. Once this row is published, the waiting command sees that
-    the changelog has passed the signal.
+    """Writes a row after the service has ignored the signal. Once this row is published, the waiting command knows that
+    the service has read the signal and not obeyed it.
     """
     service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
     site.sql("INSERT INTO item VALUES (60, 'written after the signal', 1)")

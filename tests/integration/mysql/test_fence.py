@@ -1,9 +1,8 @@
 """Tests fences of MySQL and MariaDB while threads write to the tables, and cases in which no fence can be taken.
 
-A fence is a snapshot of the database that sees a certain set of transactions. When the tables are compared with the
-changelog, both are read as they were at a fence. These tests assume that the changelog is right. They apply the
-messages of exactly those transactions that a fence sees. The result must be the rows that the fence reads from the
-table.
+A fence is a snapshot of the database, together with the set of transactions that the snapshot sees. A comparison of
+tables with the changelog reads both as they were at a fence. These tests assume that the changelog is right: the
+messages of the transactions that a fence sees must result in the rows that the fence reads from the table.
 """
 
 import time
@@ -73,8 +72,8 @@ def read(fence: Fence, entity: str) -> dict[str, Any]:
 
 
 def rows_before(site: MysqlSite, ends: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """For each commit in `ends`, yields the rows of `account` that result from all messages before that commit. `ends`
-    must be sorted.
+    """For each commit in `ends`, yields the rows that `account` has after all messages of earlier commits. `ends` must
+    be sorted.
     """
     messages = [(Position.parse(text).commit, key, current) for text, key, current in rows_of(site)]
     rows: dict[str, Any] = {}

@@ -74,7 +74,7 @@ def previous_gtids(packets: Sequence[bytes]) -> list[bytes]:
 
 @pytest.fixture
 def loose_mariadb(starts_servers: None) -> Iterator[MysqlServer]:
-    """A MariaDB that accepts sequence numbers in any order."""
+    """A MariaDB that accepts GTIDs whose sequence numbers do not ascend."""
     with mysql_server("mariadb", {"gtid_strict_mode": "OFF"}) as server:
         yield server
 

@@ -71,10 +71,8 @@ def stored(cursor: Cursor) -> str:
 
 
 def texts(server: MysqlServer, database: str, run: Callable[[Cursor], object]) -> Iterator[tuple[str, bool]]:
-    """Calls `run`, which executes statements. For each row of table `t` that the server logged, yields the new
-    document.
-
-    Also yields whether the server logged only the differences from the old document (a partial update).
+    """Calls `run`, whose statements change rows of the table `t`. For each changed row in the server's log, yields the
+    new document, and whether the log has only the differences from the old document (a partial update).
     """
     table_map: TableMap | None = None
     reader = EventReader()

@@ -1,4 +1,7 @@
-"""Tests tables whose keys have any type. The service must read each row once, and must find the rows of given keys."""
+"""Tests keys of all types that a column can have.
+
+The service must read each row of a table with such a key once, and must find the rows of given keys.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -85,7 +88,9 @@ KEYS = {
     "SET('x','y','z')": ["''", "'x'", "'x,z'", "'y'"],
     "BIT(9)": ["b'0'", "b'111111111'", "b'101'"],
 }
-"""Values of keys as SQL, by the type of the column. The server stores some of them only if it does not check dates."""
+"""SQL expressions of keys, by the type of the key column. Some of the dates do not exist. `fill` sets an SQL mode in
+which the server stores these dates, too.
+"""
 
 CHARSETS = ("ascii", "cp932", "gbk", "latin1", "ucs2", "utf8mb3", "utf8mb4", "utf16")
 
@@ -104,7 +109,7 @@ def composite(seed: int) -> list[str]:
 
 
 def tables_of(server: MysqlServer) -> dict[str, tuple[str, list[str]]]:
-    """For each table, returns the type of its key column and the values of the key."""
+    """Returns, by the name of a table, the type of the table's key column and SQL expressions of the table's keys."""
     version = "_v7" if version_of(server) >= (11, 7) else ""
     uuids = {"UUID": [f"UUID{version}()"] * 20} if server.flavour == "mariadb" else {}
     return {f"place_{number}": pair for number, pair in enumerate((KEYS | uuids).items())}
@@ -143,8 +148,8 @@ def test_rows_are_read_by_keys_of_each_type(
         counts = {name: len(rows) for name, (_, rows) in tables.items()}
         assert {name: len(set(keys)) for name, keys in first_keys.items()} == counts
         assert {name: len(keys) for name, keys in first_keys.items()} == counts
-        # A key that begins with a minus is not requested, because the command would take it for an option. A key that
-        # is also in HOSTILE_SAMPLE, such as the empty string, is always requested, even if `keys[::2]` lacks it.
+        # Half of each table's keys are requested, and also those that are in HOSTILE_SAMPLE, such as the empty string.
+        # A key that begins with a minus is left out, because the command would take it for an option.
         requested = {
             name: {key for key in keys if not key.startswith("-")} & {*keys[::2], *HOSTILE_SAMPLE}
             for name, keys in first_keys.items()
@@ -165,7 +170,9 @@ def settings_and_entity(site: MysqlSite, table: str) -> tuple[Settings, Entity]:
 
 
 def lookup(site: MysqlSite, table: str, requested: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Looks up these keys, and all keys that the table has. Returns the table's keys, and the keys without a row."""
+    """Looks up the requested keys and all keys of the table. Returns the table's keys, and the keys for which the
+    lookup found no row.
+    """
     settings, entity = settings_and_entity(site, table)
     origin = Origin(connector="mysql", name="x", database=site.database)
     with settings.connect_reading(settings.stopping) as connection:

@@ -16,7 +16,9 @@ from changelog.envelope.position import Position
 def test_a_server_that_lacks_a_partly_published_transaction_is_refused(
     mysql_server: MysqlServer, mysql_database: str
 ) -> None:
-    """A replica may be promoted before it has received all of a transaction that the service was reading."""
+    """When a server fails, the service may have published a part of a transaction that the promoted replica has never
+    received.
+    """
     address = Address(host=mysql_server.host, port=mysql_server.port, user="root", password="", database=mysql_database)
     with Connection(address) as server:
         start = LogStart.trace(server.query, server.version, None, accept=False)

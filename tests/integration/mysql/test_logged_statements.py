@@ -38,8 +38,8 @@ def test_an_alter_of_two_phases_takes_effect_once(mariadb: MysqlServer, tmp_path
 
 
 def rename_in_two_phases(site: MysqlSite) -> None:
-    """MariaDB logs the beginning and the end of such an ALTER TABLE. Here, the first ALTER TABLE fails, so only the
-    second one must take effect.
+    """With `binlog_alter_two_phase`, MariaDB logs the beginning of an ALTER TABLE before it knows whether the statement
+    will succeed. Here, the first ALTER TABLE fails, so only the second one must take effect.
     """
     site.sql("CREATE TABLE item (id INT PRIMARY KEY)", "INSERT INTO item VALUES (1)")
     site.sql("CREATE TABLE copy (id INT PRIMARY KEY, a INT)", "INSERT INTO copy VALUES (1, 1), (2, 1)")

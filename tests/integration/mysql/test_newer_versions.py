@@ -40,7 +40,7 @@ def test_the_tag_of_a_gtid_names_who_made_a_change(site: MysqlSite) -> None:
         site.sql("SET gtid_next = 'AUTOMATIC:till'", "INSERT INTO item VALUES (2)")
         site.sql("INSERT INTO item VALUES (3)")
         service.until(lambda: ("create", "3") in site.ops("item"))
-    with site.running() as service:  # the service asks the server for the transactions after a set of GTIDs with tags
+    with site.running() as service:  # to continue, the service sends the server a set of GTIDs, one of which has a tag
         site.sql("INSERT INTO item VALUES (4)")
         service.until(lambda: ("create", "4") in site.ops("item"))
     provenances = [message["value"]["provenance"] for message in site.messages("item")]
@@ -51,8 +51,8 @@ def test_the_tag_of_a_gtid_names_who_made_a_change(site: MysqlSite) -> None:
 
 @on_versions("mysql-9")
 def test_what_a_foreign_key_changes_is_published(site: MysqlSite) -> None:
-    """Older versions do not log the changes that a foreign key makes, so on these versions the service refuses tables
-    with such keys.
+    """Older versions do not log the changes that a foreign key makes. On these versions, the service refuses a table
+    whose rows a foreign key can change.
     """
     site.sql(
         "CREATE TABLE parent (id INT PRIMARY KEY)",

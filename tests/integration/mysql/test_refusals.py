@@ -196,7 +196,7 @@ def test_a_statement_that_is_not_logged_as_rows_can_be_skipped(site: MysqlSite) 
 
 
 def test_a_rollback_in_the_log_can_be_skipped(mariadb: MysqlServer, tmp_path: Path) -> None:
-    """If a transaction also writes to a MyISAM table, MariaDB logs even those of its changes that were rolled back."""
+    """If a transaction writes to a MyISAM table, MariaDB logs all changes of the transaction, even rolled-back ones."""
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)
         site.sql("CREATE TABLE item (id INT PRIMARY KEY, amount INT)", "INSERT INTO item VALUES (1, 1)")

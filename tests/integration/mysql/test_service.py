@@ -90,7 +90,9 @@ def test_a_checkpoint_does_not_grow_with_each_start(site: MysqlSite) -> None:
 
 
 def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: MysqlServer, tmp_path: Path) -> None:
-    """MariaDB logs a UUID like a BINARY(16). The column becomes a BINARY(16) before the service publishes row 4."""
+    """MariaDB logs a UUID like a BINARY(16). When the service publishes row 4, which was logged when the column was a
+    UUID, the catalogue already says BINARY(16).
+    """
     code = "123e4567-e89b-12d3-a456-426655440000"
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)
@@ -280,8 +282,8 @@ def test_a_statement_that_is_not_logged_as_rows_stops_the_service(site: MysqlSit
 def purge(site: MysqlSite) -> None:
     """Makes the server remove all files of its binary log except the last one.
 
-    This may take several attempts, because the server does not purge a file that a session still reads. The server may
-    not know yet that the service has stopped.
+    This may take several attempts: the server keeps a file that a session reads, and it may notice only later that the
+    service has stopped.
     """
     last = site.sql("SHOW BINARY LOGS")[-1][0]
     until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")

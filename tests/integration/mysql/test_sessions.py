@@ -125,6 +125,7 @@ def test_the_read_lock_of_a_lost_host_does_not_keep_writers_waiting(
     site.sql("CREATE TABLE item (id INT PRIMARY KEY)")
     settings = Settings(name=site.name, dsn=site.dsn, hmac_key=b"")
     monkeypatch.setattr(cut, "LOST_S", 1)
+    # The session that holds the lock sends nothing, like the session of a lost host, until the server ends it.
     with settings.connect() as control:
         with pytest.raises(ChangelogError) as raised, cut.read_lock(control):
             site.sql("SET SESSION lock_wait_timeout = 60", "INSERT INTO item VALUES (1)")

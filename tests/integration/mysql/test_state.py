@@ -1,7 +1,7 @@
-"""Tests a service with a `[state]` on MySQL with `binlog_row_image = NOBLOB`. With this setting, the log lacks some
-values.
+"""Tests a service with a `[state]` (a copy of the current rows) on MySQL with `binlog_row_image = NOBLOB`.
 
-The service must fill in these values, so that the changelog is the same as with whole rows in the log.
+With this setting, the log lacks the TEXT and BLOB values of old rows, and of new rows those that did not change. The
+service must fill these values in, so that the changelog is the same as with whole rows in the log.
 """
 
 import json

@@ -24,8 +24,8 @@ def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Mysq
 
 
 def stamps(site: MysqlSite) -> list[tuple[str, str, str]]:
-    """Returns the stamp of each change. The first three messages are left out, because the service read their rows from
-    the table.
+    """Returns the stamp of each change. The first three messages are not changes: they have the rows that the service
+    read from the table.
     """
     provenances = [message["value"]["provenance"] for message in site.messages("item")[3:]]
     return [(item["serviceName"], item["apiVersion"], item["identifier"]) for item in provenances]

@@ -1,5 +1,5 @@
-"""Tests that `effects` tells what statements do to tables. The statements are in the form in which real servers log
-them.
+"""Tests that the function `effects` tells what a statement does to tables and transactions. The statements are in the
+form in which real servers log them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def queries(packets: Sequence[bytes]) -> Iterator[list[Effect]]:
 
 
 def compare(server: MysqlServer, database: str, cases: Sequence[tuple[str | bytes, list[Effect]]]) -> None:
-    """Executes the statements of `cases`, and compares the effects of the logged statements with those in `cases`.
+    """Executes the statements of `cases`. Checks that the statements in the log have the effects that `cases` expects.
 
     Logged statements without effects are ignored, and so is the BEGIN that the server logs before changes of rows.
     """

@@ -38,10 +38,11 @@ FLAVOURS: Mapping[Flavour, SourceFlavour] = {"mariadb": SourceFlavour.MARIADB, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with one column, as the log and the catalogue describe it, and its values in the order of insertion.
+    """The only column of a table, as the log and as the catalogue describe it, and the column's values in the order of
+    insertion.
 
-    `log` has the bytes of each value in the log, and `printed` has the same values as text. `query` has the text that a
-    query returns for each value.
+    `log` has the bytes of each value in the log, and `printed` has the text that our code makes of these bytes. `query`
+    has the text that a query returns for each value.
     """
 
     in_log: LogColumn
@@ -134,7 +135,7 @@ def check(table: Table, definition: str) -> None:
 
 
 def expression(column: LogColumn, text: bytes) -> str:
-    """Converts a text to the JSON that is published for it. Returns an SQL expression with the value of that JSON."""
+    """Returns an SQL expression of the value that a reader finds in the JSON that is published for this text."""
     codec = codec_for(column)
     token = codec.to_json(text).decode()
     value = json.loads(token)
@@ -164,7 +165,7 @@ def expression(column: LogColumn, text: bytes) -> str:
 def run(
     server: MysqlServer, schema: str, all_types: Sequence[Typed], random: Random
 ) -> Iterator[tuple[str, Table, Table]]:
-    """Inserts random values of each type into a table, and then the values of their published JSON into a second table.
+    """For each type, inserts random values into one table, and the values of their published JSON into a second table.
 
     Yields the definition of each type, and both tables.
     """
@@ -195,8 +196,8 @@ def has_text(column: LogColumn) -> bool:
     """Returns whether a column has a character set. If a value of such a column is written back, its text stays the
     same, but its bytes may differ.
 
-    In some character sets, several characters stand for the same character of Unicode, or a character has no equivalent
-    in Unicode.
+    The bytes differ if several characters of the set stand for the same character of Unicode, or if a character has no
+    equivalent in Unicode.
     """
     return column.collation is not None and column.collation != 63
 
@@ -207,7 +208,7 @@ def rounded(document: bytes) -> object:
 
 
 def check_results(results: Iterable[tuple[str, Table, Table]], *, zero: bytes = b"-0") -> None:
-    """Checks the tables of each type. `zero` is the text that a query returns after -0 was inserted."""
+    """Checks both tables of each type. `zero` is the text that the second table has where the first one has -0."""
     for definition, first, second in results:
         assert len(first.log) == len(second.log) == COUNT
         check(first, definition)

@@ -189,7 +189,7 @@ def texts(charsets: Sequence[str]) -> Iterator[Typed]:
 
 
 def types(flavour: Flavour, version: tuple[int, int], charsets: Sequence[str]) -> Iterator[Typed]:
-    """Yields all types that the server has, except the older layouts. `charsets` are the server's character sets."""
+    """Yields all types that the server has, except those of `old_types`. `charsets` are the server's character sets."""
     yield from (*numbers(), *moments(), *texts(charsets))
     yield Typed(definition="JSON", draw=document)
     yield from (Typed(definition=name, draw=point) for name in ("GEOMETRY", "POINT"))
@@ -208,7 +208,7 @@ def types(flavour: Flavour, version: tuple[int, int], charsets: Sequence[str]) -
 
 
 def old_types() -> Iterator[Typed]:
-    """Yields the types for which MariaDB has an older layout, if `mysql56_temporal_format` is OFF."""
+    """Yields the types that MariaDB stores in an older layout if `mysql56_temporal_format` is OFF."""
     yield Typed(definition="TIME", draw=time)
     yield Typed(definition="DATETIME", draw=datetime_)
     yield Typed(definition="TIMESTAMP NULL", draw=timestamp)

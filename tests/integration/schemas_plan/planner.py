@@ -82,10 +82,10 @@ def rules(entity: dict[str, Any]) -> list[str]:
 
 
 def summary(entity: dict[str, Any]) -> tuple[list[str], list[str], list[str], int]:
-    """Returns the alterations, the incompatibilities, the columns that are read again, and the number of changes that
-    the changelog does not show.
+    """Returns the alterations, the incompatibilities, the columns because of which the table is read again, and the
+    number of changes of stored values that the service cannot see.
 
-    Checks that the service would stop if there is an incompatibility, and only then.
+    Also checks that the service would stop if there is an incompatibility, and only then.
     """
     assert entity["stops"] == bool(entity["troubles"])
     return alterations(entity), rules(entity), entity["reads_again"], len(entity["unseen"])

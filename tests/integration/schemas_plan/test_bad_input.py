@@ -1,4 +1,7 @@
-"""Tests how `changelog schemas plan` reports bad scripts, files and options, and that it never changes the database."""
+"""Tests how `changelog schemas plan` reports bad scripts, files and options, and that it never changes the database.
+
+The command rehearses a script: it runs the script in a transaction, and rolls the transaction back.
+"""
 
 import re
 

@@ -1,5 +1,6 @@
-"""Tests `changelog schemas plan --embedded`. With this option, the command tries a migration on an embedded copy of the
-database.
+"""Tests `changelog schemas plan --embedded`.
+
+With this option, the command tries a migration on a copy of the database's tables in an embedded PostgreSQL.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests the output formats of `changelog schemas plan`, and the output that the documentation shows."""
+"""Tests the output formats of `changelog schemas plan`, and that the documentation shows what the command prints."""
 
 import re
 from pathlib import Path

@@ -33,7 +33,7 @@ TABLE_CASES: dict[str, tuple[str, list[str], str]] = {
 def test_changes_of_a_table_that_stop_the_service(planner: Planner, case: str) -> None:
     script, expected, text = TABLE_CASES[case]
     if case == "unlogged":
-        # The server refuses SET UNLOGGED for a published table.
+        # The server refuses SET UNLOGGED while the table is in a publication.
         script = "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders;" + script
         expected = ["1: PUBLICATION /", *expected]
     plan = planner.entity(script)

@@ -1,4 +1,4 @@
-"""Wraps each adapter of `changelog_stamps`, with its real driver or framework, in one interface for the tests."""
+"""Gives the tests one interface to all adapters of `changelog_stamps`, each with its real driver or framework."""
 
 import asyncio
 import contextvars
@@ -62,7 +62,7 @@ class PsycopgWithOtherCursors(Psycopg):
 
 
 class PsycopgPool(Psycopg):
-    """For an outermost block, takes the connection from a pool that has one connection."""
+    """Takes the connection of each outermost block from a pool. Blocks inside that block use the same connection."""
 
     def __init__(self, dsn: str) -> None:
         self._pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=1, open=True)
@@ -145,7 +145,7 @@ class SqlalchemySession(SqlalchemyConnection):
 
 
 class Async:
-    """Runs the coroutines of an adapter in a copy of the caller's context."""
+    """Runs the coroutines of an adapter in a copy of the caller's context, so that they see the caller's stamp."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()

@@ -56,11 +56,11 @@ class StampedDatabase:
         self.admin.execute(_SLOT, [self._slot])
 
     def messages_and_changes(self) -> list[str]:
-        """Removes and returns the lines that the slot has."""
+        """Returns the log that the slot has, as lines of text, and removes it from the slot."""
         return [line for (line,) in self.admin.execute(_CHANGES, [self._slot]).fetchall()]
 
     def changes(self) -> list[LoggedChange]:
-        """Removes and returns the changes that the slot has."""
+        """Returns the changes that the slot has, and removes them from the slot."""
         changes: list[LoggedChange] = []
         stamp: dict[str, Any] | None = None
         by_application = False
@@ -75,7 +75,7 @@ class StampedDatabase:
         return changes
 
     def services(self) -> list[str | None]:
-        """Removes the changes that the slot has, and returns the service of each."""
+        """Returns the service that stamped each change in the slot, and removes the changes from the slot."""
         return [change.service for change in self.changes()]
 
 
@@ -112,7 +112,7 @@ class Tables:
         return f"INSERT INTO {table} VALUES ({next(self.keys)})"
 
     def services(self) -> list[str | None]:
-        """Removes the changes that the slot has, and returns the service of each."""
+        """Returns the service that stamped each change in the slot, and removes the changes from the slot."""
         return self.database.services()
 
     @contextmanager

@@ -27,7 +27,7 @@ from tests.integration.stamping.logged import EMIT, SET_CONFIG, Tables
 NAMES = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TABLES: list[Tables] = []
-"""The tables that the views below write to."""
+"""Holds the tables that `insert` writes to. The fixture `application` puts them here."""
 
 
 def insert(table: str = "t") -> None:
@@ -193,7 +193,9 @@ def test_the_wsgi_handler_loads_the_middleware(tables: Tables) -> None:
 
 @pytest.mark.parametrize(("params", "percent"), [(None, "%"), ([1], "%%")])
 def test_statements_of_mysql_have_a_comment(params: list[int] | None, percent: str) -> None:
-    """Django's MySQL backend formats a statement only if it has parameters. A stub replaces that backend here."""
+    """Django's MySQL backend formats a statement only if the statement has parameters. Only then must a percent sign in
+    the comment be doubled. A stub replaces that backend here.
+    """
     executed: list[str] = []
     with stamp(service="a b"):
         StampedStatements()(

@@ -43,7 +43,9 @@ class UndoneError(Exception):
 
 
 def check(database: StampedDatabase, rows: int) -> None:
-    """Checks that the log has this many rows, and that each row has the stamp that its value names."""
+    """Checks that the log has this many rows, and that each row has the stamp that its column `v` names. `nobody` names
+    a stamp that only describes the session.
+    """
     changes = database.changes()
     for change in changes:
         value = change.columns.split("v[text]:")[1].strip("'")

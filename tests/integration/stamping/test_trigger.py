@@ -198,7 +198,7 @@ def test_a_setting_of_any_length_and_content_lets_the_change_pass(
     with stamped.admin.transaction():
         stamped.admin.execute(SET, [setting])
         stamped.admin.execute("INSERT INTO t VALUES (1)")
-    if service is None:  # the reader of the log decides what such a message means
+    if service is None:  # not JSON, but the trigger emits it: only the reader of the log decides what it means
         assert [line.split()[0] for line in stamped.messages_and_changes()] == ["BEGIN", "message:", "table", "COMMIT"]
     else:
         assert stamped.services() == [service]

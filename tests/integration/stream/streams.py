@@ -1,4 +1,7 @@
-"""Opens PostgreSQL replication connections and streams for tests, and reads frames from the streams."""
+"""Opens PostgreSQL replication connections and streams for tests, and reads frames from the streams.
+
+A frame is a message of the replication protocol: a header of 25 bytes, and then one message of `pgoutput`.
+"""
 
 import contextlib
 import struct
@@ -57,8 +60,8 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> li
 
 
 def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
-    """Returns the first frames. Calls `take` until it returns frames: a call may return none, because a keepalive also
-    ends it.
+    """Returns the first frames of the stream. A call of `take` ends without frames when a keepalive arrives. So this
+    function calls `take` until it returns frames.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not (frames := open_stream.take(30, gather_s, gather_frames)):

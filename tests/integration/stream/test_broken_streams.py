@@ -150,7 +150,7 @@ def test_a_stream_can_be_closed_in_the_middle_of_a_transaction(dsn: str, slot: s
     start = time.monotonic()
     open_stream.close()
     open_stream.close()
-    open_stream.ask()  # `ask` must not write to the closed waker, because another file may use its file descriptor
+    open_stream.ask()  # must not write to the waker's closed file descriptor: another file may have its number now
     assert time.monotonic() - start < 30  # `close` does not wait for the server's data
     with pytest.raises(ChangelogError, match="closed"):
         take_until(open_stream, lambda _: False)

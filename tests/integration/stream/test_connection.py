@@ -1,7 +1,7 @@
 """Tests replication connections: their queries, the roles that may connect, and slots that cannot be read.
 
-An error is of the kind *gap* if the server no longer has a part of its log that was not read yet. The changes in this
-part are lost.
+An error is of the kind *gap* if the server can no longer send a part of its log that the slot's reader has not read
+yet. The changes in this part are lost.
 """
 
 import socket

@@ -1,5 +1,5 @@
-"""Tests streams over a working connection: in which order frames come, how they are confirmed and gathered, and what
-happens if a reader is slow.
+"""Tests streams over a working connection: in which order frames come, how a reader confirms them and waits for several
+of them, and what happens if the reader is slow.
 """
 
 import threading
