@@ -102,7 +102,7 @@ class MemorySource:
         self._marked: tuple[str, Chunk] | None = None
         self._messages = messages
         self._read: list[tuple[int, str]] = []
-        """For each chunk without a message: up to where the log must be delivered before its rows are, and its nonce."""
+        """For each chunk without a message: the position up to which the log must be delivered first, and its nonce."""
         self.is_closed = False
 
     def _resumed(self, checkpoint: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Records events of real servers, which the unit tests decode. Each line of a recording is an event in hexadecimal.
+"""Records the events of real servers for unit tests. Each line of a recording is an event in hexadecimal.
 
 `python -m tests.unit.mysql.record_binlog NAME` writes the recording NAME (see `RECORDINGS`) anew: it runs a server, and
 executes the statements of this recording in an empty database. Without a name, it writes all recordings anew.

@@ -111,7 +111,7 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
 
 
 def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
-    """A transaction can have several signals. To check the signature of a signal, the service needs this number."""
+    """A transaction can have several signals. The number of a signal's row is needed to check its signature."""
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))

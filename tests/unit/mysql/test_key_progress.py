@@ -26,9 +26,7 @@ def keys(range_: ChunkRange) -> set[int]:
 
 
 def narrowed(task: KeyProgress, key_range: ChunkRange) -> ChunkRange:
-    """Does what a reader of chunks does: takes only as many rows of a range as a chunk may have. Returns the range of
-    these rows.
-    """
+    """Narrows a range to as many rows as a chunk may have, as a reader of chunks does. Returns the narrowed range."""
     inside = sorted(keys(key_range))
     if len(inside) < task.chunk_rows:
         return key_range
