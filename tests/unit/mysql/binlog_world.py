@@ -218,7 +218,7 @@ class World:
             yield _rows_event(operation, _row(key, text))
 
     def _append(self, events: Sequence[Event]) -> None:
-        """Appends a transaction. The first of its events must have its GTID."""
+        """Appends a transaction. Its first event must be its GTID."""
         first = events[0]
         assert isinstance(first, MysqlGtid)
         packets = []

@@ -34,7 +34,7 @@ class RecordedEvent:
 
 
 def recorded_events() -> Sequence[RecordedEvent]:
-    """Returns all recorded events. Before each one, a reader needs the format description and the last table map."""
+    """Returns all recorded events. Each has the format description and the last table map that came before it."""
     events: list[RecordedEvent] = []
     for recording in RECORDINGS:
         form, *rest = captured_events(recording)
@@ -99,7 +99,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
 
 
 def _changed(original: RecordedEvent, rng: random.Random) -> bytes:
-    """Mutates the content of an event, and sometimes changes its type. The size and the checksum fit the result."""
+    """Mutates the content of an event, and sometimes its type. The size in the header and the checksum stay right."""
     header = original.header
     if rng.random() < 0.1:
         header = _with_type(header, rng.choice(list(EventType)))

@@ -17,7 +17,7 @@ SENT: Mapping[Flavour, Sequence[str]] = {
     "mariadb": statements("mariadb", (11, 4)),
     "mysql": statements("mysql", (8, 0)),
 }
-"""For each kind of server, statements that make the server write every kind of event."""
+"""For each flavour, statements that make its recorded server write every kind of event (see `binlog_statements`)."""
 
 RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mariadb": ("mariadb", SENT["mariadb"]),

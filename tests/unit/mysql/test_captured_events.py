@@ -181,8 +181,8 @@ VALUES = {
     "long_blob": b"\0",
     "point_": struct.pack("<IBIdd", 0, 1, 1, 3.0, 4.0),
 }
-"""The bytes that the log should have for a row of the table `every`, by column. They are written here by the definition
-of each type's format.
+"""The bytes that the log should have for a row of the table `every`, by column. The definition of each type's format
+gives them.
 """
 
 
