@@ -1,4 +1,6 @@
-"""Tests which versions of an entity's columns are announced, and which stop the service until they are accepted."""
+"""Tests which versions of an entity's columns are announced, and which stop the service until an operator accepts
+them.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Sequence

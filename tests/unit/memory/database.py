@@ -166,7 +166,7 @@ class MemoryDatabase:
         return 0.0
 
     def hold(self) -> Hold | None:
-        """See `Database`: the log is never removed, so nothing holds it."""
+        """See `Database`: the log is never removed, so no hold is needed."""
         return None
 
     def send_signals(self, signals: Iterable[Signal]) -> str:

@@ -151,7 +151,7 @@ class MemorySource:
     # The tables
 
     def _read_tables(self) -> None:
-        """Does one step: searches for ghosts (see `_sweep`), reads a chunk, or ends the reading of the last chunk."""
+        """Does one step: searches for ghosts (see `_sweep`), reads a chunk, or ends the reading of a chunk."""
         if self._unswept:
             self._sweep()
         elif self._marked is not None:

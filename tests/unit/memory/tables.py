@@ -58,7 +58,7 @@ def bind(entity: Entity, columns: Sequence[str]) -> Binding:
 
 
 def values(row: Row, columns: Sequence[str]) -> tuple[bytes | None, ...]:
-    """Returns the values of a row in the form in which decoders return values."""
+    """Returns the values of a row as a decoder returns them."""
     return tuple(None if row.get(name) is None else str(row[name]).encode() for name in columns)
 
 

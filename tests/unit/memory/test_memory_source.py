@@ -190,8 +190,8 @@ def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, 
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """Returns what must be published for each edit in the log: position, op, key, current state and identifier of the
-    stamp.
+    """Returns what must be published for each edit in the log: its position, op, key and current state, and the
+    identifier of its stamp.
     """
     changes = []
     for logged in world.transactions():

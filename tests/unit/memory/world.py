@@ -127,7 +127,7 @@ class World:
         return self.end
 
     def show_messages(self) -> None:
-        """Makes all commits visible that contain only messages."""
+        """Makes those commits visible that contain only messages."""
         self._unseen = {
             commit: events
             for commit, events in self._unseen.items()

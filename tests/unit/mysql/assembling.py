@@ -247,7 +247,7 @@ def read(
         assembled = reader.feed(EventBlock.of(block))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # the assembler must know the rows of every prepared transaction
+        assert not reader.state.unlogged  # no table must be read again: the rows of all prepared transactions are known
         if crashes(stored):
             break
     return stored

@@ -236,7 +236,7 @@ def mariadb_gtid(event: MariadbGtid) -> bytes:
 PHASES: Mapping[AlterPhase, int] = {AlterPhase.START: 2, AlterPhase.COMMIT: 4, AlterPhase.ROLLBACK: 8}
 
 WITH_EXTRA_DATA = frozenset({30, 31, 32, 39, 169, 170, 171})
-"""The types of those events with rows that also have extra data."""
+"""Events of these types have extra data before their rows."""
 
 
 def rows(event: RowsEvent) -> bytes:

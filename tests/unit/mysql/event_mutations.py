@@ -1,7 +1,7 @@
 """Mutates recorded events at random. The decoder must decode a mutated event, or refuse it as malformed.
 
-Each mutated event is decoded twice. If it is given as `bytes`, the fast decoders of `frequent_events` decode it. If it
-is given as a `memoryview`, the other decoders do. Both must give the same result.
+Each mutated event is decoded twice: as `bytes`, first by the fast decoders of `frequent_events`, and as a `memoryview`,
+by the other decoders alone. Both must give the same result.
 """
 
 import random

@@ -202,7 +202,7 @@ def bits(flags: Iterable[bool], *, low_first: bool) -> bytes:
 
 
 def optional(table: Table) -> Iterator[tuple[int, bytes]]:
-    """Yields the optional fields in the order in which servers write them. Then yields a field of an unknown type."""
+    """Yields the optional fields in the order in which servers write them. The last field has an unknown type."""
     columns = table.columns
     numeric = NUMERIC | {YEAR} if table.dialect.year_has_sign else NUMERIC
     character = CHARACTER | {GEOMETRY} if table.dialect.geometry_has_collation else CHARACTER

@@ -26,7 +26,7 @@ NAMES = (*SINGLE_BYTE, *MULTI_BYTE, "binary", "ucs2", "utf16", "utf16le", "utf32
         (45, b"\xed\xa0\x80a", "?a"),  # utf8mb4
         (2304, "😀".encode(), "😀"),  # utf8mb4, a collation of MariaDB for Unicode 14
         (1, b"\xf9\xd6\xa4\x40a", "碁一a"),  # big5; Python does not know the first character
-        (1, b"\xa2\xcca", "\ufffda"),  # big5; Python maps this character differently
+        (1, b"\xa2\xcca", "\ufffda"),  # big5; Python and the server map this character differently
         (1, b"\xf9\xfe\xa4\x40", "?一"),  # big5; Unicode does not have the first character
         (13, b"\x81\x5f\xb1", "\\ｱ"),  # sjis
         (13, b"\xfc\xfc\xb1a", "?ｱa"),

@@ -1,4 +1,4 @@
-"""Tests how the service keeps track of what it has read of a table. It stores the ranges of keys that are not yet
+"""Tests how the service keeps track of what it has read of a table: it stores the ranges of keys that are not yet
 published.
 
 Each key that is not published must be in one of these ranges, whatever happens to the chunks that are read.

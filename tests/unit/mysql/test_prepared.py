@@ -1,4 +1,4 @@
-"""Tests how much memory the rows of prepared XA transactions may take."""
+"""Tests what is held of prepared XA transactions, and how much memory their rows may take."""
 
 import pytest
 
